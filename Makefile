@@ -1,0 +1,43 @@
+# Everything runs from .venv, which is made on first use. `make` alone lists the targets.
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.PHONY: help demo up test check bench lock .venv
+
+BIN := .venv/bin
+PYTEST_ARGS ?= --numprocesses auto --dist loadfile --cov --cov-report term:skip-covered
+
+help: ## list the targets
+	@grep -hE '^[a-z.]+:.*## ' Makefile | sed -E 's/^([a-z.]+):.*## /\1|/' | awk -F'|' '{printf "  make %-7s %s\n", $$1, $$2}'
+
+demo: .venv ## the embedded stack serves a workload log, then stops (TRACE=log.swf.gz JOBS=60 SPEED=600)
+	@$(BIN)/leasehold demo $(if $(TRACE),--trace "$(TRACE)") $(if $(JOBS),--jobs "$(JOBS)") $(if $(SPEED),--speed "$(SPEED)")
+
+up: .venv ## the embedded stack until Ctrl-C
+	@$(BIN)/leasehold up
+
+test: check ## every check: `make check`, then pytest with branch coverage (PYTEST_ARGS=...)
+	@echo "== pytest"
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@echo "== all checks and tests passed"
+
+check: .venv ## everything but pytest: ruff, formatting, mypy, import contracts
+	@echo "== ruff check"
+	@$(BIN)/ruff check --quiet .
+	@echo "== ruff format --check"
+	@$(BIN)/ruff format --check --quiet --diff .
+	@echo "== mypy"
+	@$(BIN)/mypy --no-error-summary
+	@echo "== lint-imports"
+	@$(BIN)/lint-imports
+	@echo "== checks passed"
+
+bench: .venv ## measure: runs every bench/*.py that does not start with _
+	@set -e; for file in $$(ls bench/[!_]*.py 2>/dev/null); do \
+	    name=$$(basename $$file .py); echo "== bench.$$name"; $(BIN)/python -m bench.$$name; done
+
+lock: .venv ## re-make requirements.lock from pyproject.toml (UPGRADE=1 takes newer versions)
+	@.ci/lock $(if $(UPGRADE),--upgrade)
+
+# Always asked, and at once content when nothing changed: contents count, not times of files.
+.venv: ## make .venv hold exactly what requirements.lock says
+	@.ci/venv

@@ -1,0 +1,1 @@
+"""Tests: rules first, then the seams, then the whole."""

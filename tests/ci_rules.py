@@ -1,0 +1,34 @@
+"""On a build server a skipped test is a failure: a server that is missing there would hide what it guards.
+
+Locally a skip is fine, since not everybody has every server.
+"""
+
+import os
+
+import pytest
+
+
+def find_skipped(config: pytest.Config) -> list[pytest.TestReport | pytest.CollectReport]:
+    """The reports of everything that was skipped, modules that skip themselves included."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    return list(reporter.stats.get("skipped", [])) if reporter else []
+
+
+def is_forbidden(config: pytest.Config) -> bool:
+    """A skip is forbidden when the variable CI is set, to anything but nothing."""
+    return bool(os.environ.get("CI")) and bool(find_skipped(config))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Turn a run that would have passed into a failed one."""
+    passed = exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
+    if passed and is_forbidden(session.config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say why the run failed."""
+    if is_forbidden(config):
+        count = len(find_skipped(config))
+        terminalreporter.write_line(f"{count} skipped: with CI set every test must run", red=True)

@@ -1,0 +1,1 @@
+"""Tests of single rules: no server, no clock."""
