@@ -1,0 +1,1 @@
+"""Input to play with, and what made it."""

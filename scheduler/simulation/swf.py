@@ -1,0 +1,191 @@
+"""Reads workload logs in the Standard Workload Format, so that real demand can be played.
+
+A log is text, plain or gzipped: comment lines that start with ``;``, then one job a line, 18 numbers each, -1
+for what is not known (Parallel Workloads Archive, version 2.2). What is wrong with a log is said in one line
+that names the place.
+"""
+
+import gzip
+import io
+import math
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+FIELDS = 18
+CANCELLED = 5
+GZIP_MAGIC = b"\x1f\x8b"
+LONGEST_LINE = 65_536
+SHOWN_CHARACTERS = 40
+
+
+class TraceError(ValueError):
+    """A log that cannot be played: where, what stood to be expected there, and what stands there."""
+
+    def __init__(self, path: Path | str, line: int, expected: str, got: str) -> None:
+        place = f"{path}:{line}" if line else f"{path}"
+        super().__init__(f"{place}: expected {expected}, got {got}")
+        self.path = Path(path)
+        self.line = line
+        self.expected = expected
+        self.got = got
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job of a log: when it came, how long it ran on how many processors, and whose it was.
+
+    ``submit_seconds`` counts from the log's start. ``run_seconds`` is 1 at least: a run time below 1 s counts
+    as 1. ``requested_seconds`` is None where the log does not know; ids are -1 then.
+    """
+
+    number: int
+    submit_seconds: float
+    run_seconds: float
+    processors: int
+    requested_seconds: float | None
+    user: int
+    group: int
+    application: int
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of a file, for the errors."""
+
+    path: Path
+    line: int
+
+    def error(self, expected: str, got: str) -> TraceError:
+        """What to raise about this line."""
+        return TraceError(self.path, self.line, expected, got)
+
+
+def read_jobs(path: Path | str, when_left_out: Callable[[int], object] | None = None) -> Iterator[Job]:
+    """Yield the jobs of a log in its own order (by submit time in a log that keeps to the format).
+
+    Processors are the allocated ones, else the requested ones. A job that was cancelled before it ran used
+    nothing and is left out; ``when_left_out`` is called with its line. Raises TraceError at the first line
+    that is no job, and at the end when there was none.
+    """
+    found = 0
+    for place, line in _read_lines(Path(path)):
+        if line.startswith(b";"):
+            continue
+        numbers = _parse(place, line)
+        found += 1
+        if _never_ran(numbers):
+            if when_left_out:
+                when_left_out(place.line)
+        else:
+            yield _make_job(place, numbers)
+    if not found:
+        raise TraceError(path, 0, "at least one job", "none")
+
+
+def read_header(path: Path | str) -> dict[str, tuple[str, ...]]:
+    """Return the comments before the first job (``; MaxProcs: 128``) by name, in order where one repeats."""
+    header: dict[str, tuple[str, ...]] = {}
+    for _, line in _read_lines(Path(path)):
+        if not line.startswith(b";"):
+            break
+        name, colon, value = line.lstrip(b"; \t").decode("utf-8", "replace").partition(":")
+        if colon:
+            header[name] = (*header.get(name, ()), value.strip())
+    return header
+
+
+def _read_lines(path: Path) -> Iterator[tuple[Place, bytes]]:
+    """Yield the lines that are not blank; failures of the file or of its compression become a TraceError."""
+    line = 0
+    try:
+        with _open(path) as file:
+            while text := file.readline(LONGEST_LINE):
+                line += 1
+                if text.strip():
+                    yield Place(path, line), text.strip()
+    except OSError as error:
+        raise _file_error(path, line, error) from error
+    except (EOFError, zlib.error) as error:
+        raise TraceError(path, line + 1, "a whole gzip file", "one that is cut off or damaged") from error
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[io.BufferedIOBase]:
+    """Open a log, through gzip when its first bytes say so, whatever its name."""
+    with path.open("rb") as file:
+        if file.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC):
+            with gzip.GzipFile(fileobj=file) as unpacked:
+                yield unpacked
+        else:
+            yield file
+
+
+def _file_error(path: Path, line: int, error: OSError) -> TraceError:
+    if isinstance(error, gzip.BadGzipFile):
+        return TraceError(path, line + 1, "a whole gzip file", "one that is cut off or damaged")
+    return TraceError(path, line, "a readable workload log", (error.strerror or str(error)).lower())
+
+
+def _parse(place: Place, line: bytes) -> list[float]:
+    """Split a job line into its 18 numbers."""
+    if not (line.isascii() and line.replace(b"\t", b" ").decode("ascii").isprintable()):
+        raise place.error("text", "binary data")
+    words = line.decode("ascii").split()
+    if len(words) != FIELDS:
+        raise place.error(f"{FIELDS} fields", str(len(words)))
+    return [_parse_number(place, position, word) for position, word in enumerate(words, start=1)]
+
+
+def _parse_number(place: Place, position: int, word: str) -> float:
+    try:
+        number = float(word)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise place.error(f"a number in field {position}", f'"{word[:SHOWN_CHARACTERS]}"')
+    return number
+
+
+def _never_ran(numbers: list[float]) -> bool:
+    """Say whether the job was cancelled while it waited: it has that status and no run time."""
+    run_seconds, status = numbers[3], numbers[10]
+    return status == CANCELLED and run_seconds <= 0
+
+
+def _make_job(place: Place, numbers: list[float]) -> Job:
+    run_seconds = _known(place, "run time", numbers[3])
+    return Job(
+        number=int(numbers[0]),
+        submit_seconds=_submitted(place, numbers[1]),
+        run_seconds=max(1.0, run_seconds or 0.0),
+        processors=_count_processors(place, allocated=numbers[4], requested=numbers[7]),
+        requested_seconds=_known(place, "requested time", numbers[8]),
+        user=int(numbers[11]),
+        group=int(numbers[12]),
+        application=int(numbers[13]),
+        queue=int(numbers[14]),
+    )
+
+
+def _submitted(place: Place, seconds: float) -> float:
+    if seconds < 0:
+        raise place.error("a submit time >= 0", f"{seconds:g}")
+    return seconds
+
+
+def _known(place: Place, name: str, seconds: float) -> float | None:
+    """Return a duration, None for the format's -1; anything else below 0 is an error."""
+    if seconds < 0 and seconds != -1:
+        raise place.error(f"a {name} >= 0, or -1 for unknown", f"{seconds:g}")
+    return None if seconds < 0 else seconds
+
+
+def _count_processors(place: Place, allocated: float, requested: float) -> int:
+    processors = requested if allocated == -1 else allocated
+    if processors < 1 or processors != int(processors):
+        raise place.error("a whole number of processors >= 1", f"{processors:g}")
+    return int(processors)
