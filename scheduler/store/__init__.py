@@ -1,0 +1,1 @@
+"""The truth: implementations of the Store port, in memory and on SQL."""

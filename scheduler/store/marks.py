@@ -1,0 +1,47 @@
+"""Marks of time: what may be written into a row without bumping its version, in one place for every store."""
+
+import msgspec
+
+from scheduler.model.reservations import Lease, Reservation
+from scheduler.model.slots import Slot
+from scheduler.model.view import Row
+
+
+def take_marks(current: Row, wanted: Row, now: float) -> Row:
+    """`current` with the marks of `wanted` (PROTOCOLS: marks of time bump no version) and `marked_at` = now.
+
+    A hold has no marks but the time of the write itself.
+    """
+    match current, wanted:
+        case Slot(), Slot():
+            return msgspec.structs.replace(
+                current,
+                last_seen=wanted.last_seen,
+                sent_at=wanted.sent_at,
+                not_before=wanted.not_before,
+                attempts=wanted.attempts,
+                marked_at=now,
+            )
+        case Reservation(), Reservation():
+            return msgspec.structs.replace(
+                current,
+                expires_at=wanted.expires_at,
+                confirmed_at=wanted.confirmed_at,
+                leases=_mark_leases(current.leases, wanted.leases),
+                marked_at=now,
+            )
+        case _:
+            return msgspec.structs.replace(current, marked_at=now)
+
+
+def _mark_leases(current: tuple[Lease, ...], wanted: tuple[Lease, ...]) -> tuple[Lease, ...]:
+    """The leases with `confirmed_at` taken from those of the same component and token."""
+    if current == wanted:
+        return current
+    confirmed = {(lease.component, lease.token): lease.confirmed_at for lease in wanted}
+    return tuple(
+        msgspec.structs.replace(lease, confirmed_at=confirmed[lease.component, lease.token])
+        if (lease.component, lease.token) in confirmed
+        else lease
+        for lease in current
+    )

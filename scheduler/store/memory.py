@@ -1,0 +1,345 @@
+"""The Store port in plain dicts, for the simulator and for tests. Rows are frozen, so nothing is copied."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from types import TracebackType
+from typing import Any, Self, cast
+
+import msgspec
+
+from scheduler.model.events import Event
+from scheduler.model.holds import Hold
+from scheduler.model.moves import ENDED, PHASES
+from scheduler.model.reservations import Reservation
+from scheduler.model.rules import read_rules
+from scheduler.model.slots import Slot
+from scheduler.model.view import KINDS, Gone, Row
+from scheduler.ports import (
+    Answered,
+    DeposedError,
+    EventFilter,
+    Outgoing,
+    StaleWriteError,
+    StoredRules,
+    StoreUnavailableError,
+    Tenure,
+)
+from scheduler.store.marks import take_marks
+from scheduler.store.world import Key, World
+
+_LOCK_SECONDS = 5.0
+
+
+class MemoryTransaction:
+    """Writes lie over the committed world until the block ends well, then go into it all at once."""
+
+    def __init__(self, world: World, lock: threading.Lock, clock: Callable[[], float]) -> None:
+        self._world, self._lock, self._clock = world, lock, clock
+        self._rows: dict[Key, Row | None] = {}
+        self._events: list[Event] = []
+        self._answers: dict[str, Answered] = {}
+        self._outgoing: dict[str, Outgoing | None] = {}
+
+    def __enter__(self) -> Self:
+        if not self._lock.acquire(timeout=_LOCK_SECONDS):
+            raise StoreUnavailableError("the store is locked by another transaction")
+        self._now = self._clock()
+        self._sequence, self._token = self._world.sequence, self._world.token
+        self._tenure, self._rules = self._world.tenure, self._world.rules
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._apply()
+        self._lock.release()
+
+    def now(self) -> float:
+        """See Transaction."""
+        return self._now
+
+    def check_term(self, tenure: Tenure) -> None:
+        """See Transaction."""
+        if (self._tenure.term, self._tenure.holder) != (tenure.term, tenure.holder):
+            raise DeposedError(
+                f"term {tenure.term} of {tenure.holder} is over: it is {self._tenure.term} now"
+            )
+
+    def take_term(self, holder: str) -> Tenure:
+        """See Transaction."""
+        self._tenure = Tenure(self._tenure.term + 1, holder, self._tenure.ticked_at)
+        return self._tenure
+
+    def note_tick(self, tenure: Tenure, now: float) -> None:
+        """See Transaction."""
+        self.check_term(tenure)
+        self._tenure = Tenure(tenure.term, tenure.holder, now)
+
+    def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
+        """See Transaction."""
+        return cast("dict[str, Reservation]", self._load(Reservation, ids))
+
+    def load_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
+        """See Transaction."""
+        return cast("dict[str, Slot]", self._load(Slot, ids))
+
+    def load_holds(self, ids: Iterable[str]) -> dict[str, Hold]:
+        """See Transaction."""
+        return cast("dict[str, Hold]", self._load(Hold, ids))
+
+    def load_occupants(self, slots: Iterable[str]) -> dict[str, list[str]]:
+        """See Transaction."""
+        known, written = self._world.occupants, self._rows
+        found = {
+            slot: {owner for owner in known.get(slot, ()) if (Reservation, owner) not in written}
+            for slot in slots
+        }
+        for row in written.values():
+            for lease in row.leases if isinstance(row, Reservation) else ():
+                if lease.slot in found:
+                    found[lease.slot].add(cast("Reservation", row).id)
+        return {slot: sorted(owners) for slot, owners in found.items()}
+
+    def insert_reservations(self, rows: Sequence[Reservation]) -> list[Reservation]:
+        """See Transaction."""
+        inserted = []
+        for row in rows:
+            if self._find((Reservation, row.id)) is not None:
+                continue
+            self._sequence += 1
+            stored = msgspec.structs.replace(row, sequence=self._sequence, version=1, marked_at=self._now)
+            self._rows[Reservation, row.id] = stored
+            inserted.append(stored)
+        return inserted
+
+    def save(self, rows: Sequence[Row]) -> list[Row]:
+        """See Transaction."""
+        return [self._write(row) for row in rows]
+
+    def mark(self, rows: Sequence[Row]) -> list[Row]:
+        """See Transaction."""
+        marked = []
+        for row in rows:
+            current = self._guard(row)
+            if current is None:
+                raise StaleWriteError(_stale(row, None))
+            changed = take_marks(current, row, self._now)
+            self._rows[type(row), row.id] = changed
+            marked.append(changed)
+        return marked
+
+    def delete(self, rows: Sequence[Row]) -> list[Gone]:
+        """See Transaction."""
+        gone = []
+        for row in rows:
+            if self._guard(row) is None:
+                raise StaleWriteError(_stale(row, None))
+            self._rows[type(row), row.id] = None
+            gone.append(Gone(KINDS[type(row)], row.id, row.version + 1))
+        return gone
+
+    def next_tokens(self, count: int) -> range:
+        """See Transaction."""
+        first = self._token + 1
+        self._token += count
+        return range(first, first + count)
+
+    def append_events(self, events: Sequence[Event]) -> None:
+        """See Transaction."""
+        self._events.extend(events)
+
+    def find_answers(self, ids: Iterable[str]) -> dict[str, Answered]:
+        """See Transaction."""
+        both = {**self._world.answers, **self._answers} if self._answers else self._world.answers
+        return {row_id: both[row_id] for row_id in ids if row_id in both}
+
+    def save_answers(self, answers: Sequence[Answered]) -> None:
+        """See Transaction."""
+        for answered in answers:
+            if answered.id in self._answers or answered.id in self._world.answers:
+                raise StaleWriteError(f"request {answered.id} has an answer already")
+            self._answers[answered.id] = answered
+
+    def save_outgoing(self, rows: Sequence[Outgoing]) -> None:
+        """See Transaction."""
+        self._outgoing.update((row.id, row) for row in rows)
+
+    def delete_outgoing(self, ids: Iterable[str]) -> None:
+        """See Transaction."""
+        self._outgoing.update(dict.fromkeys(ids))
+
+    def load_rules(self) -> StoredRules:
+        """See Transaction."""
+        return self._rules
+
+    def save_rules(self, document: Mapping[str, Any], version: int) -> int:
+        """See Transaction."""
+        if version != self._rules.version:
+            raise StaleWriteError(f"the rules have version {self._rules.version}, not {version}")
+        stored = dict(document)
+        self._rules = StoredRules(version + 1, stored, read_rules(stored))
+        return version + 1
+
+    def _find(self, key: Key) -> Row | None:
+        return self._rows[key] if key in self._rows else self._world.find(key)
+
+    def _load(self, kind: type[Row], ids: Iterable[str]) -> dict[str, Row]:
+        found = ((row_id, self._find((kind, row_id))) for row_id in ids)
+        return {row_id: row for row_id, row in found if row is not None}
+
+    def _guard(self, row: Row) -> Row | None:
+        """The row as it is, None for one that is to be inserted; StaleWriteError for any other version."""
+        current = self._find((type(row), row.id))
+        is_new = current is None and row.version == 0 and type(row) is not Reservation
+        if not is_new and (current is None or current.version != row.version):
+            raise StaleWriteError(_stale(row, current))
+        return current
+
+    def _write(self, row: Row) -> Row:
+        self._guard(row)
+        stored = msgspec.structs.replace(row, version=row.version + 1, marked_at=self._now)
+        self._rows[type(row), row.id] = stored
+        return stored
+
+    def _apply(self) -> None:
+        world = self._world
+        for key, row in self._rows.items():
+            if row is not None:
+                world.put(row)
+            elif world.find(key) is not None:
+                world.drop(key)
+        for event in self._events:
+            world.event_number += 1
+            world.events.append(msgspec.structs.replace(event, number=world.event_number))
+        world.answers.update(self._answers)
+        for row_id, outgoing in self._outgoing.items():
+            if outgoing is None:
+                world.outgoing.pop(row_id, None)
+            else:
+                world.outgoing[row_id] = outgoing
+        world.sequence, world.token = self._sequence, self._token
+        world.tenure, world.rules = self._tenure, self._rules
+
+
+class MemoryStore:
+    """The Store port in memory. `clock`: seconds since the epoch, real or virtual.
+
+    One transaction at a time, from whatever thread; a second one waits for the first, as on SQLite.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._world = World()
+        self._lock = threading.Lock()
+
+    @property
+    def events(self) -> list[Event]:
+        """Everything that was appended and committed, oldest first; the list itself, to be read only."""
+        return self._world.events
+
+    def transaction(self) -> MemoryTransaction:
+        """See Store."""
+        return MemoryTransaction(self._world, self._lock, self._clock)
+
+    def now(self) -> float:
+        """See Store."""
+        return self._clock()
+
+    def rules_version(self) -> int:
+        """See Store."""
+        return self._world.rules.version
+
+    def load_rules(self) -> StoredRules:
+        """See Store."""
+        return self._world.rules
+
+    def load_tenure(self) -> Tenure:
+        """See Store."""
+        return self._world.tenure
+
+    def read_rows(self) -> Iterator[Row]:
+        """See Store."""
+        world, now = self._world, self._clock()
+        return iter([row for row in world.present() if world.is_recent(row, now)])
+
+    def read_changed_since(self, since: float) -> list[Row]:
+        """See Store."""
+        return list(self._world.changed_since(since))
+
+    def find_reservations(
+        self, *, ids: Sequence[str] | None = None, phases: Sequence[str] | None = None, limit: int = 1000
+    ) -> list[Reservation]:
+        """See Store."""
+        known = self._world.reservations
+        if ids is not None:
+            named = (known[row_id] for row_id in set(ids) if row_id in known)
+            found = sorted(
+                (row for row in named if phases is None or row.phase in phases), key=lambda row: row.sequence
+            )
+        elif phases is not None:
+            return self._world.in_phases(phases, limit)
+        else:
+            return list(islice(known.values(), limit))
+        return found[:limit]
+
+    def find_slots(
+        self, *, ids: Sequence[str] | None = None, states: Sequence[str] | None = None
+    ) -> list[Slot]:
+        """See Store."""
+        known = self._world.slots
+        rows = known.values() if ids is None else [known[row_id] for row_id in set(ids) if row_id in known]
+        return [row for row in rows if states is None or row.state in states]
+
+    def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[Outgoing]:
+        """See Store."""
+        due = [row for row in self._world.outgoing.values() if row.sent_at < sent_before]
+        return sorted(due, key=lambda row: (row.created_at, row.id))[:limit]
+
+    def count_phases(self) -> dict[str, int]:
+        """See Store."""
+        return {phase: len(self._world.phases[phase]) for phase in PHASES}
+
+    def read_events(self, which: EventFilter) -> list[Event]:
+        """See Store."""
+        events = self._world.events
+        if which.newest:
+            return list(islice(_matching(reversed(events), which), which.limit))[::-1]
+        return list(islice(_matching(events, which), which.limit))
+
+    def prune(self, *, events_before: float, requests_before: float, ended_before: float) -> int:
+        """See Store."""
+        with self._lock:
+            world = self._world
+            kept = [event for event in world.events if event.at >= events_before]
+            old = [row_id for row_id, answered in world.answers.items() if answered.at < requests_before]
+            over = [
+                row_id
+                for phase in ENDED
+                for row_id in world.phases[phase]
+                if world.reservations[row_id].changed_at < ended_before
+            ]
+            count = len(world.events) - len(kept) + len(old) + len(over)
+            world.events[:] = kept
+            for row_id in old:
+                del world.answers[row_id]
+            for row_id in over:
+                world.drop((Reservation, row_id))
+            return count
+
+
+def _matching(events: Iterable[Event], which: EventFilter) -> Iterator[Event]:
+    return (
+        event
+        for event in events
+        if event.number > which.after
+        and (which.reservation is None or event.reservation == which.reservation)
+        and (which.slot is None or event.slot == which.slot)
+        and (which.name is None or event.name == which.name)
+    )
+
+
+def _stale(row: Row, current: Row | None) -> str:
+    found = "it is gone" if current is None else f"it has version {current.version}"
+    return f"{KINDS[type(row)]} {row.id} was read with version {row.version}, {found}"

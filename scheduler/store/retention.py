@@ -1,0 +1,6 @@
+"""How long the store's readers are shown what is over; one figure for every store."""
+
+from typing import Final
+
+RECENT_SECONDS: Final = 600.0
+"""Ended reservations stay in the view for ten minutes (PROTOCOLS, "Accepting a request")."""

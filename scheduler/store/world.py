@@ -1,0 +1,120 @@
+"""What the memory store holds once it is committed: plain dicts, and indexes that keep reading them cheap."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from heapq import nsmallest
+from operator import attrgetter
+
+from scheduler.model.events import Event
+from scheduler.model.holds import Hold
+from scheduler.model.moves import ENDED, PHASES
+from scheduler.model.reservations import Reservation, is_over
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Slot
+from scheduler.model.view import Row
+from scheduler.ports import Answered, Outgoing, StoredRules, Tenure
+from scheduler.store.retention import RECENT_SECONDS
+
+Key = tuple[type[Row], str]
+"""A row's type and id: under this it is known in a transaction and in the order of writes."""
+
+
+class World:
+    """Committed rows by id, and what is derived from them with every row that is put or dropped.
+
+    occupants: slot -> ids of the reservations with a lease on it; phases: phase -> ids of its reservations.
+    """
+
+    def __init__(self) -> None:
+        self.slots: dict[str, Slot] = {}
+        self.reservations: dict[str, Reservation] = {}
+        self.holds: dict[str, Hold] = {}
+        self.occupants: dict[str, dict[str, None]] = {}
+        self.phases: dict[str, dict[str, None]] = {phase: {} for phase in PHASES}
+        self.events: list[Event] = []
+        self.answers: dict[str, Answered] = {}
+        self.outgoing: dict[str, Outgoing] = {}
+        self.rules = StoredRules(version=0, document={}, rules=Rules())
+        self.tenure = Tenure(term=0, holder="")
+        self.sequence = self.token = self.event_number = 0
+        self._written: dict[Key, float] = {}
+        self._stamp = float("-inf")
+
+    def find(self, key: Key) -> Row | None:
+        """The committed row of this type and id."""
+        kind, row_id = key
+        rows: Mapping[str, Row] = (
+            self.slots if kind is Slot else self.reservations if kind is Reservation else self.holds
+        )
+        return rows.get(row_id)
+
+    def put(self, row: Row) -> None:
+        """Take over a row as it now is."""
+        match row:
+            case Slot():
+                self.slots[row.id] = row
+            case Reservation():
+                self._unlink(self.reservations.get(row.id), row)
+                self.reservations[row.id] = row
+                self.phases[row.phase][row.id] = None
+                for lease in row.leases:
+                    self.occupants.setdefault(lease.slot, {})[row.id] = None
+            case Hold():
+                self.holds[row.id] = row
+        self._note((type(row), row.id), row.marked_at)
+
+    def drop(self, key: Key) -> None:
+        """Forget a row."""
+        kind, row_id = key
+        if kind is Slot:
+            del self.slots[row_id]
+        elif kind is Hold:
+            del self.holds[row_id]
+        else:
+            self._unlink(self.reservations.pop(row_id), None)
+        self._written.pop(key, None)
+
+    def present(self) -> Iterator[Row]:
+        """Every slot, hold and reservation, whatever its phase."""
+        yield from self.slots.values()
+        yield from self.holds.values()
+        yield from self.reservations.values()
+
+    def changed_since(self, since: float) -> Iterator[Row]:
+        """Rows with `marked_at` >= since, the latest written first; looks at no more rows than it has to."""
+        for key, stamp in reversed(self._written.items()):
+            if stamp < since:
+                return
+            row = self.find(key)
+            if row is not None and row.marked_at >= since:
+                yield row
+
+    def in_phases(self, phases: Iterable[str], limit: int) -> list[Reservation]:
+        """The first `limit` reservations of these phases in order of submission."""
+        found = (self.reservations[row_id] for phase in set(phases) for row_id in self.phases.get(phase, ()))
+        return nsmallest(limit, found, key=attrgetter("sequence"))
+
+    def is_recent(self, row: Row, now: float) -> bool:
+        """Whether a row belongs into a new view: all but reservations that were over 10 minutes ago."""
+        return (
+            not isinstance(row, Reservation)
+            or row.phase not in ENDED
+            or row.changed_at > now - RECENT_SECONDS
+            or not is_over(row)
+        )
+
+    def _unlink(self, known: Reservation | None, follower: Reservation | None) -> None:
+        if known is None:
+            return
+        if follower is None or follower.phase != known.phase:
+            self.phases[known.phase].pop(known.id, None)
+        for lease in known.leases:
+            held = self.occupants.get(lease.slot, {})
+            held.pop(known.id, None)
+            if not held:
+                self.occupants.pop(lease.slot, None)
+
+    def _note(self, key: Key, marked_at: float) -> None:
+        """Move `key` to the end of the order of writes. The stamps never fall, even if the clock does."""
+        self._stamp = max(self._stamp, marked_at)
+        self._written.pop(key, None)
+        self._written[key] = self._stamp
