@@ -1,0 +1,200 @@
+"""Belief in memory: board, lock, bell and meter of the simulator and of unit tests."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from scheduler.model.reservations import Reservation
+from scheduler.model.slots import Slot
+from scheduler.model.view import Change, Row, View
+from scheduler.ports import ViewUnavailableError
+from scheduler.view.shelf import Shelf
+
+
+class MemoryBoard:
+    """The Board in memory. Boards that share a `shelf` are processes that share a Redis."""
+
+    def __init__(self, shelf: Shelf | None = None, clock: Callable[[], float] = time.time) -> None:
+        self.shelf = shelf or Shelf(clock)
+        self._view: View | None = None
+        self._position: tuple[int | None, int] = (None, 0)
+
+    def publish(self, changes: Sequence[Change]) -> bool:
+        """See Board.publish."""
+        with self.shelf.guard:
+            if self.shelf.generation is None:
+                return False
+            self.shelf.accept(changes)
+            return True
+
+    def catch_up(self) -> View | None:
+        """See Board.catch_up."""
+        with self.shelf.guard:
+            generation, sequence = self._position
+            deltas = self.shelf.deltas_after(sequence)
+            if self._view is None or deltas is None or generation != self.shelf.generation:
+                self._view = None
+                return None
+            for change in deltas:
+                self._view.apply(change)
+            self._position = (generation, self.shelf.sequence)
+            return self._view
+
+    def load(self) -> View | None:
+        """See Board.load."""
+        with self.shelf.guard:
+            self._view = None if self.shelf.generation is None else self._copy()
+            return self._view
+
+    def rebuild(self, rows: Iterable[Row]) -> View:
+        """See Board.rebuild."""
+        with self.shelf.guard:
+            self.shelf.begin_generation(rows)
+            self._view = self._copy()
+            return self._view
+
+    def write_report(self, report: Mapping[str, Any]) -> None:
+        """See Board.write_report."""
+        self.shelf.report = dict(report)
+
+    def read_report(self) -> dict[str, Any]:
+        """See Board.read_report."""
+        return dict(self.shelf.report)
+
+    def read_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
+        """See Board.read_reservations."""
+        rows = self._valid_rows("reservations")
+        return {id_: row for id_ in ids if isinstance(row := rows.get(id_), Reservation)}
+
+    def read_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
+        """See Board.read_slots."""
+        rows = self._valid_rows("slots")
+        return {id_: row for id_ in ids if isinstance(row := rows.get(id_), Slot)}
+
+    def _valid_rows(self, kind: str) -> dict[str, Row]:
+        if self.shelf.generation is None:
+            raise ViewUnavailableError("there is no valid view")
+        return self.shelf.rows[kind]
+
+    def _copy(self) -> View:
+        self._position = (self.shelf.generation, self.shelf.sequence)
+        return View(row for rows in self.shelf.rows.values() for row in rows.values())
+
+
+class Seat:
+    """What the locks of several processes contend for: who holds it until when, and the mark `again`."""
+
+    def __init__(self) -> None:
+        self.holder: object | None = None
+        self.until = 0.0
+        self.again = False
+
+
+class MemoryLock:
+    """The Lock in memory; `clock` is the one by which `lock_seconds` pass. Not for use by several threads."""
+
+    def __init__(
+        self,
+        seat: Seat | None = None,
+        lock_seconds: float = 15.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.seat = seat or Seat()
+        self._lock_seconds, self._clock = lock_seconds, clock
+        self._me = object()
+
+    def take(self) -> bool:
+        """See Lock.take."""
+        if self._holder() is not None:
+            self.seat.again = True
+            return False
+        self.seat.holder, self.seat.again = self._me, False
+        self.seat.until = self._clock() + self._lock_seconds
+        return True
+
+    def renew(self) -> bool:
+        """See Lock.renew."""
+        if self._holder() is not self._me:
+            return False
+        self.seat.until = self._clock() + self._lock_seconds
+        return True
+
+    def release(self) -> bool:
+        """See Lock.release."""
+        if self._holder() not in (self._me, None):
+            return False
+        again, self.seat.again = self.seat.again, False
+        self.seat.holder, self.seat.until = None, 0.0
+        return again
+
+    def seconds_left(self) -> float:
+        """See Lock.seconds_left."""
+        return self.seat.until - self._clock() if self._holder() is self._me else 0.0
+
+    def _holder(self) -> object | None:
+        return self.seat.holder if self._clock() < self.seat.until else None
+
+
+class MemoryBell:
+    """The Bell in memory. Notices are kept as (reservation, notice), replies by address, both in order.
+
+    `kicks` counts the asks, `ticks_sent` the messages that were sent for them.
+    """
+
+    def __init__(
+        self,
+        send_tick: Callable[[], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        kick_seconds: float = 2.0,
+    ) -> None:
+        self.kicks = 0
+        self.ticks_sent = 0
+        self.notices: list[tuple[str, dict[str, Any]]] = []
+        self.replies: dict[str, list[dict[str, Any]]] = {}
+        self._send_tick, self._clock, self._kick_seconds = send_tick, clock, kick_seconds
+        self._flag_until = float("-inf")
+
+    @property
+    def is_rung(self) -> bool:
+        """Whether a tick was asked for and none has begun since (for `kick_seconds` at most)."""
+        return self._clock() < self._flag_until
+
+    def kick(self) -> None:
+        """See Bell.kick."""
+        self.kicks += 1
+        if self.is_rung:
+            return
+        self._flag_until = self._clock() + self._kick_seconds
+        self.ticks_sent += 1
+        if self._send_tick is not None:
+            self._send_tick()
+
+    def hear(self) -> None:
+        """See Bell.hear."""
+        self._flag_until = float("-inf")
+
+    def notify(self, reservation: str, notice: Mapping[str, Any]) -> None:
+        """See Bell.notify."""
+        self.notices.append((reservation, dict(notice)))
+
+    def reply(self, address: str, answer: Mapping[str, Any]) -> None:
+        """See Bell.reply."""
+        self.replies.setdefault(address, []).append(dict(answer))
+
+
+class MemoryMeter:
+    """The Meter in memory: sums by name and labels, observations in a list."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
+        self.observations: list[tuple[str, dict[str, str], float]] = []
+
+    def count(self, name: str, labels: Mapping[str, str], amount: float = 1) -> None:
+        """See Meter.count."""
+        # Counter's type speaks of ints; it adds whatever it is given.
+        self.counts[name, tuple(sorted(labels.items()))] += amount  # type: ignore[assignment]
+
+    def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
+        """See Meter.observe."""
+        self.observations.append((name, dict(labels), value))

@@ -1,0 +1,1 @@
+"""One suite a port of belief, run on every implementation."""
