@@ -28,7 +28,7 @@ check: .venv ## everything but pytest: ruff, formatting, mypy, import contracts
 	@echo "== mypy"
 	@$(BIN)/mypy --no-error-summary
 	@echo "== lint-imports"
-	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --no-logo
 	@echo "== checks passed"
 
 bench: .venv ## measure: runs every bench/*.py that does not start with _

@@ -9,6 +9,12 @@ XFAILED = "import pytest\n@pytest.mark.xfail\ndef test_it():\n    assert False\n
 FAILED = "def test_it():\n    assert False\n"
 
 
+@pytest.fixture(autouse=True)
+def without_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading them again for each small suite takes seconds."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
 def run(pytester: pytest.Pytester, source: str) -> pytest.RunResult:
     pytester.makepyfile(source)
     return pytester.runpytest_inprocess("-p", "tests.ci_rules")
