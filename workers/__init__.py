@@ -1,0 +1,1 @@
+"""Hands: what the slow queues do to the outside world."""

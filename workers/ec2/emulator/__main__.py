@@ -1,0 +1,58 @@
+"""`python -m workers.ec2.emulator`: the emulator alone, as `leasehold emulate-ec2` runs it."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from scheduler.model.validation import InvalidInputError
+from workers.ec2.emulator.server import DEFAULT_PORT, run_emulator
+from workers.ec2.emulator.settings import read_settings
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until stopped; the exit status: 2 when options or file are wrong, 1 when the port is taken."""
+    options = _parse(arguments)
+    times = ("boot_seconds", "status_seconds", "terminate_seconds")
+    given = {name: getattr(options, name) for name in times if getattr(options, name) is not None}
+    try:
+        run_emulator(
+            options.host,
+            options.port,
+            state_file=options.state_file,
+            call_log=options.call_log,
+            settings=read_settings(given),
+            region=options.region,
+            on_ready=_say_ready,
+        )
+    except InvalidInputError as error:
+        return _fail(str(error), 2)
+    except OSError as error:
+        return _fail(str(error), 1)
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m workers.ec2.emulator", description="An emulated EC2.")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="0 = any free one")
+    parser.add_argument("--region", default="us-east-1", help="made ready at the start; others when used")
+    parser.add_argument("--state-file", type=Path, help="TOML or JSON, read again when it changes")
+    parser.add_argument("--call-log", type=Path, help="every EC2 call as a line of JSON")
+    for name in ("boot", "status", "terminate"):
+        parser.add_argument(f"--{name}-seconds", type=float)
+    return parser.parse_args(arguments)
+
+
+def _say_ready(url: str) -> None:
+    sys.stdout.write(f"leasehold: EC2 emulator at {url}\n")
+    sys.stdout.flush()
+
+
+def _fail(message: str, status: int) -> int:
+    sys.stderr.write(f"leasehold: {message}\n")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""Answers that the layer gives itself, in EC2's XML."""
+
+from collections.abc import Iterable
+from xml.sax.saxutils import escape
+
+from werkzeug.wrappers import Response
+
+from workers.ec2.emulator.settings import FaultRule
+
+_HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
+_REQUEST = "00000000-0000-0000-0000-000000000000"
+
+
+def answer_error(code: str, message: str, status: int) -> Response:
+    """An error of EC2."""
+    return _xml(
+        f"<Response><Errors><Error><Code>{escape(code)}</Code><Message>{escape(message)}</Message></Error>"
+        f"</Errors><RequestID>{_REQUEST}</RequestID></Response>",
+        status,
+    )
+
+
+def answer_empty_fleet(market: str, faults: Iterable[FaultRule]) -> Response:
+    """What CreateFleet says when no place had room: status 200, errors, no instance."""
+    errors = "".join(
+        f"<item><errorCode>{escape(rule.code)}</errorCode><errorMessage>{escape(rule.message)}</errorMessage>"
+        f"<lifecycle>{market}</lifecycle></item>"
+        for rule in faults
+    )
+    return _xml(
+        '<CreateFleetResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/">'
+        f"<requestId>{_REQUEST}</requestId><fleetId>fleet-{_REQUEST}</fleetId>"
+        f"<errorSet>{errors}</errorSet><fleetInstanceSet/></CreateFleetResponse>",
+        200,
+    )
+
+
+def _xml(body: str, status: int) -> Response:
+    return Response(_HEAD + body, status=status, content_type="text/xml;charset=UTF-8")

@@ -1,0 +1,92 @@
+"""Faults: which of the rules that are set meets a call, and when a rule is used up."""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from workers.ec2.emulator.calls import Call, Place
+from workers.ec2.emulator.settings import FaultRule
+from workers.ec2.errors import classify
+
+ABOUT_PLACES: Final = frozenset({"capacity", "quota"})
+
+
+class Fault:
+    """A rule in force: what is left of it."""
+
+    def __init__(self, rule: FaultRule, now: float) -> None:
+        self.rule = rule
+        self._left = rule.count
+        self._until = None if rule.seconds is None else now + rule.seconds
+        self._met: set[str] = set()
+
+    @property
+    def is_about_places(self) -> bool:
+        """Whether it is an error of the place of a launch (capacity, quota), not of the request as such."""
+        return classify(self.rule.code, self.rule.http_status) in ABOUT_PLACES
+
+    def has_ended(self, now: float) -> bool:
+        """Whether its time is over."""
+        return self._until is not None and now >= self._until
+
+    def meets(self, call: Call, place: Place | None, now: float) -> bool:
+        """Whether it concerns this call (at this place) and is not used up."""
+        if self.has_ended(now) or not (self._left != 0 or call.invocation in self._met):
+            return False
+        rule = self.rule
+        actions = call.is_launch if rule.action is None else rule.action in {call.action, "any"}
+        return actions and rule.market in {None, call.market} and _is_there(rule, place)
+
+    def spend(self, call: Call) -> None:
+        """Take one of its count, once for all repeats of one call."""
+        if call.invocation in self._met:
+            return
+        if call.invocation:
+            self._met.add(call.invocation)
+        if self._left:
+            self._left -= 1
+
+
+class FaultTable:
+    """The faults in force, first come first. `now` is any clock that only goes on, in seconds."""
+
+    def __init__(self) -> None:
+        self._faults: list[Fault] = []
+
+    def replace(self, rules: Iterable[FaultRule], now: float) -> None:
+        """These rules and no others, each as new."""
+        self._faults = [Fault(rule, now) for rule in rules]
+
+    def add(self, rules: Iterable[FaultRule], now: float) -> None:
+        """These rules beside the present ones."""
+        self._faults += [Fault(rule, now) for rule in rules]
+
+    def rules(self, now: float) -> Iterator[FaultRule]:
+        """The rules whose time is not over."""
+        return (fault.rule for fault in self._faults if not fault.has_ended(now))
+
+    def take_for_request(self, call: Call, now: float) -> FaultRule | None:
+        """The first fault that meets the request as such, spent once."""
+        places = call.places or (None,)
+        for fault in self._faults:
+            if not fault.is_about_places and any(fault.meets(call, place, now) for place in places):
+                fault.spend(call)
+                return fault.rule
+        return None
+
+    def take_for_places(self, call: Call, places: Iterable[Place], now: float) -> dict[Place, FaultRule]:
+        """For each place of a launch the first fault that meets it there; each fault is spent once."""
+        met = {
+            place: fault
+            for place in places
+            for fault in reversed(self._faults)
+            if fault.is_about_places and fault.meets(call, place, now)
+        }
+        for fault in {id(fault): fault for fault in met.values()}.values():
+            fault.spend(call)
+        return {place: fault.rule for place, fault in met.items()}
+
+
+def _is_there(rule: FaultRule, place: Place | None) -> bool:
+    if place is None:
+        return rule.type is None and rule.zone is None
+    return rule.type in {None, place.type} and rule.zone in {None, place.zone}

@@ -1,0 +1,136 @@
+"""What each error of EC2 means to us: by its code first, by the HTTP status second.
+
+The reaction to a category is `scheduler.ports.CloudError`'s; the table is printed in docs/ec2-errors.md.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from botocore import exceptions as aws
+
+from scheduler.ports import Category, CloudError
+
+CODES: Final[Mapping[str, Category]] = {
+    "InsufficientInstanceCapacity": "capacity",
+    "UnfulfillableCapacity": "capacity",
+    "InsufficientHostCapacity": "capacity",
+    "ReservationCapacityExceeded": "capacity",
+    "Unsupported": "capacity",
+    "InsufficientFreeAddressesInSubnet": "capacity",
+    "SpotMaxPriceTooLow": "capacity",
+    "VcpuLimitExceeded": "quota",
+    "InstanceLimitExceeded": "quota",
+    "MaxSpotInstanceCountExceeded": "quota",
+    "MaxFleetCountExceeded": "quota",
+    "VolumeLimitExceeded": "quota",
+    "RequestLimitExceeded": "throttled",
+    "Throttling*": "throttled",
+    "EC2ThrottledException": "throttled",
+    "InternalError": "transient",
+    "Unavailable": "transient",
+    "UnauthorizedOperation": "auth",
+    "AuthFailure*": "auth",
+    "ExpiredToken*": "auth",
+    # EC2's own word for credentials that ran out, and for a clock that is off.
+    "RequestExpired": "auth",
+    "OptInRequired": "auth",
+    "PendingVerification": "auth",
+    "InvalidParameter*": "misconfigured",
+    "InvalidAMIID*": "misconfigured",
+    "InvalidLaunchTemplate*": "misconfigured",
+    "InvalidSubnetID*": "misconfigured",
+    "InvalidGroup*": "misconfigured",
+    "MissingParameter": "misconfigured",
+    "InvalidInstanceID.NotFound": "not_found",
+    # No machine can ever bear such an id.
+    "InvalidInstanceID.Malformed": "not_found",
+}
+"""EC2's code (or its beginning, where it ends in `*`) → category; all others go by the HTTP status."""
+
+_PREFIXES: Final = tuple((code[:-1], category) for code, category in CODES.items() if code.endswith("*"))
+
+_FAILURES: Final[Sequence[tuple[tuple[type[Exception], ...], Category]]] = (
+    (
+        (
+            aws.NoCredentialsError,
+            aws.PartialCredentialsError,
+            aws.CredentialRetrievalError,
+            aws.MetadataRetrievalError,
+            aws.TokenRetrievalError,
+            aws.NoAuthTokenError,
+            aws.SSOError,
+            aws.LoginError,
+            aws.ProfileNotFound,
+        ),
+        "auth",
+    ),
+    (
+        (
+            aws.ConnectionError,
+            aws.HTTPClientError,
+            aws.IncompleteReadError,
+        ),
+        "transient",
+    ),
+    (
+        (
+            aws.ParamValidationError,
+            aws.ValidationError,
+            aws.BaseEndpointResolverError,
+            aws.EndpointProviderError,
+            aws.InvalidEndpointConfigurationError,
+        ),
+        "misconfigured",
+    ),
+)
+"""Errors of botocore that carry no code: nothing was sent (auth, misconfigured), or no answer came back."""
+
+
+def classify(code: str, http_status: int) -> Category:
+    """The category of an error: by its code, else transient for a 5xx, else unknown.
+
+    Source: PITFALLS' table; "RequestLimitExceeded comes as 503" is why the code goes first.
+    """
+    exact = CODES.get(code)
+    if exact is not None:
+        return exact
+    for prefix, category in _PREFIXES:
+        if code.startswith(prefix):
+            return category
+    return "transient" if http_status >= 500 else "unknown"  # noqa: PLR2004 - HTTP's own figure
+
+
+def describe_failure(error: aws.ClientError | aws.BotoCoreError) -> CloudError:
+    """An error of boto3 as the port's CloudError; the code is EC2's, or botocore's name for it."""
+    if isinstance(error, aws.ClientError):
+        found = error.response.get("Error", {})
+        code = found.get("Code", "Unknown")
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return CloudError(classify(code, status), code, found.get("Message", ""))
+    for kinds, category in _FAILURES:
+        if isinstance(error, kinds):
+            return CloudError(category, type(error).__name__, str(error))
+    return CloudError("unknown", type(error).__name__, str(error))
+
+
+@contextmanager
+def cloud_errors() -> Iterator[None]:
+    """Turns what boto3 raises in the block into CloudError."""
+    try:
+        yield
+    except (aws.ClientError, aws.BotoCoreError) as error:
+        raise describe_failure(error) from error
+
+
+def describe_shortfall(errors: Sequence[Mapping[str, Any]]) -> CloudError:
+    """Why a CreateFleet that was answered with 200 gave no instance.
+
+    Of several errors the last capacity error is reported, else the last; none at all counts as capacity
+    (seeds/arvados, PITFALLS).
+    """
+    if not errors:
+        return CloudError("capacity", "UnfulfillableCapacity", "the fleet was answered without an instance")
+    read = [(classify(code := error.get("ErrorCode", "Unknown"), 200), code, error) for error in errors]
+    category, code, chosen = next((row for row in reversed(read) if row[0] == "capacity"), read[-1])
+    return CloudError(category, code, chosen.get("ErrorMessage", ""))

@@ -1,0 +1,170 @@
+"""The `Fleet` port on EC2: boto3 calls, in batches that EC2 takes, each error as a CloudError.
+
+How a launch is asked for, and why with two different calls, stands in `workers/ec2/requests.py`. Ids and
+paging exclude each other in EC2: ids (at most 100 a call) for the young ones, tags with paging for the sweep.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Machine
+from scheduler.ports import CloudError, LaunchOrder
+from workers.ec2.clients import LAUNCH_READ_SECONDS, make_client
+from workers.ec2.errors import cloud_errors, describe_shortfall
+from workers.ec2.machines import read_fleet, read_health, read_machines, with_health
+from workers.ec2.requests import TAG_CLUSTER, TAG_LAUNCH, freeze_request
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_ec2.type_defs import FilterTypeDef
+
+MOST_IDS: Final = 100
+PAGE_SIZE: Final = 500
+ALIVE: Final = ("pending", "running", "shutting-down", "stopping", "stopped")
+
+Answer = TypeVar("Answer")
+
+
+class Ec2Fleet:
+    """Reality on EC2, for one cluster in one region; see `scheduler.ports.Fleet` for the contract.
+
+    `launcher` is the client that launches: it waits longer for its answer than the other one (60 s, 15 s).
+    """
+
+    def __init__(
+        self,
+        client: "EC2Client",
+        cluster: str,
+        *,
+        launcher: "EC2Client | None" = None,
+        page_size: int = PAGE_SIZE,
+    ) -> None:
+        self._client, self._launcher = client, launcher or client
+        self._cluster, self._page_size = cluster, page_size
+
+    def freeze(self, order: LaunchOrder, rules: Rules) -> dict[str, Any]:
+        """See `workers.ec2.requests.freeze_request`."""
+        return freeze_request(order, rules, self._cluster, self._client.meta.region_name)
+
+    def launch(self, request: Mapping[str, Any]) -> Machine:
+        """Carry out a frozen request; its client token makes EC2 answer a repeat with the same machine."""
+        parameters = request["parameters"]
+        match request["api"]:
+            case "RunInstances":
+                return self._run_instances(parameters)
+            case "CreateFleet":
+                return self._create_fleet(parameters)
+            case unknown:
+                raise CloudError("misconfigured", "UnknownRequest", f"no such call: {unknown}")
+
+    def describe(self, machines: Sequence[str]) -> dict[str, Machine]:
+        """Machines by id, those that run with their status checks; unknown ids are left out."""
+        found = {machine.id: machine for machine in self._each_batch(machines, self._describe_batch)}
+        running = [machine.id for machine in found.values() if machine.state == "running"]
+        for machine, health in self._each_batch(running, self._check_batch):
+            found[machine] = with_health(found[machine], health)
+        return found
+
+    def find_launch(self, launch_id: str) -> list[Machine]:
+        """This cluster's machines that bear the launch id, terminated ones left out."""
+        return list(self._find({f"tag:{TAG_LAUNCH}": [launch_id]}))
+
+    def sweep(self) -> Iterator[Machine]:
+        """This cluster's machines, page by page; status checks are not asked for (`healthy` is None)."""
+        return self._find({})
+
+    def terminate(self, machines: Sequence[str]) -> None:
+        """End these machines, 100 a call; where EC2 knows one of them not, one by one."""
+        for _ in self._each_batch(machines, self._terminate_batch):
+            pass
+
+    def _run_instances(self, parameters: Mapping[str, Any]) -> Machine:
+        with cloud_errors():
+            answer = self._launcher.run_instances(**parameters)
+        return next(read_machines([answer]))
+
+    def _create_fleet(self, parameters: Mapping[str, Any]) -> Machine:
+        with cloud_errors():
+            answer = self._launcher.create_fleet(**parameters)
+        instances = [found for found in answer.get("Instances", ()) if found.get("InstanceIds")]
+        if not instances:
+            raise describe_shortfall(answer.get("Errors", ()))
+        tags = {tag["Key"]: tag["Value"] for tag in parameters["TagSpecifications"][0]["Tags"]}
+        return read_fleet(instances[0], tags)
+
+    def _describe_batch(self, ids: list[str]) -> list[Machine]:
+        with cloud_errors():
+            return list(read_machines(self._client.describe_instances(InstanceIds=ids)["Reservations"]))
+
+    def _check_batch(self, ids: list[str]) -> list[tuple[str, bool | None]]:
+        with cloud_errors():
+            statuses = self._client.describe_instance_status(InstanceIds=ids)["InstanceStatuses"]
+        return [(status["InstanceId"], read_health(status)) for status in statuses]
+
+    def _terminate_batch(self, ids: list[str]) -> list[str]:
+        with cloud_errors():
+            self._client.terminate_instances(InstanceIds=ids)
+        return ids
+
+    def _find(self, filters: Mapping[str, list[str]]) -> Iterator[Machine]:
+        wanted = {f"tag:{TAG_CLUSTER}": [self._cluster], "instance-state-name": list(ALIVE), **filters}
+        pages = self._client.get_paginator("describe_instances").paginate(
+            Filters=[_filter(name, values) for name, values in wanted.items()],
+            PaginationConfig={"PageSize": self._page_size},
+        )
+        unread = iter(pages)
+        while True:
+            with cloud_errors():
+                page = next(unread, None)
+            if page is None:
+                return
+            yield from read_machines(page["Reservations"])
+
+    def _each_batch(self, ids: Sequence[str], call: Callable[[list[str]], list[Answer]]) -> Iterator[Answer]:
+        """The answers for all ids; one bad id fails its whole batch, which is then asked one by one."""
+        unread = iter(dict.fromkeys(ids))
+        while batch := list(islice(unread, MOST_IDS)):
+            try:
+                yield from call(batch)
+            except CloudError as error:
+                if error.category != "not_found":
+                    raise
+                yield from self._one_by_one(batch, call)
+
+    def _one_by_one(self, batch: list[str], call: Callable[[list[str]], list[Answer]]) -> Iterator[Answer]:
+        if len(batch) == 1:
+            return
+        for machine in batch:
+            try:
+                yield from call([machine])
+            except CloudError as error:
+                if error.category != "not_found":
+                    raise
+
+
+class Ec2Access(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach EC2. Without keys boto3's own chain finds the credentials."""
+
+    region: str
+    endpoint_url: str | None = None
+    access_key_id: str | None = None
+    secret_access_key: str | None = None
+    session_token: str | None = None
+
+
+def make_fleet(cluster: str, access: Ec2Access) -> Ec2Fleet:
+    """The fleet of a cluster, with a patient client for launches and a quick one for the rest."""
+    ways = msgspec.structs.asdict(access)
+    return Ec2Fleet(
+        make_client(**ways),
+        cluster,
+        launcher=make_client(**ways, read_seconds=LAUNCH_READ_SECONDS),
+    )
+
+
+def _filter(name: str, values: list[str]) -> "FilterTypeDef":
+    return {"Name": name, "Values": values}

@@ -1,0 +1,221 @@
+"""Freezing: the whole request to EC2 as JSON values, built from the rules alone, to be replayed as it is.
+
+Two calls, because EC2 has two: CreateFleet (type instant) chooses the zone with the best chance among all
+of a pool's subnets, but takes a launch template only; RunInstances takes an image, and one subnet. So a pool
+with a launch template uses the first, a pool with only an image the second. Both replay under a client token.
+"""
+
+import base64
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from scheduler.model.rules import Ec2Rules, Market, Offering, Pool, Rules
+from scheduler.model.validation import Fault, InvalidInputError, show
+from scheduler.ports import CloudError, LaunchOrder
+from workers.ec2.user_data import render_user_data, variables_of
+
+TAG_CLUSTER: Final = "leasehold:cluster"
+TAG_POOL: Final = "leasehold:pool"
+TAG_SLOT: Final = "leasehold:slot"
+TAG_LAUNCH: Final = "leasehold:launch"
+
+ROOT_DEVICE: Final = "/dev/xvda"
+"""The root device of Amazon Linux, which `volume_gib` sizes; other images need a launch template for that."""
+
+MOST_TOKEN: Final = 64
+METADATA_OPTIONS: Final = {"HttpTokens": "required", "HttpPutResponseHopLimit": 1, "HttpEndpoint": "enabled"}
+
+
+class _Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """What one launch is made of, looked up in the rules."""
+
+    order: LaunchOrder
+    pool: Pool
+    offering: Offering | None
+    subnets: tuple[str, ...]
+    user_data: str | None
+    tags: Mapping[str, str]
+
+    @property
+    def market(self) -> Market:
+        return self.offering.market if self.offering else "spot"
+
+    @property
+    def zone(self) -> str | None:
+        return self.offering.zone if self.offering else None
+
+
+def freeze_request(order: LaunchOrder, rules: Rules, cluster: str, region: str) -> dict[str, Any]:
+    """`{"api": "RunInstances" | "CreateFleet", "parameters": …}` for one machine; same input, same output.
+
+    Raises CloudError(misconfigured) naming the key of the rules that is wrong or missing.
+    """
+    launch = _look_up(order, rules, cluster, region)
+    if launch.pool.ec2.launch_template:
+        return {"api": "CreateFleet", "parameters": _create_fleet(launch)}
+    if launch.pool.ec2.image:
+        return {"api": "RunInstances", "parameters": _run_instances(launch)}
+    raise _refuse(order.pool, "ec2.image", "an image, or else a launch_template", None)
+
+
+def client_token(launch_id: str, generation: int) -> str:
+    """EC2's idempotency token for this generation of this launch: at most 64 ASCII characters."""
+    token = f"{launch_id}.{generation}"
+    if len(token) <= MOST_TOKEN and token.isascii():
+        return token
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def subnets_for(subnets: tuple[str, ...], zone: str | None) -> tuple[str, ...]:
+    """The ids of the subnets that an offering of this zone may use, in the order that is configured.
+
+    A subnet is written `subnet-…`, or `ZONE:subnet-…`, which lets offerings of a zone choose it without
+    asking EC2. One without its zone suits any offering: EC2 itself refuses it where the zones differ.
+    """
+    pairs = [entry.rpartition(":") for entry in subnets]
+    return tuple(subnet for place, _, subnet in pairs if not place or zone in {None, place})
+
+
+def _look_up(order: LaunchOrder, rules: Rules, cluster: str, region: str) -> _Launch:
+    pool = rules.pools.get(order.pool)
+    if pool is None:
+        raise _refuse(order.pool, "", "a pool that is configured", order.pool)
+    offering = pool.offering_by_key.get(order.offering) if order.offering else None
+    if order.offering and offering is None:
+        raise _refuse(order.pool, "offerings", "an offering that is configured", order.offering)
+    zone = offering.zone if offering else None
+    subnets = subnets_for(pool.ec2.subnets, zone)
+    if pool.ec2.subnets and not subnets:
+        raise _refuse(order.pool, "ec2.subnets", f"a subnet in {zone}", list(pool.ec2.subnets))
+    return _Launch(
+        order=order,
+        pool=pool,
+        offering=offering,
+        subnets=subnets,
+        user_data=_user_data(order, pool, cluster, region),
+        tags=_tags(order, pool.ec2, cluster),
+    )
+
+
+def _user_data(order: LaunchOrder, pool: Pool, cluster: str, region: str) -> str | None:
+    if pool.ec2.user_data is None:
+        return None
+    path = f"config.pools.{order.pool}.ec2.user_data"
+    try:
+        return render_user_data(pool.ec2.user_data, variables_of(order, pool, cluster, region), path)
+    except InvalidInputError as error:
+        raise CloudError("misconfigured", "InvalidRules", str(error)) from error
+
+
+def _tags(order: LaunchOrder, ec2: Ec2Rules, cluster: str) -> dict[str, str]:
+    ours = {
+        TAG_CLUSTER: cluster,
+        TAG_POOL: order.pool,
+        TAG_SLOT: order.slot,
+        TAG_LAUNCH: order.launch_id,
+    }
+    return {**ec2.tags, **ours}
+
+
+def _tag_specifications(tags: Mapping[str, str], *kinds: str) -> list[dict[str, Any]]:
+    pairs = [{"Key": key, "Value": value} for key, value in tags.items()]
+    return [{"ResourceType": kind, "Tags": pairs} for kind in kinds]
+
+
+def _run_instances(launch: _Launch) -> dict[str, Any]:
+    ec2, spot = launch.pool.ec2, launch.market == "spot"
+    kinds = ("instance", "volume", "spot-instances-request") if spot else ("instance", "volume")
+    parameters: dict[str, Any] = {
+        "ClientToken": client_token(launch.order.launch_id, launch.order.generation),
+        "ImageId": ec2.image,
+        "MinCount": 1,
+        "MaxCount": 1,
+        "MetadataOptions": METADATA_OPTIONS,
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "TagSpecifications": _tag_specifications(launch.tags, *kinds),
+        **dict(_shape(launch)),
+    }
+    if spot:
+        parameters["InstanceMarketOptions"] = {
+            "MarketType": "spot",
+            "SpotOptions": {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"},
+        }
+    if launch.user_data is not None:
+        # Plain: botocore encodes this parameter of this call itself.
+        parameters["UserData"] = launch.user_data
+    if ec2.security_groups:
+        parameters["SecurityGroupIds"] = list(ec2.security_groups)
+    if launch.subnets:
+        parameters["SubnetId"] = launch.subnets[0]
+    if launch.zone:
+        parameters["Placement"] = {"AvailabilityZone": launch.zone}
+    return parameters
+
+
+def _shape(launch: _Launch) -> Iterator[tuple[str, Any]]:
+    """What both calls take under the same names."""
+    ec2 = launch.pool.ec2
+    if launch.offering:
+        yield "InstanceType", launch.offering.instance_type
+    if ec2.instance_profile:
+        kind = "Arn" if ec2.instance_profile.startswith("arn:") else "Name"
+        yield "IamInstanceProfile", {kind: ec2.instance_profile}
+    if ec2.key_name:
+        yield "KeyName", ec2.key_name
+    if ec2.volume_gib:
+        volume = {"VolumeSize": ec2.volume_gib, "VolumeType": "gp3", "DeleteOnTermination": True}
+        yield "BlockDeviceMappings", [{"DeviceName": ROOT_DEVICE, "Ebs": volume}]
+
+
+def _create_fleet(launch: _Launch) -> dict[str, Any]:
+    parameters: dict[str, Any] = {
+        "ClientToken": client_token(launch.order.launch_id, launch.order.generation),
+        "Type": "instant",
+        "LaunchTemplateConfigs": [
+            {"LaunchTemplateSpecification": _template(launch), "Overrides": _overrides(launch)}
+        ],
+        "TargetCapacitySpecification": {
+            "TotalTargetCapacity": 1,
+            "DefaultTargetCapacityType": launch.market,
+        },
+        # EC2 lets a fleet tag no spot requests; the machine's tags are what the sweep goes by.
+        "TagSpecifications": _tag_specifications(launch.tags, "instance", "volume", "fleet"),
+    }
+    if launch.market == "spot":
+        parameters["SpotOptions"] = {
+            "AllocationStrategy": launch.pool.ec2.spot_allocation,
+            "InstanceInterruptionBehavior": "terminate",
+        }
+    return parameters
+
+
+def _template(launch: _Launch) -> dict[str, Any]:
+    ec2 = launch.pool.ec2
+    if ec2.security_groups:
+        wanted = "none beside a launch_template (a fleet takes the template's)"
+        raise _refuse(launch.order.pool, "ec2.security_groups", wanted, list(ec2.security_groups))
+    name = str(ec2.launch_template)
+    template = {"LaunchTemplateId" if name.startswith("lt-") else "LaunchTemplateName": name}
+    template["Version"] = str(ec2.launch_template_version)
+    if launch.user_data is not None:
+        template["LaunchTemplateSpecificationUserData"] = base64.b64encode(launch.user_data.encode()).decode()
+    return template
+
+
+def _overrides(launch: _Launch) -> list[dict[str, Any]]:
+    """One for each place that the machine may go to; EC2 takes the best."""
+    shape: dict[str, Any] = {"MetadataOptions": METADATA_OPTIONS, **dict(_shape(launch))}
+    if launch.pool.ec2.image:
+        shape["ImageId"] = launch.pool.ec2.image
+    if launch.subnets:
+        return [{**shape, "SubnetId": subnet} for subnet in launch.subnets]
+    return [{**shape, "AvailabilityZone": launch.zone} if launch.zone else shape]
+
+
+def _refuse(pool: str, key: str, wanted: str, got: object) -> CloudError:
+    path = f"config.pools.{pool}.{key}".removesuffix(".")
+    line = str(Fault(path, wanted, "nothing" if got is None else show(got)))
+    return CloudError("misconfigured", "InvalidRules", line)

@@ -1,0 +1,63 @@
+"""User data: what a machine runs when it boots, rendered from the pool's template. It is not secret."""
+
+from collections.abc import Mapping
+from importlib.resources import files
+from string import Template
+from typing import Final
+
+from scheduler.model.rules import Pool, offering_key
+from scheduler.model.validation import fault
+from scheduler.ports import LaunchOrder
+
+MOST_BYTES: Final = 16_384
+"""EC2's limit for user data, before it is base64."""
+
+VARIABLES: Final[Mapping[str, str]] = {
+    "cluster": "the cluster that the machine belongs to",
+    "pool": "its pool",
+    "system": "the pool's system",
+    "slot": "its slot",
+    "launch_id": "the id of this launch; also the tag `leasehold:launch`",
+    "offering": "key of the offering that it was launched from; empty in a pool that lists none",
+    "market": "`spot` or `on-demand`",
+    "region": "the EC2 region",
+}
+"""Every variable that a template may use → what it holds."""
+
+
+def example_template() -> str:
+    """The template that ships as an example: a boot script that only writes down which machine it is."""
+    return files("workers.ec2").joinpath("user_data.sh.tmpl").read_text(encoding="utf-8")
+
+
+def variables_of(order: LaunchOrder, pool: Pool, cluster: str, region: str) -> dict[str, str]:
+    """The values of VARIABLES for one launch."""
+    offering = pool.offering_by_key[order.offering] if order.offering else None
+    return {
+        "cluster": cluster,
+        "pool": order.pool,
+        "system": pool.system,
+        "slot": order.slot,
+        "launch_id": order.launch_id,
+        "offering": offering_key(pool, offering) if offering else "",
+        "market": offering.market if offering else "spot",
+        "region": region,
+    }
+
+
+def render_user_data(template: str, values: Mapping[str, str], path: str = "user_data") -> str:
+    """The template with each `$name` or `${name}` replaced by its value; `$$` is a dollar sign.
+
+    Raises InvalidInputError, naming `path`, for a variable that is none of VARIABLES, for a lone `$`, and
+    for a result that is longer than EC2 takes.
+    """
+    try:
+        text = Template(template).substitute(values)
+    except KeyError as unknown:
+        known = ", ".join(VARIABLES)
+        raise fault(path, f"variables among {known}", f"${{{unknown.args[0]}}}") from None
+    except ValueError as error:
+        raise fault(path, "`$$` for a dollar sign that begins no variable", str(error)) from None
+    if (size := len(text.encode())) > MOST_BYTES:
+        raise fault(path, f"at most {MOST_BYTES} bytes once rendered", size)
+    return text
