@@ -1,0 +1,156 @@
+"""Decisions: the lines of a plan. Each names what it saw (`seen`), so that the commit can tell whether it holds.
+
+The names are those of SCENARIOS.md: `do` is the tag, fields of the contract come first.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """One component instance and the slot that it gets; `resources` is what it is given."""
+
+    component: str
+    slot: str
+    epoch: int = 0
+    resources: dict[str, float] = {}
+
+
+class Expire(msgspec.Struct, frozen=True, kw_only=True, tag="expire", tag_field="do"):
+    """Its time is over: the leases end in the same tick."""
+
+    reservation: str
+    reason: str = "ttl"
+
+
+class Fail(msgspec.Struct, frozen=True, kw_only=True, tag="fail", tag_field="do"):
+    """An essential component lost its slot or died: all its leases end."""
+
+    reservation: str
+    reason: str
+
+
+class Requeue(msgspec.Struct, frozen=True, kw_only=True, tag="requeue", tag_field="do"):
+    """Taken back into the queue; with `revoke_by` its holder keeps the leases until then, at most."""
+
+    reservation: str
+    reason: str
+    revoke_by: float | None = None
+
+
+class Restart(msgspec.Struct, frozen=True, kw_only=True, tag="restart", tag_field="do"):
+    """A failed one is pending again."""
+
+    reservation: str
+    reason: str = "restart_due"
+
+
+class Assign(msgspec.Struct, frozen=True, kw_only=True, tag="assign", tag_field="do"):
+    """All essential components of a pending reservation get their slots."""
+
+    reservation: str
+    leases: tuple[Placement, ...]
+    level: int | None = None
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True, tag="launch", tag_field="do"):
+    """A machine is wanted on an empty slot."""
+
+    slot: str
+    pool: str
+    offering: str | None
+    reason: Literal["demand", "minimum", "warm"]
+
+
+SlotReason = Literal[
+    "idle",
+    "interrupted",
+    "at_quota",
+    "requested",
+    "unconfigured",
+    "unhealthy",
+    "drained",
+    "timeout",
+    "lost",
+    "cooled_down",
+]
+
+
+class Drain(msgspec.Struct, frozen=True, kw_only=True, tag="drain", tag_field="do"):
+    """A ready slot takes no new leases and goes when it is free."""
+
+    slot: str
+    reason: SlotReason
+
+
+class Terminate(msgspec.Struct, frozen=True, kw_only=True, tag="terminate", tag_field="do"):
+    """The machine of that slot, in that epoch, has to go."""
+
+    slot: str
+    reason: SlotReason
+
+
+class Reset(msgspec.Struct, frozen=True, kw_only=True, tag="reset", tag_field="do"):
+    """A slot is empty again without a machine to terminate."""
+
+    slot: str
+    reason: SlotReason
+
+
+Decision = Expire | Fail | Requeue | Restart | Assign | Launch | Drain | Terminate | Reset
+
+WAITING_CODES = (
+    "on_hold",
+    "no_pool",
+    "never_fits",
+    "no_quota",
+    "account_limit",
+    "behind_queue",
+    "booting",
+    "at_max_slots",
+    "at_quota",
+    "capacity",
+    "throttled",
+    "misconfigured",
+    "gang_incomplete",
+    "cordoned",
+    "no_capacity",
+)
+"""Why a reservation waits; the first that applies is told."""
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """One reservation that the plan leaves unplaced: a stable code, and prose."""
+
+    reservation: str
+    code: str
+    detail: str
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The outcome of one tick. `wake_at`: the next instant at which something falls due, or None."""
+
+    decisions: tuple[Decision, ...]
+    waiting: tuple[Waiting, ...]
+    wake_at: float | None
+
+
+class Skipped(msgspec.Struct, frozen=True):
+    """A decision that no longer held when it was written; `reason` is a sentence for people."""
+
+    decision: Decision
+    reason: str
+
+
+def describe_decision(decision: Decision) -> dict[str, Any]:
+    """The decision as the contract of `leasehold simulate` prints it: its fields, without our own marks."""
+    document: dict[str, Any] = msgspec.to_builtins(decision)
+    document.pop("revoke_by", None)
+    if "leases" in document:
+        document["leases"] = [
+            {"component": lease["component"], "slot": lease["slot"]} for lease in document["leases"]
+        ]
+    if document.get("level", 0) is None:
+        del document["level"]
+    return document

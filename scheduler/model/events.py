@@ -1,0 +1,18 @@
+"""Events: what happened, when, and who caused it; appended with the change itself, in one transaction."""
+
+import msgspec
+
+from scheduler.model.moves import Cause
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One change of state. `name` is `slot_…` or `reservation_…`; `at` in seconds since the epoch."""
+
+    at: float
+    name: str
+    cause: Cause
+    slot: str | None = None
+    reservation: str | None = None
+    detail: dict[str, str | int | float | bool | None | list[str]] = {}
+    number: int = 0
+    """The running number that the store gave it; 0 before it is stored."""

@@ -1,0 +1,25 @@
+"""Labels: maps of a name to a value. Required ones must be there with that very value."""
+
+from collections.abc import Mapping
+
+Labels = Mapping[str, str]
+
+
+def has_labels(offered: Labels, required: Labels) -> bool:
+    """Whether every required label is there with an equal value; an absent one matches nothing, "" neither."""
+    return all(name in offered and offered[name] == value for name, value in required.items())
+
+
+def count_preferred(offered: Labels, preferred: Labels) -> int:
+    """How many of the preferred labels are there with an equal value."""
+    return sum(1 for name, value in preferred.items() if offered.get(name) == value)
+
+
+def count_surplus(offered: Labels, required: Labels) -> int:
+    """How many labels are there beyond those required: plain machines have few (Zoe)."""
+    return sum(1 for name in offered if name not in required)
+
+
+def shape_of(labels: Labels) -> tuple[tuple[str, str], ...]:
+    """A hashable form: equal maps have equal shapes."""
+    return tuple(sorted(labels.items()))

@@ -1,0 +1,131 @@
+"""The legal moves of slots, reservations and leases, as tables; the only place that says what may follow what.
+
+A move is an edge (from, to) with the causes that may make it: `tick` (a decision of a plan), `holder` (a
+producer or the holder of a lease), `operator` (a person) and `cloud` (what EC2 or a host told us).
+docs/states.md is generated from these tables.
+"""
+
+from typing import Final, Literal
+
+SlotState = Literal["empty", "launching", "booting", "binding", "ready", "draining", "terminating", "error"]
+Phase = Literal["pending", "leased", "revoking", "released", "cancelled", "expired", "failed"]
+LeaseState = Literal["held", "revoking", "ended"]
+Cause = Literal["tick", "holder", "operator", "cloud"]
+
+SLOT_STATES: Final[tuple[SlotState, ...]] = (
+    "empty",
+    "launching",
+    "booting",
+    "binding",
+    "ready",
+    "draining",
+    "terminating",
+    "error",
+)
+PHASES: Final[tuple[Phase, ...]] = (
+    "pending",
+    "leased",
+    "revoking",
+    "released",
+    "cancelled",
+    "expired",
+    "failed",
+)
+CAUSES: Final[tuple[Cause, ...]] = ("tick", "holder", "operator", "cloud")
+
+IN_FLIGHT: Final = frozenset[SlotState]({"launching", "booting", "binding"})
+"""On the way to `ready`."""
+INACTIVE: Final = frozenset[SlotState]({"empty", "error"})
+"""Takes up none of `max_slots`."""
+WITH_MACHINE: Final = frozenset[SlotState]({"booting", "binding", "ready", "draining"})
+"""States in which a machine is believed to run."""
+HOLDING: Final = frozenset[SlotState]({"ready", "draining"})
+"""States in which a slot may carry leases."""
+ENDED: Final = frozenset[Phase]({"released", "cancelled", "expired", "failed"})
+"""A `failed` reservation may still be restarted; the others are over."""
+
+Edges = dict[tuple[str, str], dict[Cause, str]]
+
+SLOT_MOVES: Final[Edges] = {
+    ("empty", "launching"): {"tick": "a launch was decided"},
+    ("empty", "booting"): {"cloud": "a machine of ours that no row knew was adopted"},
+    ("empty", "ready"): {"cloud": "a static host registered"},
+    ("launching", "booting"): {"cloud": "the cloud answered with a machine"},
+    ("launching", "empty"): {"cloud": "the cloud refused: capacity, quota, throttled, auth"},
+    ("launching", "error"): {"cloud": "the launch was misconfigured, or failed in an unknown way too often"},
+    ("launching", "terminating"): {"tick": "timed out, interrupted or not wanted any more"},
+    ("booting", "binding"): {"cloud": "the machine runs"},
+    ("booting", "terminating"): {"tick": "timed out, interrupted or not wanted any more"},
+    ("booting", "empty"): {"cloud": "its machine is gone"},
+    ("binding", "ready"): {"cloud": "the probe found it ready to serve"},
+    ("binding", "terminating"): {"tick": "timed out, interrupted or not wanted any more"},
+    ("binding", "empty"): {"cloud": "its machine is gone"},
+    ("ready", "draining"): {
+        "tick": "idle, interrupted, at quota, unhealthy or no longer configured",
+        "operator": "drained by an operator",
+    },
+    ("ready", "terminating"): {"tick": "its machine has to go at once"},
+    ("ready", "empty"): {"cloud": "its machine is gone"},
+    ("draining", "terminating"): {"tick": "drained, or drained for too long"},
+    ("draining", "empty"): {"cloud": "its machine is gone", "tick": "a static host has drained"},
+    ("terminating", "empty"): {"cloud": "its machine is gone"},
+    ("error", "empty"): {"tick": "cooled down"},
+}
+
+RESERVATION_MOVES: Final[Edges] = {
+    ("pending", "leased"): {"tick": "assigned", "holder": "confirmed to run there"},
+    ("pending", "released"): {"holder": "its holder is done, or it neither runs nor waits (`absent`)"},
+    ("pending", "cancelled"): {"holder": "nobody wants it any more", "operator": "cancelled"},
+    ("pending", "expired"): {"tick": "its time was over"},
+    ("pending", "failed"): {"tick": "cannot be served", "holder": "reported as failed"},
+    ("leased", "released"): {"holder": "its holder is done"},
+    ("leased", "cancelled"): {"holder": "nobody wants it any more", "operator": "cancelled"},
+    ("leased", "expired"): {"tick": "its time was over"},
+    ("leased", "failed"): {
+        "tick": "an essential component lost its slot, or died",
+        "holder": "reported as failed",
+    },
+    ("leased", "revoking"): {"tick": "preempted, interrupted or reclaimed; its holder has a deadline"},
+    ("leased", "pending"): {
+        "tick": "taken back without a grace, or never confirmed",
+        "holder": "declined, suspended or contradicted",
+        "operator": "suspended",
+    },
+    ("revoking", "pending"): {"tick": "the grace is over", "holder": "its holder let go", "operator": "suspended"},
+    ("revoking", "released"): {"holder": "its holder is done"},
+    ("revoking", "cancelled"): {"holder": "nobody wants it any more", "operator": "cancelled"},
+    ("revoking", "expired"): {"tick": "its time was over"},
+    ("revoking", "failed"): {
+        "tick": "it may not be requeued, or an essential component died",
+        "holder": "reported as failed",
+    },
+    ("failed", "pending"): {"tick": "restarted by its policy"},
+}
+
+LEASE_MOVES: Final[Edges] = {
+    ("held", "revoking"): {"tick": "to be given back by a deadline"},
+    ("held", "ended"): {
+        "tick": "expired, failed or taken back",
+        "holder": "given back",
+        "operator": "cancelled or suspended",
+    },
+    ("revoking", "ended"): {
+        "tick": "the deadline is over",
+        "holder": "given back in time",
+        "operator": "cancelled or suspended",
+    },
+}
+
+
+class IllegalMoveError(Exception):
+    """A move that no table allows: a fault in this program, never in its input."""
+
+    def __init__(self, kind: str, name: str, source: str, target: str, cause: str) -> None:
+        self.kind, self.name, self.source, self.target, self.cause = kind, name, source, target, cause
+        super().__init__(f"{kind} {name}: {source} -> {target} is no legal move for the cause {cause}")
+
+
+def check_move(edges: Edges, kind: str, name: str, move: tuple[str, str], cause: Cause) -> None:
+    """Raise IllegalMoveError unless `edges` has this move for this cause."""
+    if cause not in edges.get(move, {}):
+        raise IllegalMoveError(kind, name, *move, cause)

@@ -1,0 +1,159 @@
+"""Reservations: what a producer asks for, and leases: what a slot gives to one of its components."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from scheduler.model.events import Event
+from scheduler.model.moves import ENDED, RESERVATION_MOVES, Cause, Phase, check_move
+
+ComponentKind = Literal["essential", "elastic"]
+COST_LEVELS = 5
+NO_COST = (0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+class Component(msgspec.Struct, frozen=True, kw_only=True):
+    """`count` alike instances, each on one slot. Essential ones are placed all at once or not at all."""
+
+    name: str
+    count: int = 1
+    kind: ComponentKind = "essential"
+    resources: dict[str, float] = {}
+    labels: dict[str, str] = {}
+
+
+class Instance(msgspec.Struct, frozen=True):
+    """One instance of a component: `name` if its count is 1, else `name.0`, `name.1`, …"""
+
+    name: str
+    component: Component
+
+
+class Callback(msgspec.Struct, frozen=True, kw_only=True):
+    """A Celery task of the producer's own application that is told of a lease or of the end."""
+
+    task: str
+    queue: str
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for; never changes. `ttl` in seconds, 0 = never expires, None = the pool's rule."""
+
+    system: str | None = None
+    pool: str | None = None
+    components: tuple[Component, ...]
+    labels: dict[str, str] = {}
+    prefers: dict[str, str] = {}
+    account: str | None = None
+    size: float = 0
+    ttl: float | None = None
+    restart_policy: Literal["never", "on_failure"] = "never"
+    on_interruption: Literal["requeue", "fail"] = "requeue"
+    preemptible: bool = True
+    runtime: float | None = None
+    tags: dict[str, str] = {}
+    on_lease: Callback | None = None
+    on_end: Callback | None = None
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """One component instance's hold on one slot, in one epoch of that slot.
+
+    `token` is the fencing token: essential leases carry their reservation's, each elastic one its own.
+    `resources` is what it was given. While `state` is `revoking` it has to be back by `revoke_by`.
+    """
+
+    component: str
+    kind: ComponentKind = "essential"
+    slot: str
+    epoch: int
+    token: int
+    resources: dict[str, float] = {}
+    level: int = 5
+    cost: tuple[float, float, float, float, float] = NO_COST
+    assigned_at: float
+    confirmed_at: float | None = None
+    state: Literal["held", "revoking"] = "held"
+    revoke_by: float | None = None
+
+
+class Reservation(msgspec.Struct, frozen=True, kw_only=True):
+    """A reservation as stored and viewed, with its leases. Times are seconds since the epoch.
+
+    `version` and `marked_at` order the copies of a row as they do for slots, and stay the first fields.
+    """
+
+    version: int = 0
+    marked_at: float = 0.0
+    id: str
+    sequence: int = 0
+    """Order of submission."""
+    phase: Phase = "pending"
+    reason: str | None = None
+    """Why the phase is what it is: the reason of the last change."""
+    changed_at: float = 0.0
+    """When the phase changed last."""
+    priority: float = 1
+    request: Request
+    created_at: float
+    expires_at: float | None = None
+    """It expires when now >= this; None = never."""
+    leased_at: float | None = None
+    confirmed_at: float | None = None
+    failed_at: float | None = None
+    restarted_at: float | None = None
+    finished_at: float | None = None
+    restarts: int = 0
+    unconfirmed: int = 0
+    """Assignments in a row that nobody confirmed."""
+    interruptions: int = 0
+    token: int = 0
+    """The current fencing token; changes whenever its essential leases are assigned or moved."""
+    suspended: bool = False
+    declined: tuple[str, ...] = ()
+    """Slots that are left out at its next assignment."""
+    revoke_reason: str | None = None
+    revoke_by: float | None = None
+    """While `revoking`: why, and when its leases are taken at the latest."""
+    leases: tuple[Lease, ...] = ()
+
+
+def list_instances(request: Request, kind: ComponentKind) -> list[Instance]:
+    """The component instances of one kind, in the order in which they are placed."""
+    return [
+        Instance(component.name if component.count == 1 else f"{component.name}.{index}", component)
+        for component in request.components
+        if component.kind == kind
+        for index in range(component.count)
+    ]
+
+
+def is_over(reservation: Reservation) -> bool:
+    """Whether it has ended for good: nothing but a restart by policy ever follows `failed`."""
+    return reservation.phase in ENDED and not may_restart(reservation)
+
+
+def may_restart(reservation: Reservation) -> bool:
+    """Whether it failed and its own policy asks for a restart (whether one is left: `max_restarts`)."""
+    return reservation.phase == "failed" and reservation.request.restart_policy == "on_failure"
+
+
+def move_reservation(
+    reservation: Reservation, to: Phase, cause: Cause, now: float, **changes: Any
+) -> tuple[Reservation, Event]:
+    """The reservation after a legal move, and the event that tells of it; `reason` in `changes` is kept in both.
+
+    Raises IllegalMoveError for a move that RESERVATION_MOVES does not have for this cause.
+    """
+    check_move(RESERVATION_MOVES, "reservation", reservation.id, (reservation.phase, to), cause)
+    changes.setdefault("reason", None)
+    if to in ENDED:
+        changes.setdefault("finished_at", now)
+    moved = msgspec.structs.replace(reservation, phase=to, changed_at=now, **changes)
+    detail: dict[str, Any] = {"from": reservation.phase}
+    if moved.reason:
+        detail["reason"] = moved.reason
+    if moved.leases:
+        detail["slots"] = [lease.slot for lease in moved.leases]
+    event = Event(at=now, name=f"reservation_{to}", cause=cause, reservation=reservation.id, detail=detail)
+    return moved, event

@@ -1,0 +1,145 @@
+"""Slots: places for one machine each, recycled; every launch on one is a new epoch."""
+
+import re
+from typing import Any, Literal
+
+import msgspec
+
+from scheduler.model.events import Event
+from scheduler.model.moves import IN_FLIGHT, SLOT_MOVES, Cause, SlotState, check_move
+
+Market = Literal["spot", "on-demand"]
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """What the cloud says of one machine: the mirror of an EC2 instance."""
+
+    id: str
+    state: Literal["pending", "running", "stopping", "terminated"]
+    address: str | None = None
+    type: str | None = None
+    zone: str | None = None
+    market: Market | None = None
+    launched_at: float | None = None
+    healthy: bool | None = None
+    """EC2's status checks: None while they are not known."""
+    slot: str | None = None
+    pool: str | None = None
+    launch_id: str | None = None
+    """The last three are read from the machine's tags."""
+
+
+class Slot(msgspec.Struct, frozen=True, kw_only=True):
+    """A slot as stored and viewed. Times are seconds since the epoch, None where it never happened.
+
+    `version` counts the writes that changed more than a mark of time; `marked_at` is the time of the last
+    write of any kind. Of two copies of a row the one with the greater (version, marked_at) is the newer.
+    These two stay the first fields: the Lua that keeps the view reads them from the start of the JSON.
+    """
+
+    version: int = 0
+    marked_at: float = 0.0
+    id: str
+    pool: str
+    state: SlotState = "empty"
+    epoch: int = 0
+    """Counts the machines that this slot has had; a lease or a termination names the epoch that it means."""
+    since: float = 0.0
+    """Time of the last change of state."""
+    idle_since: float | None = None
+    """When its last lease ended, else when it became ready; None while it holds a lease."""
+    offering: str | None = None
+    """Key of the offering that it was launched from (`name`, or `name/market` where a name stands twice)."""
+    market: Market | None = None
+    price: float | None = None
+    resources: dict[str, float] | None = None
+    """None: this slot counts leases only."""
+    labels: dict[str, str] = {}
+    machine: str | None = None
+    """Who a static host says it is."""
+    cordoned: bool = False
+    last_seen: float | None = None
+    interrupted_at: float | None = None
+    """When the notice of an interruption came; None without one."""
+    interrupted_by: float | None = None
+    """When the interrupted machine will be gone."""
+    drain_reason: str | None = None
+    """Why it drains, or has to go as soon as a tick sees it (`requested`, `interrupted`, `idle`, …)."""
+    error: str | None = None
+    """Category of the failed launch while the state is `error`."""
+    launch_id: str | None = None
+    launch_reason: str | None = None
+    launch_request: dict[str, Any] | None = None
+    """The frozen request to the cloud; stored before it is sent, replayed as it is."""
+    attempts: int = 0
+    """Times that the present slow work (launch or terminate) was tried."""
+    not_before: float = 0.0
+    """The present slow work is not tried before this time."""
+    sent_at: float = 0.0
+    """When a task for the present slow work was last sent."""
+    instance_id: str | None = None
+    address: str | None = None
+    instance_type: str | None = None
+    zone: str | None = None
+    missed: int = 0
+    """Times in a row that the cloud did not know this machine."""
+    uses: int = 0
+    """Leases that this machine has had."""
+    failed_boots: int = 0
+    """Boots of this slot that failed in a row."""
+
+
+_NUMBER = re.compile(r"(.*?)(\d+)$")
+
+
+def slot_order(slot_id: str) -> tuple[str, int, str]:
+    """The fixed order of a pool's slots: by number (`linux-2` before `linux-10`), else by id."""
+    found = _NUMBER.match(slot_id)
+    return (found[1], int(found[2]), slot_id) if found else (slot_id, -1, slot_id)
+
+
+def is_in_flight(slot: Slot) -> bool:
+    """Launching, booting or binding."""
+    return slot.state in IN_FLIGHT
+
+
+def move_slot(slot: Slot, to: SlotState, cause: Cause, now: float, **changes: Any) -> tuple[Slot, Event]:
+    """The slot after a legal move, and the event that tells of it; `reason` in `changes` goes to the event.
+
+    Raises IllegalMoveError for a move that SLOT_MOVES does not have for this cause.
+    """
+    check_move(SLOT_MOVES, "slot", slot.id, (slot.state, to), cause)
+    name, reason = changes.pop("event", f"slot_{to}"), changes.pop("reason", None)
+    moved = msgspec.structs.replace(slot, state=to, since=now, **changes)
+    detail = {"from": slot.state, "epoch": moved.epoch} | ({"reason": reason} if reason else {})
+    return moved, Event(at=now, name=name, cause=cause, slot=slot.id, detail=detail)
+
+
+def without_machine() -> dict[str, Any]:
+    """The changes that clear all that belonged to the machine which a slot had; its epoch stays."""
+    return {
+        "idle_since": None,
+        "offering": None,
+        "market": None,
+        "price": None,
+        "resources": None,
+        "labels": {},
+        "machine": None,
+        "last_seen": None,
+        "interrupted_at": None,
+        "interrupted_by": None,
+        "drain_reason": None,
+        "error": None,
+        "launch_id": None,
+        "launch_reason": None,
+        "launch_request": None,
+        "attempts": 0,
+        "not_before": 0.0,
+        "sent_at": 0.0,
+        "instance_id": None,
+        "address": None,
+        "instance_type": None,
+        "zone": None,
+        "missed": 0,
+        "uses": 0,
+    }

@@ -1,0 +1,90 @@
+"""The engine: the adapters that every operation is handed, and how a change is announced once it is committed."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from scheduler.model.events import Event
+from scheduler.model.reservations import Reservation
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Slot
+from scheduler.model.view import Change
+from scheduler.operations.ledger import Outcome
+from scheduler.operations.notices import describe_notice
+from scheduler.ports import Bell, Board, Dispatcher, Fleet, Lock, Meter, Outgoing, Probe, Store, StoredRules
+
+
+@dataclass
+class Engine:
+    """Everything that the operations need from outside; wired in one place, handed down from there."""
+
+    store: Store
+    board: Board
+    lock: Lock
+    bell: Bell
+    dispatcher: Dispatcher
+    meter: Meter
+    fleet: Fleet
+    probe: Probe
+    new_id: Callable[[], str]
+    """Ids that were never given out before: launch ids."""
+    rules_cache: StoredRules | None = None
+
+    def rules(self) -> Rules:
+        """The rules in force; read anew only when their version has changed."""
+        if self.rules_cache is None or self.rules_cache.version != self.store.rules_version():
+            self.rules_cache = self.store.load_rules()
+        return self.rules_cache.rules
+
+
+def announce(engine: Engine, outcome: Outcome, *, kick: bool) -> None:
+    """After the commit: the view first, then slow work, notices and callbacks, and last a kick.
+
+    May be cut off anywhere: the view is mended by the periodic tick, slow work and callbacks are sent again
+    by `recover`, and notices and kicks are only hints.
+    """
+    changes: Sequence[Change] = [*outcome.rows, *outcome.gone]
+    if changes:
+        engine.board.publish(changes)
+    send_slow_work(engine, outcome)
+    send_notices(engine, outcome)
+    send_callbacks(engine, outcome.outgoing)
+    if kick:
+        engine.bell.kick()
+
+
+def send_slow_work(engine: Engine, outcome: Outcome) -> None:
+    """Ask the queues for the launches and terminations that this change decided."""
+    slots = {row.id: row for row in outcome.rows if isinstance(row, Slot)}
+    moved = {event.slot: event.name for event in outcome.events if event.slot}
+    engine.dispatcher.send_launches([slots[s] for s, name in moved.items() if name == "slot_launching" and s in slots])
+    engine.dispatcher.send_terminations(
+        [slots[s] for s, name in moved.items() if name == "slot_terminating" and s in slots]
+    )
+
+
+def send_notices(engine: Engine, outcome: Outcome) -> None:
+    """Tell the waiters of each reservation what became of it."""
+    rows = {row.id: row for row in outcome.rows if isinstance(row, Reservation)}
+    for event in last_by_reservation(outcome.events):
+        row = rows.get(event.reservation or "")
+        if row is not None:
+            engine.bell.notify(row.id, describe_notice(event, row, outcome.slots))
+
+
+def last_by_reservation(events: Iterable[Event]) -> Iterable[Event]:
+    """The last event of each reservation."""
+    return {event.reservation: event for event in events if event.reservation}.values()
+
+
+def send_callbacks(engine: Engine, outgoing: Sequence[Outgoing]) -> None:
+    """Send what the broker takes and forget it; what it does not take, `recover` sends again."""
+    taken = []
+    for each in outgoing:
+        try:
+            engine.dispatcher.send_callback(each)
+        except ConnectionError:
+            break
+        taken.append(each.id)
+    if taken:
+        with engine.store.transaction() as transaction:
+            transaction.delete_outgoing(taken)

@@ -1,0 +1,177 @@
+"""The ledger: the rows that one transaction reads and changes. Every change of state goes through it, and so
+through the tables of moves, and leaves an event; nothing is written before `flush`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from scheduler.model.events import Event
+from scheduler.model.holds import Hold
+from scheduler.model.moves import ENDED, HOLDING, Cause, Phase, SlotState
+from scheduler.model.reservations import Lease, Reservation, move_reservation
+from scheduler.model.slots import Slot, move_slot, without_machine
+from scheduler.model.view import Gone, Row
+from scheduler.operations.notices import describe_notice
+from scheduler.ports import Outgoing, Transaction
+
+
+@dataclass
+class Outcome:
+    """What a transaction changed: the rows as they now are, rows that are gone, events, callbacks to send."""
+
+    rows: list[Row] = field(default_factory=list)
+    gone: list[Gone] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    outgoing: list[Outgoing] = field(default_factory=list)
+    slots: dict[str, Slot] = field(default_factory=dict)
+    """The slots that it looked at, changed or not."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing but marks of time was written."""
+        return not self.events and not self.gone
+
+
+class Ledger:
+    """Current rows of one transaction, by id; `seen` copies from a plan never get in here."""
+
+    def __init__(self, transaction: Transaction, cause: Cause) -> None:
+        self.transaction, self.cause = transaction, cause
+        self.now = transaction.now()
+        self.reservations: dict[str, Reservation] = {}
+        self.slots: dict[str, Slot] = {}
+        self.holds: dict[str, Hold] = {}
+        self._leases: dict[str, dict[tuple[str, str], Lease]] = {}
+        self._changed: dict[tuple[type, str], Row] = {}
+        self._marked: dict[tuple[type, str], Row] = {}
+        self._deleted: list[Row] = []
+        self._events: list[Event] = []
+
+    def load(self, *, reservations: Iterable[str] = (), slots: Iterable[str] = ()) -> None:
+        """Read and lock these rows, the slots of these reservations' leases, and who else is on those slots."""
+        self._load_reservations(reservations)
+        wanted = set(slots)
+        for reservation in self.reservations.values():
+            wanted.update(lease.slot for lease in reservation.leases)
+        new = sorted(wanted - self.slots.keys())
+        self.slots.update(self.transaction.load_slots(new))
+        occupants = self.transaction.load_occupants(new)
+        self._load_reservations({owner for owners in occupants.values() for owner in owners})
+
+    def _load_reservations(self, ids: Iterable[str]) -> None:
+        new = sorted(set(ids) - self.reservations.keys())
+        for row in self.transaction.load_reservations(new).values() if new else ():
+            self.reservations[row.id] = row
+            self._index(row)
+
+    def _index(self, row: Reservation) -> None:
+        for lease in row.leases:
+            self._leases.setdefault(lease.slot, {})[row.id, lease.component] = lease
+
+    def leases_on(self, slot: Slot) -> dict[tuple[str, str], Lease]:
+        """The leases of the slot's present epoch, under (reservation, component)."""
+        found = self._leases.get(slot.id, {})
+        return {key: lease for key, lease in found.items() if lease.epoch == slot.epoch}
+
+    def is_there(self, lease: Lease) -> bool:
+        """Whether the slot still is the one, in the epoch, that the lease was given on."""
+        slot = self.slots.get(lease.slot)
+        return slot is not None and slot.epoch == lease.epoch and slot.state in HOLDING
+
+    def put(self, row: Row) -> None:
+        """Stage a row to be written with its version bumped."""
+        match row:
+            case Slot():
+                self.slots[row.id] = row
+            case Hold():
+                self.holds[row.id] = row
+            case Reservation():
+                self._put_reservation(row)
+        self._changed[type(row), row.id] = row
+        self._marked.pop((type(row), row.id), None)
+
+    def mark(self, row: Slot | Reservation) -> None:
+        """Stage marks of time: no version is bumped, unless the row is changed otherwise as well."""
+        if (type(row), row.id) in self._changed:
+            self.put(row)
+            return
+        if isinstance(row, Slot):
+            self.slots[row.id] = row
+        else:
+            self._put_reservation(row)
+        self._marked[type(row), row.id] = row
+
+    def delete(self, row: Row) -> None:
+        """Stage a row to be deleted."""
+        if isinstance(row, Slot):
+            self.slots.pop(row.id, None)
+        self._deleted.append(row)
+
+    def tell(self, event: Event) -> None:
+        """Append an event."""
+        self._events.append(event)
+
+    def move_slot(self, slot: Slot, to: SlotState, **changes: Any) -> Slot:
+        """Make a legal move of a slot, with its event; one that becomes empty forgets its machine."""
+        if to == "empty":
+            changes = {**without_machine(), **changes}
+        moved, event = move_slot(slot, to, self.cause, self.now, **changes)
+        self.put(moved)
+        self.tell(event)
+        return moved
+
+    def move_reservation(self, reservation: Reservation, to: Phase, **changes: Any) -> Reservation:
+        """Make a legal move of a reservation, with its event."""
+        moved, event = move_reservation(reservation, to, self.cause, self.now, **changes)
+        self.put(moved)
+        self.tell(event)
+        return moved
+
+    def free_slots(self, reservation: Reservation) -> None:
+        """Note on its slots that its leases are gone: each one's version goes up, the last one's end is kept."""
+        for slot_id in dict.fromkeys(lease.slot for lease in reservation.leases):
+            slot = self.slots.get(slot_id)
+            if slot is None:
+                continue
+            others = [key for key in self.leases_on(slot) if key[0] != reservation.id]
+            idle = slot.state in HOLDING and not others
+            self.put(msgspec.structs.replace(slot, idle_since=self.now if idle else slot.idle_since))
+
+    def _put_reservation(self, row: Reservation) -> None:
+        known = self.reservations.get(row.id)
+        for lease in known.leases if known else ():
+            self._leases.get(lease.slot, {}).pop((row.id, lease.component), None)
+        self.reservations[row.id] = row
+        self._index(row)
+
+    def flush(self) -> Outcome:
+        """Write everything that was staged, with its events and callbacks."""
+        rows = self.transaction.save(list(self._changed.values())) if self._changed else []
+        if self._marked:
+            rows = [*rows, *self.transaction.mark(list(self._marked.values()))]
+        gone = self.transaction.delete(self._deleted) if self._deleted else []
+        if self._events:
+            self.transaction.append_events(self._events)
+        outgoing = self._list_callbacks()
+        if outgoing:
+            self.transaction.save_outgoing(outgoing)
+        return Outcome(rows, gone, self._events, outgoing, self.slots)
+
+    def _list_callbacks(self) -> list[Outgoing]:
+        found = []
+        for event in self._events:
+            row = self.reservations.get(event.reservation or "")
+            if row is None:
+                continue
+            phase = event.name.removeprefix("reservation_")
+            callback = row.request.on_lease if phase == "leased" else row.request.on_end if phase in ENDED else None
+            if callback is not None:
+                payload = describe_notice(event, row, self.slots)
+                name = f"{row.id}/{phase}/{row.token}/{row.restarts}"
+                found.append(
+                    Outgoing(id=name, callback=callback, payload=payload, created_at=event.at, sent_at=event.at)
+                )
+        return found

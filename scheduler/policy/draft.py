@@ -1,0 +1,127 @@
+"""The draft: the scratch copy of the view that all steps of a tick spend from, and what they decided so far."""
+
+from collections.abc import Iterable
+from math import inf, nextafter
+
+import msgspec
+
+from scheduler.model.decisions import Decision, Plan, Waiting
+from scheduler.model.moves import HOLDING
+from scheduler.model.reservations import Reservation
+from scheduler.model.rules import Pool, Rules
+from scheduler.model.slots import Slot, slot_order
+from scheduler.model.view import View
+from scheduler.policy.places import Place, capacity_of
+from scheduler.policy.rooms import Rooms
+
+class Draft:
+    """What a tick knows and has decided: places by pool, who is pending, decisions, reasons, wake-ups."""
+
+    def __init__(self, view: View, rules: Rules, now: float) -> None:
+        self.view, self.rules, self.now = view, rules, now
+        self.decisions: list[Decision] = []
+        self.waiting: dict[str, Waiting] = {}
+        self.pending = {each.id: each for each in view.reservations.values() if each.phase == "pending"}
+        self.returning: dict[str, Reservation] = {}
+        """Interrupted ones that keep their leases for a grace: demand for a launch, not yet for a lease."""
+        self.over: set[str] = set()
+        """Reservations whose leases this tick has ended."""
+        self.places: dict[str, Place] = {}
+        self.pools: dict[str, list[Place]] = {}
+        self.ready = Rooms([])
+        self.coming = Rooms([])
+        self.launched = Rooms([])
+        """Where instances may go: at once, when it arrives, and what this tick launches."""
+        self._wake_at = inf
+        self._open_pools()
+
+    def _open_pools(self) -> None:
+        indexed = {name: (index, pool) for index, (name, pool) in enumerate(self.rules.pools.items())}
+        self.pools = {name: [] for name in indexed}
+        for slot in self.view.slots.values():
+            if slot.pool in indexed:
+                self.pools[slot.pool].append(self._open_place(*indexed[slot.pool], slot))
+        for places in self.pools.values():
+            places.sort(key=lambda place: place.order)
+            self.places.update((place.slot.id, place) for place in places)
+
+    def _open_place(self, index: int, pool: Pool, slot: Slot) -> Place:
+        place = Place(
+            slot=slot,
+            pool=pool,
+            order=(index, slot_order(slot.id)),
+            state=slot.state,
+            capacity=capacity_of(slot, pool),
+            labels=slot.labels or pool.labels,
+            market=slot.market or "",
+            price=slot.price or 0.0,
+        )
+        if slot.state in HOLDING:
+            place.leases = {
+                key: lease
+                for key, lease in self.view.leases_on.get(slot.id, {}).items()
+                if lease.epoch == slot.epoch
+            }
+        place.count_free()
+        return place
+
+    def decide(self, decision: Decision) -> None:
+        """Append a decision to the plan."""
+        self.decisions.append(decision)
+
+    def end(self, reservation: Reservation) -> None:
+        """Its leases are over, and it is no longer pending: nothing in this tick counts it any more."""
+        self.over.add(reservation.id)
+        self.pending.pop(reservation.id, None)
+        self.returning.pop(reservation.id, None)
+        for lease in reservation.leases:
+            place = self.places.get(lease.slot)
+            if place is not None and (reservation.id, lease.component) in place.leases:
+                del place.leases[reservation.id, lease.component]
+                place.count_free()
+
+    def requeue(self, reservation: Reservation) -> None:
+        """Its leases are over and it is pending again, with its place in the queue."""
+        self.end(reservation)
+        self.pending[reservation.id] = msgspec.structs.replace(reservation, phase="pending", leases=())
+
+    def wait(self, reservation: Reservation, code: str, detail: str) -> None:
+        """Say why it is left unplaced."""
+        self.waiting[reservation.id] = Waiting(reservation.id, code, detail)
+
+    def is_due(self, instant: float) -> bool:
+        """Whether now >= instant; if not, the next tick is asked for at that instant."""
+        if self.now >= instant:
+            return True
+        self._wake_at = min(self._wake_at, instant)
+        return False
+
+    def is_past(self, start: float, limit: float) -> bool:
+        """Whether now - start > limit, strictly; if not, a tick is asked for at the first instant after."""
+        if self.now - start > limit:
+            return True
+        instant = nextafter(max(start + limit, self.now), inf)
+        while instant - start <= limit:
+            instant = nextafter(instant, inf)
+        self._wake_at = min(self._wake_at, instant)
+        return False
+
+    def wake_next(self) -> None:
+        """Ask for another tick at once: what this one decided makes something due in the next."""
+        self._wake_at = self.now
+
+    def open_rooms(self) -> None:
+        """Let placing begin: whatever heal left in service, ready or on its way."""
+        open_places = [place for place in self.all_places() if not place.slot.cordoned and not place.stuck]
+        self.ready = Rooms(place for place in open_places if place.state == "ready")
+        self.coming = Rooms(place for place in open_places if place.is_coming)
+
+    def all_places(self) -> Iterable[Place]:
+        """Every slot of a configured pool, pools as configured, slots in their order."""
+        return (place for places in self.pools.values() for place in places)
+
+    def finish(self, queue: list[Reservation]) -> Plan:
+        """The plan, with those who wait in the order of the queue."""
+        waiting = tuple(self.waiting[each.id] for each in queue if each.id in self.waiting)
+        wake_at = None if self._wake_at == inf else self._wake_at
+        return Plan(tuple(self.decisions), waiting, wake_at)

@@ -1,0 +1,208 @@
+"""Step 2, heal: what went wrong since the last tick, and what was put off until now.
+
+In this order: interrupted slots, slots that are gone or silent, slots that are stuck in a state, the ends of
+graces, restarts that are due, assignments that nobody confirmed. Sources: the autoscaler's tick; Orchard for
+failures and restarts.
+"""
+
+from collections.abc import Iterator
+
+from scheduler.model.decisions import Drain, Fail, Requeue, Reset, Restart, Terminate
+from scheduler.model.moves import HOLDING, IN_FLIGHT, INACTIVE
+from scheduler.model.reservations import Reservation
+from scheduler.policy.draft import Draft
+from scheduler.policy.places import Place
+
+INTERRUPTED = "slot_interrupted"
+
+
+def heal(draft: Draft) -> None:
+    """Look after every slot and every reservation that holds one; one that fails spoils nothing else."""
+    _release_those_whose_grace_is_over(draft)
+    for place in draft.all_places():
+        if place.slot.interrupted_at is not None and place.state not in INACTIVE | {"terminating"}:
+            _heal_interrupted(draft, place)
+    _fail_those_without_slot(draft)
+    for place in draft.all_places():
+        _heal_stuck(draft, place)
+    _restart(draft)
+    _requeue_unconfirmed(draft)
+
+
+def _heal_interrupted(draft: Draft, place: Place) -> None:
+    """A ready slot drains, one in flight goes at once; who has an essential lease on it is taken back."""
+    place.stuck = True
+    if place.state in IN_FLIGHT:
+        draft.decide(Terminate(slot=place.slot.id, reason="interrupted"))
+        place.state = "terminating"
+    elif place.state == "ready":
+        draft.decide(Drain(slot=place.slot.id, reason="interrupted"))
+        place.state = "draining"
+    for reservation in _leased_on(draft, place):
+        _take_back(draft, reservation, place)
+
+
+def _leased_on(draft: Draft, place: Place) -> list[Reservation]:
+    """The leased reservations with an essential lease here, in order of submission."""
+    owners = {owner for (owner, _), lease in place.leases.items() if lease.kind == "essential"}
+    found = [draft.view.reservations[owner] for owner in owners]
+    leased = [each for each in found if each.phase == "leased" and each.id not in draft.over]
+    return sorted(leased, key=lambda each: each.sequence)
+
+
+def _take_back(draft: Draft, reservation: Reservation, place: Place) -> None:
+    """Requeue it whatever its restart policy, at once or with a grace that ends with the machine at the latest."""
+    if reservation.request.on_interruption == "fail":
+        _fail(draft, reservation, INTERRUPTED)
+        return
+    revoke_by = _grace_end(draft, place)
+    draft.decide(Requeue(reservation=reservation.id, reason=INTERRUPTED, revoke_by=revoke_by))
+    if revoke_by is None:
+        draft.requeue(reservation)
+    else:
+        draft.returning[reservation.id] = reservation
+
+
+def _grace_end(draft: Draft, place: Place) -> float | None:
+    """When the holder has to be gone; None = at once."""
+    grace, gone_at = draft.rules.scheduler.interruption_grace, place.slot.interrupted_by
+    ends = [end for end in (gone_at, None if grace is None else draft.now + grace) if end is not None]
+    if not ends or draft.is_due(min(ends)):
+        return None
+    return min(ends)
+
+
+def _release_those_whose_grace_is_over(draft: Draft) -> None:
+    """A revoking reservation is pending again when its grace is over, or when its slots are gone already."""
+    for reservation in _by_submission(draft, "revoking"):
+        over = reservation.revoke_by is None or draft.is_due(reservation.revoke_by)
+        if over or not all(_is_there(draft, reservation)):
+            draft.decide(Requeue(reservation=reservation.id, reason=reservation.revoke_reason or "preempted"))
+            draft.requeue(reservation)
+        else:
+            draft.returning[reservation.id] = reservation
+
+
+def _fail_those_without_slot(draft: Draft) -> None:
+    """A leased reservation whose essential slot is gone or silent fails; decided once, all leases end."""
+    silent = {place.slot.id for place in draft.all_places() if _is_silent(draft, place)}
+    for reservation in _by_submission(draft, "leased"):
+        essential = [lease for lease in reservation.leases if lease.kind == "essential"]
+        reason = None
+        if any(lease.slot in silent for lease in essential):
+            reason = "slot_offline"
+        if not all(_is_there(draft, reservation)):
+            reason = "slot_gone"
+        if reason:
+            _fail(draft, reservation, reason)
+
+
+def _fail(draft: Draft, reservation: Reservation, reason: str) -> None:
+    """All its leases end; a restart is the following tick's."""
+    draft.decide(Fail(reservation=reservation.id, reason=reason))
+    draft.end(reservation)
+    if reservation.request.restart_policy == "on_failure":
+        draft.wake_next()
+
+
+def _is_there(draft: Draft, reservation: Reservation) -> Iterator[bool]:
+    """For each essential lease, whether its slot still is the one, in the epoch, that it was given on."""
+    for lease in reservation.leases:
+        if lease.kind == "essential":
+            slot = draft.view.slots.get(lease.slot)
+            yield slot is not None and slot.epoch == lease.epoch and slot.state in HOLDING
+
+
+def _is_silent(draft: Draft, place: Place) -> bool:
+    """Whether a static host was not heard of for longer than its timeout; it takes nothing then."""
+    slot = place.slot
+    if place.pool.provider != "static" or slot.last_seen is None or place.state not in HOLDING:
+        return False
+    if draft.is_past(slot.last_seen, place.pool.offline_timeout):
+        place.stuck = True
+    return place.stuck
+
+
+def _heal_stuck(draft: Draft, place: Place) -> None:
+    """Whatever has been in its state for its timeout (age >= timeout) does not stay there."""
+    pool, since = place.pool, place.slot.since
+    match place.state:
+        case "launching" if draft.is_due(since + pool.launch_timeout):
+            _terminate(draft, place, "timeout")
+        case "booting" if draft.is_due(since + pool.boot_timeout):
+            _terminate(draft, place, "timeout")
+        case "binding" if draft.is_due(since + pool.binding_timeout):
+            _terminate(draft, place, "timeout")
+        case "launching" | "booting" | "binding" if place.slot.drain_reason:
+            _terminate(draft, place, "requested")
+        case "terminating" if place.slot.state == "terminating":
+            if draft.is_due(since + pool.terminating_timeout):
+                _terminate(draft, place, "timeout")
+        case "draining" if place.slot.state == "draining":
+            _heal_draining(draft, place)
+        case "error" if draft.is_due(since + pool.error_cooldown):
+            draft.decide(Reset(slot=place.slot.id, reason="cooled_down"))
+            place.state = "empty"
+
+
+def _terminate(draft: Draft, place: Place, reason: str) -> None:
+    draft.decide(Terminate(slot=place.slot.id, reason=reason))  # type: ignore[arg-type]
+    place.state, place.stuck = "terminating", True
+    draft.is_due(draft.now + place.pool.terminating_timeout)
+
+
+def _heal_draining(draft: Draft, place: Place) -> None:
+    """Without leases it goes; with leases at its drain timeout (0 = it waits for them)."""
+    if not place.leases:
+        _let_go(draft, place, "drained")
+        return
+    timeout = place.pool.drain_timeout
+    if timeout and place.slot.drain_reason != INTERRUPTED and draft.is_due(place.slot.since + timeout):
+        for reservation in _leased_on(draft, place):
+            draft.decide(Requeue(reservation=reservation.id, reason="slot_draining"))
+            draft.requeue(reservation)
+        _let_go(draft, place, "timeout")
+
+
+def _let_go(draft: Draft, place: Place, reason: str) -> None:
+    """A machine of ours is terminated; a static host just is not there until it registers again."""
+    if place.pool.is_elastic:
+        _terminate(draft, place, reason)
+    else:
+        draft.decide(Reset(slot=place.slot.id, reason="drained"))
+        place.state = "empty"
+
+
+def _restart(draft: Draft) -> None:
+    """What failed is pending again: at once the first time, then only after the delay since the last restart."""
+    settings = draft.rules.scheduler
+    for reservation in _by_submission(draft, "failed"):
+        if settings.max_restarts and reservation.restarts >= settings.max_restarts:
+            continue
+        last = reservation.restarted_at
+        if last is None or draft.is_past(last, settings.restart_delay):
+            draft.decide(Restart(reservation=reservation.id))
+            draft.requeue(reservation)
+
+
+def _requeue_unconfirmed(draft: Draft) -> None:
+    """An assignment that nobody confirmed for `confirm_timeout` (age >= it) goes back to the queue."""
+    timeout = draft.rules.scheduler.confirm_timeout
+    if not timeout:
+        return
+    for reservation in _by_submission(draft, "leased"):
+        if reservation.id in draft.returning or reservation.confirmed_at is not None:
+            continue
+        if draft.is_due((reservation.leased_at or draft.now) + timeout):
+            draft.decide(Requeue(reservation=reservation.id, reason="unconfirmed"))
+            draft.requeue(reservation)
+
+
+def _by_submission(draft: Draft, phase: str) -> list[Reservation]:
+    """The reservations of one phase whose leases this tick has not ended, in order of submission."""
+    found = [
+        each
+        for each in draft.view.reservations.values()
+        if each.phase == phase and each.id not in draft.over
+    ]
+    return sorted(found, key=lambda each: each.sequence)

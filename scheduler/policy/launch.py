@@ -1,0 +1,100 @@
+"""Step 6, launch: machines for those for whom nothing is ready or on its way.
+
+Sources: the autoscaler's tick (what is in flight counts first), Arvados (choice of the offering, holds).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from scheduler.model.reservations import Component
+from scheduler.policy.draft import Draft
+from scheduler.policy.limits import ORDER_OF_CODES, Limits
+from scheduler.policy.offerings import list_eligible, list_fitting
+from scheduler.policy.order import RANKS
+from scheduler.policy.place import wait_for
+from scheduler.policy.places import Place
+from scheduler.policy.rooms import Demand, could_hold, fill
+
+DETAILS = {
+    "at_max_slots": "a launch would serve it, but no slot is left within max_slots",
+    "at_quota": "a launch would serve it, but EC2's quota is reached",
+    "capacity": "every offering that could serve it is short of capacity",
+    "throttled": "EC2 asked us to slow down; launches of this pool are held",
+    "misconfigured": "the last launch was refused as misconfigured, or for lack of permission",
+    "gang_incomplete": "some of its instances have room, not all of them; it holds none",
+    "cordoned": "only cordoned slots have room for it",
+    "no_capacity": "no slot has room for it, and none can be launched",
+}
+
+
+def launch(draft: Draft, unplaced: Sequence[Demand], limits: Limits) -> None:
+    """In queue order: room on slots launched before it in this tick, else launches for all that it lacks.
+
+    n reservations for which p places are on their way ask for ceil((n - p) / places of a slot) launches.
+    What cannot be launched whole launches nothing and waits with the code of what holds it back.
+    """
+    rank = RANKS[draft.rules.scheduler.queue]
+    for demand in sorted(unplaced, key=lambda each: rank(each.reservation)):
+        opening = _Opening(draft, limits, demand)
+        places = fill(demand, [draft.ready, draft.coming, draft.launched], opening.launch)
+        if places is not None:
+            wait_for(draft, demand, places)
+        else:
+            opening.undo()
+            draft.wait(demand.reservation, opening.code, DETAILS[opening.code])
+
+
+@dataclass
+class _Opening:
+    """The launches for one demand, which are taken back when they cannot serve it whole."""
+
+    draft: Draft
+    limits: Limits
+    demand: Demand
+    launched: list[tuple[str, Place]] = field(default_factory=list)
+    tried: int = 0
+    code: str = ""
+
+    def launch(self, component: Component) -> Place | None:
+        """A new place for one instance in the first pool that can launch something; None notes the code."""
+        codes: set[str] = set()
+        for name in self.demand.pools:
+            pool = self.draft.rules.pools[name]
+            fitting = list_fitting(pool, self.demand, component) if pool.is_elastic else []
+            for choice in list_eligible(fitting, pool):
+                code = self.limits.find_code(name, choice)
+                if code is None:
+                    place = self.limits.launch(name, choice, "demand")
+                    self.launched.append((name, place))
+                    self.draft.launched.add(place)
+                    return place
+                codes.add(code)
+        self.code = next((each for each in ORDER_OF_CODES if each in codes), "") or self._code_without_launch()
+        return None
+
+    def undo(self) -> None:
+        """Take the launches back, the last one first."""
+        for name, place in reversed(self.launched):
+            self.draft.launched.remove(place)
+            self.limits.undo(name, place)
+
+    def _code_without_launch(self) -> str:
+        """Why it waits when no launch would serve it."""
+        components = [instance.component for instance in self.demand.instances]
+        if any(self._has_room(each) for each in components):
+            return "gang_incomplete"
+        return "cordoned" if all(self._has_cordoned_room(each) for each in components) else "no_capacity"
+
+    def _has_room(self, component: Component) -> bool:
+        rooms = (self.draft.ready, self.draft.coming)
+        return any(each.find(self.demand, component) for each in rooms)
+
+    def _has_cordoned_room(self, component: Component) -> bool:
+        return any(
+            place.slot.cordoned
+            and place.state == "ready"
+            and place.load < place.pool.lease_limit
+            and could_hold(self.demand, component, place.pool, place.free, place.labels)
+            for name in self.demand.pools
+            for place in self.draft.pools[name]
+        )

@@ -1,0 +1,114 @@
+"""Step 5, place: leases on what is ready, and who waits for what is on its way.
+
+Sources: the autoscaler's tick (queue order, pack), Arvados (one pass, backfill, ready before in flight).
+"""
+
+from collections.abc import Sequence
+
+from scheduler.model.decisions import Assign, Placement
+from scheduler.model.reservations import Component, Reservation
+from scheduler.policy.draft import Draft
+from scheduler.policy.offerings import list_fitting
+from scheduler.policy.places import Place
+from scheduler.policy.rooms import Demand, Rooms, could_hold, demand_of, fill, given_to
+
+
+def place(draft: Draft, queue: Sequence[Reservation]) -> list[Demand]:
+    """Serve each reservation in queue order; gives back those for whom nothing is ready or on its way.
+
+    First room on ready slots (at once a lease), else room that is ready or on its way for all its instances,
+    which it keeps (`booting`). One that finds neither is passed over and later ones are still tried. Without
+    `backfill` the first that gets no lease ends the placing: the room that those behind it would have taken
+    is kept for them all the same.
+    """
+    draft.open_rooms()
+    unplaced: list[Demand] = []
+    blocked = False
+    for reservation in queue:
+        demand = _open_demand(draft, reservation)
+        if demand is None:
+            continue
+        places = fill(demand, [draft.ready])
+        if places is not None and not blocked:
+            _assign(draft, demand, places)
+            continue
+        if places is None and not cover(draft, demand, draft.ready, draft.coming):
+            unplaced.append(demand)
+        if blocked:
+            draft.wait(reservation, "behind_queue", "one before it in the queue waits, and backfill is off")
+        blocked = blocked or not draft.rules.scheduler.backfill
+    return unplaced + _cover_returning(draft)
+
+
+def _cover_returning(draft: Draft) -> list[Demand]:
+    """Those who were interrupted and still hold on: what would replace their slots is kept for them."""
+    demands = [_demand_of(draft, reservation) for reservation in draft.returning.values()]
+    return [each for each in demands if each.pools and not cover(draft, each, draft.ready, draft.coming)]
+
+
+def cover(draft: Draft, demand: Demand, *rooms: Rooms) -> bool:
+    """Set all its instances against room that is there or on its way, if all of them have some."""
+    places = fill(demand, rooms)
+    if places is not None:
+        wait_for(draft, demand, places)
+    return places is not None
+
+
+def wait_for(draft: Draft, demand: Demand, places: Sequence[Place]) -> None:
+    """It waits for those of its places that are not ready yet."""
+    awaited = {each.slot.id: each.state for each in places if each.state != "ready"}
+    names = ", ".join(f"{name} ({state})" for name, state in awaited.items())
+    draft.wait(demand.reservation, "booting", f"waits for {names}")
+
+
+def _demand_of(draft: Draft, reservation: Reservation) -> Demand:
+    request = reservation.request
+    return demand_of(reservation, draft.rules.serving_pools(request.pool, request.system))
+
+
+def _open_demand(draft: Draft, reservation: Reservation) -> Demand | None:
+    """What it needs, or None with the reason why nothing is even tried for it."""
+    demand = _demand_of(draft, reservation)
+    asked = reservation.request.pool or reservation.request.system
+    if reservation.suspended or reservation.priority == 0:
+        draft.wait(reservation, "on_hold", "on hold until it is resumed, or its priority is above 0")
+    elif not demand.pools:
+        draft.wait(reservation, "no_pool", f"no pool serves {asked}")
+    elif (misfit := _find_misfit(draft, demand)) is not None:
+        draft.wait(reservation, "never_fits", f"no slot or offering of {asked} could hold {misfit}, even empty")
+    else:
+        return demand
+    return None
+
+
+def _find_misfit(draft: Draft, demand: Demand) -> str | None:
+    """The first component that no slot (even empty) and no offering could hold; None when all have a chance."""
+    for component in demand.reservation.request.components:
+        if component.kind == "elastic":
+            continue
+        if not any(_could_ever_hold(draft, name, demand, component) for name in demand.pools):
+            return component.name
+    return None
+
+
+def _could_ever_hold(draft: Draft, name: str, demand: Demand, component: Component) -> bool:
+    pool = draft.rules.pools[name]
+    if pool.is_elastic and pool.max_slots and list_fitting(pool, demand, component):
+        return True
+    return any(
+        place.is_active and could_hold(demand, component, pool, place.capacity, place.labels)
+        for place in draft.pools[name]
+    )
+
+
+def _assign(draft: Draft, demand: Demand, places: Sequence[Place]) -> None:
+    leases = tuple(
+        Placement(
+            component=instance.name,
+            slot=place.slot.id,
+            epoch=place.slot.epoch,
+            resources=dict(given_to(instance.component, place.pool)),
+        )
+        for instance, place in zip(demand.instances, places, strict=True)
+    )
+    draft.decide(Assign(reservation=demand.reservation.id, leases=leases))

@@ -1,0 +1,90 @@
+"""Places: the scratch copies of slots that a tick spends from."""
+
+from dataclasses import dataclass, field
+
+from scheduler.model.moves import IN_FLIGHT, INACTIVE, SlotState
+from scheduler.model.reservations import Lease
+from scheduler.model.resources import Resources, add, subtract, total
+from scheduler.model.rules import Pool
+from scheduler.model.slots import Slot
+
+Order = tuple[int, tuple[str, int, str]]
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """The scratch copy of one slot: its state as decided so far, who is on it and what is free there."""
+
+    slot: Slot
+    pool: Pool
+    order: Order
+    state: SlotState
+    capacity: Resources | None
+    """None: this slot counts leases only."""
+    labels: dict[str, str]
+    leases: dict[tuple[str, str], Lease] = field(default_factory=dict)
+    """Leases of the slot's present epoch, under (reservation, component)."""
+    given: int = 0
+    """Instances that this tick put on it, or set against it."""
+    free: dict[str, float] | None = None
+    wanted: bool = False
+    """Somebody got a lease here in this tick, or is set against it: neither idle nor reserve."""
+    stuck: bool = False
+    """Interrupted, or past the timeout of its state: capacity for nobody."""
+    market: str = ""
+    """Market of the offering that it was launched from; "" where the pool lists none."""
+    price: float = 0.0
+
+    @property
+    def load(self) -> int:
+        """Leases that it carries, or is to carry."""
+        return len(self.leases) + self.given
+
+    @property
+    def is_coming(self) -> bool:
+        """In flight, and likely to arrive."""
+        return self.state in IN_FLIGHT and not self.stuck
+
+    @property
+    def is_active(self) -> bool:
+        """Uses up one of `max_slots`: everything but `empty` and `error`, draining and terminating too."""
+        return self.state not in INACTIVE
+
+    @property
+    def is_serving(self) -> bool:
+        """Ready or coming, and not cordoned: only these count towards `min_slots`."""
+        return (self.state == "ready" or self.is_coming) and not self.slot.cordoned
+
+    @property
+    def is_idle(self) -> bool:
+        """Ready, in service, and nobody has or wants anything of it."""
+        return self.state == "ready" and not self.slot.cordoned and not self.leases and not self.wanted
+
+    def count_free(self) -> None:
+        """Work out what is free from its capacity and its leases."""
+        if self.capacity is None:
+            self.free = None
+        else:
+            self.free = subtract(self.capacity, total(lease.resources for lease in self.leases.values()))
+
+    def take(self, resources: Resources) -> None:
+        """Put one more instance on it, or set one against it."""
+        self.given += 1
+        if self.free is not None:
+            self.free = subtract(self.free, resources)
+
+    def give_back(self, resources: Resources) -> None:
+        """Undo `take`."""
+        self.given -= 1
+        if self.free is not None:
+            self.free = add(self.free, {name: resources[name] for name in resources if name in self.free})
+
+
+def capacity_of(slot: Slot, pool: Pool) -> Resources | None:
+    """What a slot holds: its own record's, else its offering's, else its pool's; None = leases are counted."""
+    if slot.resources is not None:
+        return slot.resources
+    offering = pool.offering_by_key.get(slot.offering or "")
+    if offering is not None and offering.resources is not None:
+        return offering.resources
+    return pool.resources
