@@ -1,0 +1,1 @@
+"""The Celery application: queues, beat schedule, one thin module per queue."""
