@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from botocore import exceptions as aws
+from botocore.parsers import ResponseParserError
 
 from scheduler.ports import Category, CloudError
 
@@ -70,6 +71,8 @@ _FAILURES: Final[Sequence[tuple[tuple[type[Exception], ...], Category]]] = (
             aws.ConnectionError,
             aws.HTTPClientError,
             aws.IncompleteReadError,
+            # What a proxy in between says is not EC2's XML.
+            ResponseParserError,
         ),
         "transient",
     ),
@@ -87,6 +90,10 @@ _FAILURES: Final[Sequence[tuple[tuple[type[Exception], ...], Category]]] = (
 """Errors of botocore that carry no code: nothing was sent (auth, misconfigured), or no answer came back."""
 
 
+Failure = aws.ClientError | aws.BotoCoreError | ResponseParserError
+"""Everything that a call of boto3 raises."""
+
+
 def classify(code: str, http_status: int) -> Category:
     """The category of an error: by its code, else transient for a 5xx, else unknown.
 
@@ -101,7 +108,7 @@ def classify(code: str, http_status: int) -> Category:
     return "transient" if http_status >= 500 else "unknown"  # noqa: PLR2004 - HTTP's own figure
 
 
-def describe_failure(error: aws.ClientError | aws.BotoCoreError) -> CloudError:
+def describe_failure(error: Failure) -> CloudError:
     """An error of boto3 as the port's CloudError; the code is EC2's, or botocore's name for it."""
     if isinstance(error, aws.ClientError):
         found = error.response.get("Error", {})
@@ -119,7 +126,7 @@ def cloud_errors() -> Iterator[None]:
     """Turns what boto3 raises in the block into CloudError."""
     try:
         yield
-    except (aws.ClientError, aws.BotoCoreError) as error:
+    except (aws.ClientError, aws.BotoCoreError, ResponseParserError) as error:
         raise describe_failure(error) from error
 
 

@@ -68,13 +68,20 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         return [value for key, value in self.parameters.items() if _IDENTIFIER.fullmatch(key)]
 
     def without(self, places: Sequence[Place]) -> "Call":
-        """The same call of CreateFleet less the overrides of these places."""
+        """The same call of CreateFleet less the overrides of these places; the others are counted anew."""
         gone = {place.override for place in places}
-        kept = {
-            key: value
-            for key, value in self.parameters.items()
-            if not (found := _OVERRIDE.fullmatch(key)) or (found[1], found[2]) not in gone
-        }
+        kept: dict[str, str] = {}
+        numbers: dict[str, list[str]] = {}
+        for key, value in self.parameters.items():
+            found = _OVERRIDE.fullmatch(key)
+            if found is None:
+                kept[key] = value
+            elif (found[1], found[2]) not in gone:
+                count = numbers.setdefault(found[1], [])
+                if found[2] not in count:
+                    count.append(found[2])
+                number = count.index(found[2]) + 1
+                kept[f"LaunchTemplateConfigs.{found[1]}.Overrides.{number}.{found[3]}"] = value
         return msgspec.structs.replace(self, parameters=kept)
 
     def body(self) -> bytes:

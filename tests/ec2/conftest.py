@@ -1,0 +1,149 @@
+"""One emulator for all tests of EC2, over real HTTP, and a fleet on it. Nobody's AWS settings are read."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from scheduler.model.rules import Rules, read_rules
+from scheduler.model.slots import Machine
+from scheduler.ports import LaunchOrder
+from workers.ec2.clients import make_client
+from workers.ec2.emulator import EmulatorServer, make_server
+from workers.ec2.fleet import Ec2Access, Ec2Fleet, make_fleet
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+IMAGE = "ami-04681a1dbd79675a5"
+REGION = "us-east-1"
+
+
+class Emulator:
+    """The emulator as tests see it from outside: its URL and its control API."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def ask(self, method: str, path: str, document: object = None) -> tuple[int, Any]:
+        """The status and the JSON that the control API answers."""
+        body = None if document is None else json.dumps(document).encode()
+        request = urllib.request.Request(f"{self.url}/_leasehold/{path}", body, method=method)  # noqa: S310
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - our own loopback
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+    def steer(self, **settings: object) -> None:
+        """Lay settings over those in force."""
+        status, answer = self.ask("PUT", "settings", settings)
+        assert status == 200, answer
+
+    def set_fault(self, **rule: object) -> None:
+        """This fault and no other."""
+        status, answer = self.ask("PUT", "faults", [rule])
+        assert status == 200, answer
+
+    def calls(self, action: str | None = None) -> list[dict[str, Any]]:
+        """The call log, of one action or all."""
+        records = self.ask("GET", "calls")[1]["calls"]
+        return [record for record in records if action in {None, record["action"]}]
+
+    def instances(self) -> list[dict[str, Any]]:
+        """The instances that EC2 still describes."""
+        found: list[dict[str, Any]] = self.ask("GET", "state")[1]["instances"]
+        return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_settings_of_aws() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        patch.setenv("AWS_CONFIG_FILE", "/dev/null")
+        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+        for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+            patch.delenv(name, raising=False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def server(_no_settings_of_aws: None) -> Iterator[EmulatorServer]:
+    server = make_server(region=REGION).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def emulator(server: EmulatorServer) -> Emulator:
+    emulator = Emulator(server.url)
+    assert emulator.ask("POST", "reset")[0] == 200
+    emulator.steer(boot_seconds=0, status_seconds=0, terminate_seconds=0, forget_seconds=300, address=None)
+    return emulator
+
+
+@pytest.fixture(scope="session")
+def access(server: EmulatorServer) -> Ec2Access:
+    return Ec2Access(
+        region=REGION, endpoint_url=server.url, access_key_id="testing", secret_access_key="testing"
+    )
+
+
+@pytest.fixture(scope="session")
+def fleet_of_all_tests(access: Ec2Access) -> Ec2Fleet:
+    return make_fleet("blue", access)
+
+
+@pytest.fixture
+def fleet(fleet_of_all_tests: Ec2Fleet, emulator: Emulator) -> Ec2Fleet:
+    """The fleet of cluster `blue` on an emulator that is as new."""
+    return fleet_of_all_tests
+
+
+@pytest.fixture(scope="session")
+def client(server: EmulatorServer) -> "EC2Client":
+    return make_client(
+        region=REGION, endpoint_url=server.url, access_key_id="testing", secret_access_key="testing"
+    )
+
+
+def some_rules(ec2: dict[str, Any] | None = None, **pool: object) -> Rules:
+    """Rules with one pool, `linux`, of one spot offering unless said otherwise."""
+    document = {
+        "system": "x86_64-linux",
+        "max_slots": 9,
+        "offerings": [{"name": "c5.large"}],
+        "ec2": {"image": IMAGE} if ec2 is None else ec2,
+        **pool,
+    }
+    return read_rules({"pools": {"linux": document}})
+
+
+def an_order(number: int = 1, **changes: object) -> LaunchOrder:
+    """The order for a launch of slot `linux-NUMBER`."""
+    order = LaunchOrder(
+        slot=f"linux-{number}",
+        pool="linux",
+        launch_id=f"launch-{number}",
+        generation=1,
+        offering="c5.large",
+    )
+    return msgspec.structs.replace(order, **changes)
+
+
+Launch = Callable[..., Machine]
+
+
+@pytest.fixture
+def launch(fleet: Ec2Fleet) -> Launch:
+    """Launches one machine: `launch(number=1, rules=some_rules(), **changes of the order)`."""
+
+    def act(number: int = 1, rules: Rules | None = None, **changes: object) -> Machine:
+        return fleet.launch(fleet.freeze(an_order(number, **changes), rules or some_rules()))
+
+    return act

@@ -1,0 +1,321 @@
+"""The fleet over real HTTP against the emulator: what it asks for is what EC2 has."""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from scheduler.ports import CloudError
+from tests.ec2.conftest import IMAGE, Emulator, Launch, an_order, some_rules
+from workers.ec2.clients import make_client
+from workers.ec2.fleet import Ec2Access, Ec2Fleet, make_fleet
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+GONE = "i-0123456789abcdef0"
+
+
+def refused(launch: Launch, **order: object) -> tuple[str, str]:
+    with pytest.raises(CloudError) as caught:
+        launch(**order)
+    return caught.value.category, caught.value.code
+
+
+def test_a_launch_gives_the_machine_with_what_its_tags_say(launch: Launch) -> None:
+    machine = launch(3)
+    assert machine.id.startswith("i-")
+    assert (machine.slot, machine.pool, machine.launch_id) == ("linux-3", "linux", "launch-3")
+    assert (machine.type, machine.market, machine.zone) == ("c5.large", "spot", "us-east-1a")
+    assert machine.address
+    assert machine.launched_at
+
+
+def test_the_same_request_gives_the_same_machine(fleet: Ec2Fleet, emulator: Emulator) -> None:
+    request = fleet.freeze(an_order(), some_rules())
+    assert fleet.launch(request).id == fleet.launch(request).id
+    assert len(emulator.instances()) == 1
+    assert [(call["token"], call["replayed"]) for call in emulator.calls()] == [
+        ("launch-1.1", False),
+        ("launch-1.1", True),
+    ]
+
+
+def test_a_new_generation_gives_another_machine(launch: Launch) -> None:
+    assert launch(1, generation=1).id != launch(1, generation=2).id
+
+
+def test_a_token_with_other_parameters_is_refused(fleet: Ec2Fleet, emulator: Emulator) -> None:
+    request = fleet.freeze(an_order(), some_rules())
+    fleet.launch(request)
+    changed = {**request, "parameters": {**request["parameters"], "InstanceType": "c5.xlarge"}}
+    with pytest.raises(CloudError) as caught:
+        fleet.launch(changed)
+    assert (caught.value.category, caught.value.code) == ("unknown", "IdempotentParameterMismatch")
+    assert len(emulator.instances()) == 1
+
+
+def test_machine_and_volumes_are_tagged_and_locked_down(launch: Launch, client: "EC2Client") -> None:
+    machine = launch(rules=some_rules({"image": IMAGE, "tags": {"team": "ci"}, "user_data": "at ${slot}"}))
+    found = client.describe_instances(InstanceIds=[machine.id])["Reservations"][0]["Instances"][0]
+    wanted = {
+        "team": "ci",
+        "leasehold:cluster": "blue",
+        "leasehold:pool": "linux",
+        "leasehold:slot": "linux-1",
+        "leasehold:launch": "launch-1",
+    }
+    assert {tag["Key"]: tag["Value"] for tag in found["Tags"]} == wanted
+    assert found["MetadataOptions"]["HttpTokens"] == "required"
+    assert found["MetadataOptions"]["HttpPutResponseHopLimit"] == 1
+    volume = found["BlockDeviceMappings"][0]["Ebs"]["VolumeId"]
+    tags = client.describe_volumes(VolumeIds=[volume])["Volumes"][0]["Tags"]
+    assert {tag["Key"]: tag["Value"] for tag in tags} == wanted
+    attribute = client.describe_instance_attribute(
+        InstanceId=machine.id, Attribute="instanceInitiatedShutdownBehavior"
+    )
+    assert attribute["InstanceInitiatedShutdownBehavior"]["Value"] == "terminate"
+
+
+def test_user_data_arrives_encoded_once(launch: Launch, emulator: Emulator) -> None:
+    launch(rules=some_rules({"image": IMAGE, "user_data": "at ${slot}"}))
+    assert emulator.instances()[0]["user_data"] == "YXQgbGludXgtMQ=="
+
+
+def test_a_launch_template_is_launched_by_a_fleet(
+    launch: Launch, client: "EC2Client", fleet: Ec2Fleet
+) -> None:
+    template = client.create_launch_template(
+        LaunchTemplateName="builders", LaunchTemplateData={"ImageId": IMAGE, "InstanceType": "m5.large"}
+    )["LaunchTemplate"]["LaunchTemplateId"]
+    subnets = client.describe_subnets()["Subnets"]
+    there = next(found["SubnetId"] for found in subnets if found["AvailabilityZone"] == "us-east-1b")
+    rules = some_rules(
+        {"launch_template": template, "launch_template_version": 1, "subnets": [there], "user_data": "x"}
+    )
+    machine = launch(rules=rules)
+    assert (machine.slot, machine.pool, machine.launch_id) == ("linux-1", "linux", "launch-1")
+    assert launch(rules=rules).id == machine.id
+    described = fleet.describe([machine.id])[machine.id]
+    assert (described.type, described.market, described.zone) == ("c5.large", "spot", "us-east-1b")
+    assert (described.slot, described.launch_id) == ("linux-1", "launch-1")
+
+
+def test_a_fleet_without_room_anywhere_is_a_capacity_error(
+    launch: Launch, client: "EC2Client", emulator: Emulator
+) -> None:
+    client.create_launch_template(LaunchTemplateName="builders", LaunchTemplateData={"ImageId": IMAGE})
+    rules = some_rules({"launch_template": "builders", "launch_template_version": 1})
+    emulator.set_fault(code="InsufficientInstanceCapacity", type="c5.large")
+    assert refused(launch, rules=rules) == ("capacity", "InsufficientInstanceCapacity")
+    assert emulator.calls("CreateFleet")[0]["status"] == 200
+    assert emulator.instances() == []
+
+
+def test_a_fleet_goes_where_there_is_room(launch: Launch, client: "EC2Client", emulator: Emulator) -> None:
+    client.create_launch_template(LaunchTemplateName="builders", LaunchTemplateData={"ImageId": IMAGE})
+    subnets = {found["AvailabilityZone"]: found["SubnetId"] for found in client.describe_subnets()["Subnets"]}
+    ec2 = {
+        "launch_template": "builders",
+        "launch_template_version": 1,
+        "subnets": [subnets["us-east-1a"], subnets["us-east-1c"]],
+    }
+    emulator.set_fault(code="UnfulfillableCapacity", zone="us-east-1a")
+    launch(rules=some_rules(ec2))
+    assert [instance["zone"] for instance in emulator.instances()] == ["us-east-1c"]
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "category"),
+    [
+        ("InsufficientInstanceCapacity", 400, "capacity"),
+        ("VcpuLimitExceeded", None, "quota"),
+        ("AuthFailure", None, "auth"),
+        ("UnauthorizedOperation", None, "auth"),
+        ("InvalidAMIID.NotFound", None, "misconfigured"),
+        ("SomethingNew", None, "unknown"),
+    ],
+)
+def test_a_refusal_launches_nothing(
+    code: str, status: int | None, category: str, launch: Launch, emulator: Emulator
+) -> None:
+    emulator.set_fault(code=code, count=1, **({"status": status} if status else {}))
+    assert refused(launch) == (category, code)
+    assert emulator.instances() == []
+    assert [(call["code"], call["instances"]) for call in emulator.calls()] == [(code, [])]
+    assert launch().launch_id == "launch-1"
+
+
+@pytest.mark.parametrize(
+    ("code", "category"), [("RequestLimitExceeded", "throttled"), ("InternalError", "transient")]
+)
+def test_what_boto3_repeats_by_itself_is_one_refusal(
+    code: str, category: str, launch: Launch, emulator: Emulator
+) -> None:
+    emulator.set_fault(code=code, count=1)
+    assert refused(launch) == (category, code)
+    assert [call["attempt"] for call in emulator.calls()] == [1, 2, 3]
+    assert len({call["token"] for call in emulator.calls()}) == 1
+    assert launch().launch_id == "launch-1"
+
+
+def test_a_real_mistake_in_the_pool_is_misconfigured(launch: Launch) -> None:
+    rules = some_rules({"image": IMAGE, "security_groups": ["sg-0123456789abcdef0"]})
+    assert refused(launch, rules=rules) == ("misconfigured", "InvalidGroup.NotFound")
+    rules = some_rules({"image": IMAGE, "subnets": ["subnet-0123456789abcdef0"]})
+    assert refused(launch, rules=rules) == ("misconfigured", "InvalidSubnetID.NotFound")
+
+
+def test_parameters_that_boto3_refuses_are_misconfigured(fleet: Ec2Fleet) -> None:
+    for request in ({"api": "RunInstances", "parameters": {"Nonsense": 1}}, {"api": "?", "parameters": {}}):
+        with pytest.raises(CloudError, match="misconfigured"):
+            fleet.launch(request)
+
+
+def test_nobody_there_is_transient(access: Ec2Access) -> None:
+    nowhere = msgspec.structs.replace(access, endpoint_url="http://127.0.0.1:9")
+    with pytest.raises(CloudError) as caught:
+        make_fleet("blue", nowhere).describe([GONE])
+    assert (caught.value.category, caught.value.code) == ("transient", "EndpointConnectionError")
+
+
+def test_no_credentials_is_an_auth_error(emulator: Emulator) -> None:
+    client = make_client(region="us-east-1", endpoint_url=emulator.url)
+    with pytest.raises(CloudError) as caught:
+        Ec2Fleet(client, "blue").describe([GONE])
+    assert (caught.value.category, caught.value.code) == ("auth", "NoCredentialsError")
+    assert emulator.calls() == []
+
+
+def test_half_of_the_credentials_is_an_auth_error() -> None:
+    with pytest.raises(CloudError, match="auth: PartialCredentialsError"):
+        make_client(region="us-east-1", access_key_id="testing")
+
+
+def test_describe_leaves_out_what_ec2_does_not_know(
+    launch: Launch, fleet: Ec2Fleet, emulator: Emulator
+) -> None:
+    ours = [launch(number).id for number in (1, 2)]
+    emulator_calls = len(emulator.calls())
+    found = fleet.describe([ours[0], GONE, ours[1], "nonsense"])
+    assert sorted(found) == sorted(ours)
+    assert all(machine.healthy is True for machine in found.values())
+    asked = [call["instances"] for call in emulator.calls()[emulator_calls:]]
+    assert asked == [
+        # together: refused for one bad id
+        [ours[0], GONE, ours[1], "nonsense"],
+        # so one by one
+        [ours[0]],
+        [GONE],
+        [ours[1]],
+        ["nonsense"],
+        # the status checks of those that run
+        ours,
+    ]
+
+
+def test_describe_asks_for_a_hundred_at_most_in_one_call(
+    client: "EC2Client", fleet: Ec2Fleet, emulator: Emulator
+) -> None:
+    answer = client.run_instances(ImageId=IMAGE, MinCount=120, MaxCount=120, InstanceType="c5.large")
+    ids = [instance["InstanceId"] for instance in answer["Instances"]]
+    assert sorted(fleet.describe([*ids, *ids])) == sorted(ids)
+    assert [len(call["instances"]) for call in emulator.calls("DescribeInstances")] == [100, 20]
+
+
+def test_describing_nothing_asks_nothing(fleet: Ec2Fleet, emulator: Emulator) -> None:
+    assert fleet.describe([]) == {}
+    fleet.terminate([])
+    assert emulator.calls() == []
+
+
+def test_sweep_sees_all_of_our_cluster_and_nothing_else(
+    launch: Launch, access: Ec2Access, client: "EC2Client"
+) -> None:
+    ours = {launch(number).id for number in range(1, 6)}
+    green = make_fleet("green", access)
+    theirs = green.launch(green.freeze(an_order(9), some_rules()))
+    ended = launch(7)
+    fleet = Ec2Fleet(client, "blue", page_size=2)
+    fleet.terminate([ended.id])
+    swept = list(fleet.sweep())
+    assert {machine.id for machine in swept} == ours
+    assert {machine.slot for machine in swept} == {f"linux-{number}" for number in range(1, 6)}
+    assert [machine.id for machine in green.sweep()] == [theirs.id]
+
+
+def test_sweep_goes_page_by_page(launch: Launch, client: "EC2Client", emulator: Emulator) -> None:
+    for number in range(1, 6):
+        launch(number)
+    assert len(list(Ec2Fleet(client, "blue", page_size=2).sweep())) == 5
+    assert len(emulator.calls("DescribeInstances")) == 3
+
+
+def test_a_launch_is_found_by_its_tag(launch: Launch, fleet: Ec2Fleet, access: Ec2Access) -> None:
+    machine = launch(1)
+    launch(2)
+    assert [found.id for found in fleet.find_launch("launch-1")] == [machine.id]
+    assert make_fleet("green", access).find_launch("launch-1") == []
+    fleet.terminate([machine.id])
+    assert fleet.find_launch("launch-1") == []
+
+
+def test_terminating_twice_or_what_is_not_there_is_no_error(
+    launch: Launch, fleet: Ec2Fleet, emulator: Emulator
+) -> None:
+    ids = [launch(number).id for number in (1, 2)]
+    fleet.terminate([ids[0], GONE, ids[1]])
+    fleet.terminate(ids)
+    fleet.terminate([GONE])
+    assert {instance["state"] for instance in emulator.instances()} == {"terminated"}
+    assert {machine.state for machine in fleet.describe(ids).values()} == {"terminated"}
+
+
+def test_terminate_says_what_went_wrong(launch: Launch, fleet: Ec2Fleet, emulator: Emulator) -> None:
+    machine = launch()
+    emulator.set_fault(code="UnauthorizedOperation", action="TerminateInstances")
+    with pytest.raises(CloudError, match="auth: UnauthorizedOperation"):
+        fleet.terminate([machine.id])
+    assert [instance["state"] for instance in emulator.instances()] == ["running"]
+
+
+def until(fleet: Ec2Fleet, machine: str, **wanted: object) -> list[tuple[Any, Any]]:
+    """What describe says of a machine until all that is wanted holds."""
+    seen: list[tuple[Any, Any]] = []
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        found = fleet.describe([machine])[machine]
+        if (found.state, found.healthy) not in seen:
+            seen.append((found.state, found.healthy))
+        if all(getattr(found, name) == value for name, value in wanted.items()):
+            return seen
+    raise AssertionError(seen)
+
+
+def test_a_boot_takes_its_time(launch: Launch, fleet: Ec2Fleet, emulator: Emulator) -> None:
+    emulator.steer(boot_seconds=1, status_seconds=1)
+    machine = launch()
+    assert machine.state == "pending"
+    assert until(fleet, machine.id, healthy=True) == [("pending", None), ("running", None), ("running", True)]
+
+
+def test_an_end_takes_its_time(launch: Launch, fleet: Ec2Fleet, emulator: Emulator) -> None:
+    emulator.steer(boot_seconds=60, terminate_seconds=1)
+    machine = launch()
+    fleet.terminate([machine.id])
+    assert [found.state for found in fleet.find_launch("launch-1")] == ["stopping"]
+    assert until(fleet, machine.id, state="terminated") == [("stopping", None), ("terminated", None)]
+    assert list(fleet.sweep()) == []
+
+
+def test_a_terminated_machine_is_forgotten_in_the_end(
+    launch: Launch, fleet: Ec2Fleet, emulator: Emulator
+) -> None:
+    emulator.steer(forget_seconds=0)
+    machine = launch()
+    fleet.terminate([machine.id])
+    deadline = time.monotonic() + 20
+    while fleet.describe([machine.id]) and time.monotonic() < deadline:
+        pass
+    assert fleet.describe([machine.id]) == {}

@@ -1,0 +1,203 @@
+"""Frozen requests: what is in them, from the rules alone."""
+
+import base64
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduler.model.rules import Rules, read_rules
+from scheduler.ports import CloudError
+from tests.ec2.conftest import IMAGE, an_order, some_rules
+from workers.ec2.requests import client_token, freeze_request, subnets_for
+
+TEMPLATE: dict[str, Any] = {"launch_template": "lt-0123456789abcdef0", "launch_template_version": 7}
+
+
+def frozen(rules: Rules, **changes: object) -> dict[str, Any]:
+    order = msgspec.structs.replace(an_order(), **changes)
+    return freeze_request(order, rules, "blue", "us-east-1")
+
+
+def test_an_image_makes_run_instances() -> None:
+    tags = [
+        {"Key": "leasehold:cluster", "Value": "blue"},
+        {"Key": "leasehold:pool", "Value": "linux"},
+        {"Key": "leasehold:slot", "Value": "linux-1"},
+        {"Key": "leasehold:launch", "Value": "launch-1"},
+    ]
+    assert frozen(some_rules()) == {
+        "api": "RunInstances",
+        "parameters": {
+            "ClientToken": "launch-1.1",
+            "ImageId": IMAGE,
+            "MinCount": 1,
+            "MaxCount": 1,
+            "InstanceType": "c5.large",
+            "MetadataOptions": {
+                "HttpTokens": "required",
+                "HttpPutResponseHopLimit": 1,
+                "HttpEndpoint": "enabled",
+            },
+            "InstanceInitiatedShutdownBehavior": "terminate",
+            "InstanceMarketOptions": {
+                "MarketType": "spot",
+                "SpotOptions": {
+                    "SpotInstanceType": "one-time",
+                    "InstanceInterruptionBehavior": "terminate",
+                },
+            },
+            "TagSpecifications": [
+                {"ResourceType": "instance", "Tags": tags},
+                {"ResourceType": "volume", "Tags": tags},
+                {"ResourceType": "spot-instances-request", "Tags": tags},
+            ],
+        },
+    }
+
+
+def test_everything_that_the_pool_says_is_in_it() -> None:
+    rules = some_rules(
+        {
+            "image": IMAGE,
+            "subnets": ["subnet-1", "subnet-2"],
+            "security_groups": ["sg-1"],
+            "instance_profile": "builder",
+            "key_name": "ops",
+            "volume_gib": 40,
+            "user_data": "I am ${slot}",
+            "tags": {"team": "ci", "leasehold:slot": "not this one"},
+        },
+        offerings=[{"name": "big", "type": "c5.4xlarge", "market": "on-demand", "zone": "us-east-1b"}],
+    )
+    parameters = frozen(rules, offering="big")["parameters"]
+    assert "InstanceMarketOptions" not in parameters
+    assert {key: parameters[key] for key in ("InstanceType", "SubnetId", "SecurityGroupIds", "UserData")} == {
+        "InstanceType": "c5.4xlarge",
+        "SubnetId": "subnet-1",
+        "SecurityGroupIds": ["sg-1"],
+        "UserData": "I am linux-1",
+    }
+    assert parameters["Placement"] == {"AvailabilityZone": "us-east-1b"}
+    assert parameters["IamInstanceProfile"] == {"Name": "builder"}
+    assert parameters["KeyName"] == "ops"
+    assert parameters["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] == 40
+    assert [found["ResourceType"] for found in parameters["TagSpecifications"]] == ["instance", "volume"]
+    tags = {tag["Key"]: tag["Value"] for tag in parameters["TagSpecifications"][0]["Tags"]}
+    assert (tags["team"], tags["leasehold:slot"]) == ("ci", "linux-1")
+
+
+def test_a_launch_template_makes_an_instant_fleet_with_an_override_for_each_subnet() -> None:
+    rules = some_rules({**TEMPLATE, "subnets": ["subnet-1", "subnet-2"], "user_data": "x"})
+    request = frozen(rules)
+    parameters = request["parameters"]
+    configuration = parameters["LaunchTemplateConfigs"][0]
+    assert (request["api"], parameters["Type"], parameters["ClientToken"]) == (
+        "CreateFleet",
+        "instant",
+        "launch-1.1",
+    )
+    assert configuration["LaunchTemplateSpecification"] == {
+        "LaunchTemplateId": "lt-0123456789abcdef0",
+        "Version": "7",
+        "LaunchTemplateSpecificationUserData": base64.b64encode(b"x").decode(),
+    }
+    assert [(override["InstanceType"], override["SubnetId"]) for override in configuration["Overrides"]] == [
+        ("c5.large", "subnet-1"),
+        ("c5.large", "subnet-2"),
+    ]
+    assert configuration["Overrides"][0]["MetadataOptions"]["HttpTokens"] == "required"
+    assert parameters["SpotOptions"]["AllocationStrategy"] == "price-capacity-optimized"
+    assert parameters["TargetCapacitySpecification"] == {
+        "TotalTargetCapacity": 1,
+        "DefaultTargetCapacityType": "spot",
+    }
+
+
+def test_a_template_may_be_named_and_its_image_replaced() -> None:
+    rules = some_rules({"launch_template": "builders", "launch_template_version": 1, "image": IMAGE})
+    configuration = frozen(rules)["parameters"]["LaunchTemplateConfigs"][0]
+    assert configuration["LaunchTemplateSpecification"] == {"LaunchTemplateName": "builders", "Version": "1"}
+    assert configuration["Overrides"][0]["ImageId"] == IMAGE
+
+
+def test_a_pool_without_offerings_leaves_the_type_to_the_template() -> None:
+    override = frozen(some_rules(TEMPLATE, offerings=[]), offering=None)["parameters"][
+        "LaunchTemplateConfigs"
+    ][0]["Overrides"][0]
+    assert "InstanceType" not in override
+
+
+def test_freezing_is_pure_and_its_result_is_json() -> None:
+    rules = some_rules({**TEMPLATE, "user_data": "$slot"})
+    assert frozen(rules) == frozen(rules) == json.loads(json.dumps(frozen(rules)))
+
+
+@pytest.mark.parametrize(
+    ("ec2", "changes", "key"),
+    [
+        # neither image nor template
+        ({}, {}, "config.pools.linux.ec2.image"),
+        # a fleet cannot be given groups
+        ({**TEMPLATE, "security_groups": ["sg-1"]}, {}, "config.pools.linux.ec2.security_groups"),
+        # no such variable
+        ({"image": IMAGE, "user_data": "${slto}"}, {}, "config.pools.linux.ec2.user_data"),
+        # rules changed since the order was given
+        ({"image": IMAGE}, {"offering": "gone"}, "config.pools.linux.offerings"),
+        ({"image": IMAGE}, {"pool": "gone"}, "config.pools.gone"),
+    ],
+)
+def test_rules_that_do_not_suffice_are_named(ec2: dict[str, Any], changes: dict[str, Any], key: str) -> None:
+    with pytest.raises(CloudError) as caught:
+        frozen(some_rules(ec2), **changes)
+    assert caught.value.category == "misconfigured"
+    assert caught.value.message.startswith(f"{key}: expected ")
+
+
+def test_a_zone_that_no_subnet_is_in_is_named() -> None:
+    rules = some_rules(
+        {"image": IMAGE, "subnets": ["us-east-1a:subnet-1"]},
+        offerings=[{"name": "c5.large", "zone": "us-east-1b"}],
+    )
+    with pytest.raises(CloudError, match=r"ec2\.subnets: expected a subnet in us-east-1b"):
+        frozen(rules)
+
+
+@pytest.mark.parametrize(
+    ("zone", "chosen"),
+    [
+        (None, ("subnet-1", "subnet-2", "subnet-3")),
+        ("us-east-1a", ("subnet-1", "subnet-3")),
+        ("us-east-1b", ("subnet-2", "subnet-3")),
+        ("us-east-1c", ("subnet-3",)),
+    ],
+)
+def test_an_offering_takes_the_subnets_of_its_zone(zone: str | None, chosen: tuple[str, ...]) -> None:
+    assert subnets_for(("us-east-1a:subnet-1", "us-east-1b:subnet-2", "subnet-3"), zone) == chosen
+
+
+def test_a_client_token_is_short_ascii_and_its_own_for_each_generation() -> None:
+    ids = ["launch-1", "x" * 64, "x" * 63 + "y", "müll"]
+    tokens = [client_token(launch, generation) for launch in ids for generation in (1, 2)]
+    assert all(len(token) <= 64 and token.isascii() for token in tokens)
+    assert len(set(tokens)) == len(tokens)
+    assert client_token("launch-1", 1) == "launch-1.1"
+
+
+def test_an_offering_that_stands_twice_is_found_by_its_key() -> None:
+    offerings = [{"name": "c5.large"}, {"name": "c5.large", "market": "on-demand"}]
+    rules = read_rules(
+        {
+            "pools": {
+                "linux": {
+                    "system": "x",
+                    "max_slots": 1,
+                    "offerings": offerings,
+                    "ec2": {"image": IMAGE},
+                }
+            }
+        }
+    )
+    assert "InstanceMarketOptions" in frozen(rules, offering="c5.large/spot")["parameters"]
+    assert "InstanceMarketOptions" not in frozen(rules, offering="c5.large/on-demand")["parameters"]
