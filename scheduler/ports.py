@@ -31,7 +31,7 @@ class StoreUnavailableError(Exception):
 
 
 class ViewUnavailableError(Exception):
-    """The view cannot be reached or read: no Redis, or no valid view in it. Try again later, nothing is lost."""
+    """The view cannot be reached or read: no Redis, or no valid view in it. Try later; nothing is lost."""
 
 
 class ForeignAddressError(ValueError):
@@ -117,6 +117,12 @@ class Transaction(Protocol):
     def load_occupants(self, slots: Iterable[str]) -> dict[str, list[str]]:
         """For each slot the ids of the reservations whose leases name it (in any epoch), in order of id."""
 
+    def load_all_slots(self) -> list[Slot]:
+        """Every slot, locked: for changed rules only."""
+
+    def count_active(self, pool: str) -> int:
+        """Slots of this pool that are neither `empty` nor `error`; nothing is locked."""
+
     def insert_reservations(self, rows: Sequence[Reservation]) -> list[Reservation]:
         """Store new reservations in this order and give each its `sequence`, `version` 1 and `marked_at`.
 
@@ -166,6 +172,9 @@ class Store(Protocol):
     """The truth: intent, in SQL (or in memory, for the simulator). Every error of a driver comes out as
     StoreUnavailableError, StaleWriteError or DeposedError.
     """
+
+    def close(self) -> None:
+        """Let go of all connections of this process; the next use opens new ones."""
 
     def transaction(self) -> AbstractContextManager[Transaction]:
         """A new transaction: committed when the block ends well, rolled back when it raises."""
@@ -232,9 +241,9 @@ class Board(Protocol):
         """A copy read whole; None when there is no valid view."""
 
     def rebuild(self, rows: Iterable[Row]) -> View:
-        """Make the view anew from the truth: drop what it held, merge by version, write the generation last.
+        """Make the view anew from the truth: drop what it held, write the generation last.
 
-        What is published meanwhile is merged too. `rows` is first asked for a row after the old view was given
+        What is published meanwhile is merged by version. `rows` is first asked for a row after the old view was given
         up, so with rows that are read lazily (`Store.read_rows()`) no publish falls in between.
         Raises ViewUnavailableError when another process began a rebuild later: it finishes its own.
         """
@@ -263,17 +272,20 @@ class Lock(Protocol):
     """
 
     def take(self) -> bool:
-        """Become the holder for the lock's time; False: another holds it, and a mark (`again`) is left for
-        it, so that it ticks once more.
+        """Become the holder for the lock's time; False: another holds it, and a mark (`again`) is left for it.
+
+        The holder sees the mark when it lets go, and ticks once more. Taking deletes the mark: the tick that
+        begins now is the one that was asked for.
         """
 
     def renew(self) -> bool:
         """Hold it for another whole time; False: it is not ours any more."""
 
     def release(self) -> bool:
-        """Let go if it is ours; whether somebody left the mark meanwhile (it is deleted).
+        """Let go if it is ours; whether somebody left the mark meanwhile: then tick once more.
 
-        When ours ran out and nobody holds it the mark is handed over as well; another holder keeps the mark.
+        The next take deletes the mark, whoever it is, so a repeated or half-heard release loses none. When ours
+        ran out and nobody holds it, the mark is told as well; another holder keeps lock and mark.
         """
 
     def seconds_left(self) -> float:
@@ -320,9 +332,7 @@ class Dispatcher(Protocol):
         """Have a tick sent at `due` (None: at no particular time); replaces what was asked before."""
 
 
-Category = Literal[
-    "capacity", "quota", "throttled", "transient", "auth", "misconfigured", "not_found", "unknown"
-]
+Category = Literal["capacity", "quota", "throttled", "transient", "auth", "misconfigured", "not_found", "unknown"]
 
 
 class CloudError(Exception):

@@ -148,9 +148,7 @@ def describe_decision(decision: Decision) -> dict[str, Any]:
     document: dict[str, Any] = msgspec.to_builtins(decision)
     document.pop("revoke_by", None)
     if "leases" in document:
-        document["leases"] = [
-            {"component": lease["component"], "slot": lease["slot"]} for lease in document["leases"]
-        ]
+        document["leases"] = [{"component": lease["component"], "slot": lease["slot"]} for lease in document["leases"]]
     if document.get("level", 0) is None:
         del document["level"]
     return document

@@ -74,16 +74,24 @@ SLOT_MOVES: Final[Edges] = {
 
 RESERVATION_MOVES: Final[Edges] = {
     ("pending", "leased"): {"tick": "assigned", "holder": "confirmed to run there"},
-    ("pending", "released"): {"holder": "its holder is done, or it neither runs nor waits (`absent`)"},
+    ("pending", "released"): {
+        "holder": "its holder is done, or it neither runs nor waits (`absent`)",
+        "operator": "released",
+    },
     ("pending", "cancelled"): {"holder": "nobody wants it any more", "operator": "cancelled"},
     ("pending", "expired"): {"tick": "its time was over"},
-    ("pending", "failed"): {"tick": "cannot be served", "holder": "reported as failed"},
-    ("leased", "released"): {"holder": "its holder is done"},
+    ("pending", "failed"): {
+        "tick": "cannot be served",
+        "holder": "reported as failed",
+        "operator": "reported as failed",
+    },
+    ("leased", "released"): {"holder": "its holder is done", "operator": "released"},
     ("leased", "cancelled"): {"holder": "nobody wants it any more", "operator": "cancelled"},
     ("leased", "expired"): {"tick": "its time was over"},
     ("leased", "failed"): {
         "tick": "an essential component lost its slot, or died",
         "holder": "reported as failed",
+        "operator": "reported as failed",
     },
     ("leased", "revoking"): {"tick": "preempted, interrupted or reclaimed; its holder has a deadline"},
     ("leased", "pending"): {
@@ -91,13 +99,18 @@ RESERVATION_MOVES: Final[Edges] = {
         "holder": "declined, suspended or contradicted",
         "operator": "suspended",
     },
-    ("revoking", "pending"): {"tick": "the grace is over", "holder": "its holder let go", "operator": "suspended"},
-    ("revoking", "released"): {"holder": "its holder is done"},
+    ("revoking", "pending"): {
+        "tick": "the grace is over",
+        "holder": "its holder let go",
+        "operator": "suspended, or let go",
+    },
+    ("revoking", "released"): {"holder": "its holder is done", "operator": "released"},
     ("revoking", "cancelled"): {"holder": "nobody wants it any more", "operator": "cancelled"},
     ("revoking", "expired"): {"tick": "its time was over"},
     ("revoking", "failed"): {
         "tick": "it may not be requeued, or an essential component died",
         "holder": "reported as failed",
+        "operator": "reported as failed",
     },
     ("failed", "pending"): {"tick": "restarted by its policy"},
 }

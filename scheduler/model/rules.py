@@ -1,6 +1,10 @@
-"""The rules: scheduler, pools and accounts, as in SCENARIOS' `config` and `leasehold.toml`; defaults stand here once."""
+"""The rules: scheduler, pools and accounts, as in SCENARIOS' `config` and `leasehold.toml`.
 
-from collections.abc import Iterable
+Defaults stand here once. The line under a key is its documentation: `leasehold config init` and
+docs/configuration.md show it.
+"""
+
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -10,31 +14,52 @@ from scheduler.model.validation import (
     Amount,
     Count,
     Document,
+    Fault,
     LabelMap,
     Name,
+    PlainTable,
+    Port,
     Positive,
     ResourceMap,
     Seconds,
     Text,
+    check_unicode,
+    conflicts,
     expected,
     read_document,
+    show,
 )
 
 Market = Literal["spot", "on-demand"]
+MOST_USER_DATA = 12_000
+"""Characters; EC2 takes 16 KiB after the variables are filled in."""
 
 
 def _market(value: object) -> object:
     return "on-demand" if value == "on_demand" else value
 
 
+def _user_data(value: object) -> str:
+    if not isinstance(value, str):
+        raise expected("a text")
+    if len(value) > MOST_USER_DATA:
+        raise expected(f"a text of at most {MOST_USER_DATA} characters", got=f"{len(value)} characters")
+    return check_unicode(value)
+
+
 class Offering(Document):
     """An instance type in a market (and zone) with what it holds and what it costs per hour."""
 
     name: Name
+    """What it is called in plans, holds and events."""
     market: Annotated[Market, BeforeValidator(_market)] = "spot"
+    """How it is bought: `spot` or `on-demand`."""
     price: Amount = 0.0
+    """What it costs an hour; the cheapest that fits is launched first."""
     resources: ResourceMap | None = None
+    """What a machine of it holds; left out = the pool's `resources`."""
     labels: LabelMap | None = None
+    """Labels of its machines; left out = the pool's `labels`."""
     type: Name | None = None
     """The EC2 instance type; left out = `name`."""
     zone: Name | None = None
@@ -47,14 +72,18 @@ class Offering(Document):
 
 
 class ProbeRules(Document):
-    """How a pool's machines are asked whether they serve. `none`: EC2's own status checks."""
+    """How a pool's machines are asked whether they serve."""
 
     kind: Literal["none", "tcp", "http", "command"] = "none"
-    port: Positive | None = None
+    """`none`: EC2's own status checks; `tcp`: a connection; `http`: a 2xx answer; `command`: exit status 0."""
+    port: Port | None = None
+    """Port on the machine; `tcp` and `http` need it."""
     path: Text = "/"
+    """What `http` asks for."""
     command: Annotated[tuple[Text, ...], Field(strict=False)] = ()
     """Run on the health worker; `{address}` and `{instance_id}` are replaced. Exit status 0 = ready."""
     timeout: Seconds = 5.0
+    """How long one probe may take."""
 
     @model_validator(mode="after")
     def _complete(self) -> "ProbeRules":
@@ -69,22 +98,31 @@ class Ec2Rules(Document):
     """What an EC2 launch of this pool is made of: a launch template, or an image and what belongs to it."""
 
     launch_template: Text | None = None
-    """Id (`lt-…`) or name; `launch_template_version` is a number, never `$Latest`."""
+    """Id (`lt-…`) or name of a launch template; what stands beside it here overrides it."""
     launch_template_version: Positive | None = None
+    """The number of its version, never `$Latest`: a launch must be repeatable."""
     image: Text | None = None
+    """Id of the image (AMI); a pool without a launch template needs it."""
     subnets: Annotated[tuple[Text, ...], Field(strict=False)] = ()
+    """Ids of the subnets, one or more a zone; none = the default network's."""
     security_groups: Annotated[tuple[Text, ...], Field(strict=False)] = ()
+    """Ids of the security groups; none = the network's default one."""
     instance_profile: Text | None = None
+    """Name or ARN of the instance profile; left out = none."""
     key_name: Text | None = None
+    """Name of the SSH key pair; left out = none."""
     volume_gib: Positive | None = None
+    """Size of the root volume in GiB; left out = the image's."""
     user_data_file: Text | None = None
     """Template file of the user data, relative to the leasehold.toml that names it; read by `apply`."""
-    user_data: str | None = Field(default=None, max_length=12_000)
-    """The template itself; `user_data_file` fills it in."""
-    tags: LabelMap = {}
+    user_data: Annotated[str, BeforeValidator(_user_data)] | None = None
+    """The template itself, where no file is named; the file's text stands here once it was read."""
+    tags: LabelMap = {}  # noqa: RUF012  pydantic copies defaults
+    """Further tags of instances and volumes."""
     spot_allocation: Literal["price-capacity-optimized", "capacity-optimized", "lowest-price"] = (
         "price-capacity-optimized"
     )
+    """How EC2 chooses among several subnets of a spot launch."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> "Ec2Rules":
@@ -97,47 +135,72 @@ class Pool(Document):
     """A named group of slots of one system. Durations in seconds."""
 
     system: Name
+    """What it offers to reservations, like `x86_64-linux`; several pools may serve one system."""
     provider: Literal["ec2", "static"] = "ec2"
+    """`ec2`: launched and let go; `static`: hosts that register themselves."""
     min_slots: Count = 0
+    """Slots that are kept whatever the demand."""
     max_slots: Count | None = None
+    """Slots at most; an `ec2` pool needs it, a `static` one does not."""
     target_warm_slots: Count = 0
+    """Slots that are kept free and ready beyond what is in use."""
     max_leases_per_slot: Positive | None = None
+    """Left out = 1 in a pool that counts leases only, otherwise as many as fit."""
     launch_for_elastic: bool = False
-    default_resources: ResourceMap = {}
+    """Whether elastic components alone may cause launches."""
+    default_resources: ResourceMap = {}  # noqa: RUF012  pydantic copies defaults
+    """What a component that leaves it out asks for."""
     idle_scale_down: Seconds = 300.0
+    """A slot without leases for so long is let go."""
     reservation_ttl: Seconds = 0.0
+    """Ttl of reservations that set none, waiting and leased alike; 0 = none."""
     lease_ttl: Seconds = 1200.0
+    """Ttl of a lease where nothing else sets one; 0 = none."""
     launch_timeout: Seconds = 300.0
+    """A slot may be `launching` so long."""
     boot_timeout: Seconds = 600.0
+    """A slot may be `booting` so long."""
     binding_timeout: Seconds = 180.0
+    """A slot may be `binding` so long."""
     drain_timeout: Seconds = 0.0
+    """An operator's drain waits so long for the slot's leases; 0 = until they end."""
     terminating_timeout: Seconds = 300.0
+    """A slot may be `terminating` so long before that is tried again."""
     offline_timeout: Seconds = 180.0
+    """A slot that was not heard of for so long is offline."""
     error_cooldown: Seconds = 60.0
+    """A slot in `error`, or an offering that is misconfigured, rests so long."""
     capacity_hold: Seconds = 60.0
+    """An offering that EC2 has no capacity for is left alone so long."""
     quota_hold: Seconds = 60.0
+    """Launches of a market that is at its EC2 quota wait so long."""
     max_uses: Count = 0
+    """A slot is let go after so many leases; 0 = no limit."""
     recycle_unclean: bool = False
+    """Whether a slot whose lease ended without its holder's release is let go."""
     on_demand_after: Count = 0
+    """Refused or interrupted spot launches after which on-demand offerings may be taken; 0 = off."""
     unhealthy_after: Count = 3
+    """Failures in a row (boots, probes, unconfirmed leases) that hold the pool or drain the slot; 0 = off."""
     rebalance: Literal["drain", "ignore"] = "drain"
+    """What EC2's rebalance recommendation does to a slot."""
     resources: ResourceMap | None = None
-    labels: LabelMap = {}
+    """What a slot holds; a pool without this and without offerings counts leases only."""
+    labels: LabelMap = {}  # noqa: RUF012  pydantic copies defaults
+    """Labels of its slots, which reservations may require or prefer."""
     offerings: Annotated[tuple[Offering, ...], Field(strict=False)] = ()
+    """The instance types that may be launched."""
     price_factor: Amount = 1.5
+    """How many times as dear as the cheapest that fits an offering may be; 1.0 = only the cheapest."""
     ec2: Ec2Rules = Ec2Rules()
+    """What a launch is made of."""
     probe: ProbeRules = ProbeRules()
+    """How a booted machine is asked whether it is ready."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "Pool":
-        if self.provider == "ec2" and self.max_slots is None:
-            raise expected("a whole number >= 0 (an ec2 pool needs it)", key="max_slots", got=None)
-        if self.max_slots is not None and self.min_slots > self.max_slots:
-            raise expected(f"at most max_slots ({self.max_slots})", key="min_slots", got=self.min_slots)
-        keys = [offering_key(self, offering) for offering in self.offerings]
-        twice = next((key for key in keys if keys.count(key) > 1), None)
-        if twice:
-            raise expected("offerings that differ in name, market or zone", key="offerings", got=twice)
+        if faults := list(_pool_conflicts(self)):
+            raise conflicts(faults)
         return self
 
     @property
@@ -173,29 +236,69 @@ def offering_key(pool: Pool, offering: Offering) -> str:
     return key if len(same_market) <= 1 else f"{key}/{offering.zone or 'any'}"
 
 
+def _pool_conflicts(pool: Pool) -> Iterator[Fault]:
+    if pool.provider == "ec2" and pool.max_slots is None:
+        yield Fault("max_slots", "a whole number >= 0 (an ec2 pool needs it)", show(None))
+    if pool.max_slots is not None and pool.min_slots > pool.max_slots:
+        yield Fault("min_slots", f"at most max_slots ({pool.max_slots})", show(pool.min_slots))
+    keys = [offering_key(pool, offering) for offering in pool.offerings]
+    if twice := next((key for key in keys if keys.count(key) > 1), None):
+        yield Fault("offerings", "offerings that differ in name, market or zone", show(twice))
+
+
 class Scheduler(Document):
     """What holds for all pools. Durations in seconds."""
 
     queue: Literal["fifo", "priority", "size"] = "fifo"
+    """Who is served first: `fifo`, `priority` (higher first) or `size` (smaller first)."""
     profile: Literal["pack"] = "pack"
+    """Where a component goes: `pack` fills slots that are in use first."""
     backfill: bool = True
+    """Whether those behind one that does not fit may go first."""
     interruption_grace: Seconds | None = None
-    """None: until the notice's deadline; 0: at once."""
+    """Leases of an interrupted slot last so long; left out = until the notice's deadline, 0 = end at once."""
     restart_delay: Seconds = 15.0
+    """A failed reservation that may restart waits so long."""
     max_restarts: Count = 0
+    """Restarts of one reservation at most; 0 = no limit."""
     max_unconfirmed: Count = 0
+    """Unconfirmed assignments in a row, then it fails; 0 = no limit."""
     adoption_timeout: Seconds = 60.0
+    """A lease on a slot that nobody knows is kept so long for the slot to turn up."""
     confirm_timeout: Seconds = 0.0
+    """A lease that its holder did not confirm for so long is taken back; 0 = off."""
     max_slots: Count = 0
-    """Over all pools; 0 = no limit."""
+    """Slots over all pools; 0 = no limit."""
+
+
+class Cloud(Document):
+    """The simulated cloud of `leasehold simulate`: how long things take there, and what it refuses."""
+
+    launch: Seconds = 0.0
+    """`launching` lasts so long."""
+    boot: Seconds = 0.0
+    """`booting` lasts so long."""
+    bind: Seconds = 0.0
+    """`binding` lasts so long."""
+    terminate: Seconds = 0.0
+    """`terminating` lasts so long."""
+    quota: Count | None = None
+    """EC2 refuses what would make more than so many machines; left out = no limit."""
+    interruption_rate: Amount = 0.0
+    """Interruptions per slot and hour, at random; in traces."""
+    seed: Count = 0
+    """Of that randomness: the same seed gives the same run."""
 
 
 class Rules(Document):
     """Everything that a plan is made by; `version` is that of the row they came from."""
 
     scheduler: Scheduler = Scheduler()
-    pools: dict[Name, Pool] = {}
-    accounts: dict[Name, dict[str, Any]] = {}
+    """What holds for all pools."""
+    pools: dict[Name, Pool] = {}  # noqa: RUF012  pydantic copies defaults
+    """The pools by name; the first that serves a system gives its ttl."""
+    accounts: dict[Name, PlainTable] = {}  # noqa: RUF012  pydantic copies defaults
+    """The quota accounts by id."""
 
     @cached_property
     def pools_of_system(self) -> dict[str, tuple[str, ...]]:

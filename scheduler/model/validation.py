@@ -9,20 +9,25 @@ import json
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeGuard, TypeVar
 
 import msgspec
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 MOST_NAME = 200
 MOST_TEXT = 256
 MOST_ENTRIES = 64
 MOST_AMOUNT = 1e15
+MOST_FAULTS = 100
+"""A document with more faults than this is refused with the first so many."""
+_MOST_PORT = 65_535
 _SHOWN = 60
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
+_A_DURATION = 'a duration >= 0 (seconds, or like "30s", "15m", "1h")'
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]*")
+_PASSWORD = re.compile(r"(://[^/\s:@]*):[^/\s]*@")
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -50,26 +55,51 @@ def fault(path: str, expected: str, got: object) -> InvalidInputError:
 
 
 def show(value: object) -> str:
-    """A value as JSON, cut short: what came, for a line of an error."""
+    """What came, for a line of an error: as JSON on one line, cut short, passwords in URLs left out."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     try:
-        text = json.dumps(value, ensure_ascii=False, default=str)
+        text = hide_password(json.dumps(value, ensure_ascii=False, default=str))
     except (TypeError, ValueError, RecursionError):
         text = type(value).__name__
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
+    return _printable(text[:_SHOWN]) + (f"… ({len(text)} characters)" if len(text) > _SHOWN else "")
 
 
-def expected(what: str, **context: Any) -> PydanticCustomError:
-    """The error that a validator raises: our own words for what it wants."""
+def hide_password(text: str) -> str:
+    """A text with the passwords of the URLs in it replaced by `***`."""
+    return _PASSWORD.sub(r"\1:***@", text)
+
+
+def _printable(text: str) -> str:
+    """Line ends, control characters and broken Unicode as escapes, so that a line stays one line."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def expected(what: str, **context: object) -> PydanticCustomError:
+    """The error that a validator raises: our own words for what it wants.
+
+    `key` adds a key to the path, `got` stands for the whole input as what came.
+    """
     return PydanticCustomError("expected", "{expected}", {"expected": what, **context})
 
 
+def conflicts(faults: Sequence[Fault]) -> PydanticCustomError:
+    """The error that a validator of a whole table raises: all that it found, paths from that table on."""
+    return PydanticCustomError("conflicts", "{expected}", {"expected": faults[0].expected, "faults": faults})
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether it is a number and finite; True and False are none."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _number(value: object, what: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if not is_number(value) or value < 0:
         raise expected(what)
-    if value < 0 or value > MOST_AMOUNT:
-        raise expected(what if value < 0 else f"{what} and at most 1e15")
+    if value > MOST_AMOUNT:
+        raise expected(f"{what} and at most 1e15")
     return value
 
 
@@ -77,18 +107,28 @@ def _amount(value: object) -> float:
     return _number(value, "a number >= 0")
 
 
+def _whole(value: object, least: int) -> int:
+    what = f"a whole number >= {least}"
+    if not is_number(value) or value < least or value != int(value):
+        raise expected(what)
+    if value > MOST_AMOUNT:
+        raise expected(f"{what} and at most 1e15")
+    return int(value)
+
+
 def _count(value: object) -> int:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0 or value > MOST_AMOUNT:
-        raise expected("a whole number >= 0")
-    return value
+    return _whole(value, 0)
 
 
 def _positive(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1 or value > MOST_AMOUNT:
-        raise expected("a whole number >= 1")
-    return value
+    return _whole(value, 1)
+
+
+def _port(value: object) -> int:
+    number = _whole(value, 1)
+    if number > _MOST_PORT:
+        raise expected(f"a port of at most {_MOST_PORT}")
+    return number
 
 
 def parse_duration(value: object) -> float:
@@ -96,13 +136,13 @@ def parse_duration(value: object) -> float:
     if isinstance(value, str):
         parts = _DURATION.findall(value)
         if not parts or "".join(number + unit for number, unit in parts) != value:
-            raise expected('a duration >= 0 (seconds, or like "30s", "15m", "1h")')
+            raise expected(_A_DURATION)
         value = sum(float(number) * _UNITS[unit] for number, unit in parts)
-    return _number(value, 'a duration >= 0 (seconds, or like "30s", "15m", "1h")')
+    return _number(value, _A_DURATION)
 
 
 def _signed(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if not is_number(value):
         raise expected("a number")
     if abs(value) > MOST_AMOUNT:
         raise expected("a number of at most 1e15")
@@ -110,7 +150,7 @@ def _signed(value: object) -> float:
 
 
 def _name(value: object) -> str:
-    if not isinstance(value, str) or not _NAME.fullmatch(value) or len(value) > MOST_NAME:
+    if not isinstance(value, str) or len(value) > MOST_NAME or not _NAME.fullmatch(value):
         raise expected(f"a name (letters, digits and ._:@/+-, at most {MOST_NAME} characters)")
     return value
 
@@ -118,25 +158,43 @@ def _name(value: object) -> str:
 def _text(value: object) -> str:
     if not isinstance(value, str) or len(value) > MOST_TEXT:
         raise expected(f"a text of at most {MOST_TEXT} characters")
+    return check_unicode(value)
+
+
+def check_unicode(text: str) -> str:
+    """The text as it is; raises the error of a validator if UTF-8 or a database cannot hold it."""
+    if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
+        raise expected("a text of whole characters, without NUL")
+    return text
+
+
+def _few(value: object) -> object:
+    """First of all, so that a huge table costs one fault and not one for each entry."""
+    if isinstance(value, dict) and len(value) > MOST_ENTRIES:
+        raise expected(f"at most {MOST_ENTRIES} entries")
     return value
 
 
-def _few(value: dict[str, Any]) -> dict[str, Any]:
-    if len(value) > MOST_ENTRIES:
-        raise expected(f"at most {MOST_ENTRIES} entries")
+def _plain(value: object) -> object:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        raise expected("finite numbers, texts, true, false, lists and tables only") from None
     return value
 
 
 Amount = Annotated[float, BeforeValidator(_amount)]
 Count = Annotated[int, BeforeValidator(_count)]
 Positive = Annotated[int, BeforeValidator(_positive)]
+Port = Annotated[int, BeforeValidator(_port)]
 Seconds = Annotated[float, BeforeValidator(parse_duration)]
 Signed = Annotated[float, BeforeValidator(_signed)]
 Name = Annotated[str, BeforeValidator(_name)]
 Text = Annotated[str, BeforeValidator(_text)]
-ResourceMap = Annotated[dict[Name, Amount], AfterValidator(_few)]
-LabelMap = Annotated[dict[Name, Text], AfterValidator(_few)]
-
+ResourceMap = Annotated[dict[Name, Amount], BeforeValidator(_few)]
+LabelMap = Annotated[dict[Name, Text], BeforeValidator(_few)]
+PlainTable = Annotated[dict[str, Any], BeforeValidator(_plain)]
+"""A table of whatever JSON can hold: no dates, no NaN."""
 
 AnyDocument = TypeVar("AnyDocument", bound=BaseModel)
 
@@ -144,7 +202,9 @@ AnyDocument = TypeVar("AnyDocument", bound=BaseModel)
 class Document(BaseModel):
     """The base of everything that comes from outside: frozen, unknown keys refused, nothing converted."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, hide_input_in_errors=True
+    )
 
 
 _WORDS = {
@@ -159,6 +219,8 @@ _WORDS = {
     "int_type": "a whole number",
     "float_type": "a number",
     "none_required": "nothing",
+    "invalid_key": "a text as key",
+    "string_unicode": "texts of whole characters",
 }
 
 
@@ -166,7 +228,8 @@ def format_path(location: Iterable[str | int], prefix: str = "") -> str:
     """`("timeline", 3, "submit")` as `timeline[3].submit`."""
     path = prefix
     for part in location:
-        path += f"[{part}]" if isinstance(part, int) else (f".{part}" if path else str(part))
+        word = _printable(str(part)[:_SHOWN]) + ("…" if len(str(part)) > _SHOWN else "")
+        path += f"[{word}]" if isinstance(part, int) else (f".{word}" if path else word)
     return path or "."
 
 
@@ -179,53 +242,73 @@ def read_document(model: type[AnyDocument], value: object, prefix: str = "") -> 
 
 
 def list_faults(error: ValidationError, model: type[BaseModel], prefix: str = "") -> list[Fault]:
-    """pydantic's findings in our words; the deepest path that each of them names."""
-    return [_describe(found, model, prefix) for found in error.errors(include_url=False)]
+    """What pydantic found in our words, the deepest path that each finding names; at most MOST_FAULTS."""
+    found = error.errors(include_url=False)[:MOST_FAULTS]
+    return [fault_ for one in found for fault_ in _describe(one, model, prefix)]
 
 
-def _describe(found: Any, model: type[BaseModel], prefix: str) -> Fault:
-    context = found.get("ctx", {})
-    location = [part for part in found["loc"] if part != "[key]"]
-    if "key" in context:
-        location.append(context["key"])
-    path = format_path(location, prefix)
+def _describe(found: ErrorDetails, model: type[BaseModel], prefix: str) -> list[Fault]:
+    context, location = found.get("ctx", {}), _location(found)
+    if "faults" in context:
+        at = format_path(location, prefix)
+        return [
+            Fault(f"{at}.{one.path}" if at != "." else one.path, one.expected, one.got) for one in context["faults"]
+        ]
+    wanted, got = _compare(found, model, location)
+    return [Fault(format_path(location, prefix), wanted, got)]
+
+
+def _location(found: ErrorDetails) -> list[str | int]:
+    """Where it is: pydantic marks a table's key by a last "[key]", our validators name one in the context."""
+    location = list(found["loc"])
+    if found["type"] != "extra_forbidden" and location[1:] and location[-1] == "[key]":
+        location.pop()
+    key = found.get("ctx", {}).get("key")
+    return location if key is None else [*location, key]
+
+
+def _compare(found: ErrorDetails, model: type[BaseModel], location: Sequence[str | int]) -> tuple[str, str]:
+    """What was expected, and what came."""
+    context, came = found.get("ctx", {}), show(found["input"])
     match found["type"]:
         case "expected":
-            wanted, got = context["expected"], context.get("got", found["input"])
+            return context["expected"], show(context["got"]) if "got" in context else came
         case "extra_forbidden":
-            near = suggest(str(location[-1]), _known_keys(model, location[:-1]))
-            return Fault(path, f"a known key{near}", f'"{location[-1]}"')
+            near = suggest(str(location[-1]), known_keys(model, location[:-1]))
+            return f"a known key{near}", show(location[-1])
         case "literal_error":
-            wanted = "one of " + context["expected"].replace("'", "").replace(" or ", ", ")
-            got = found["input"]
-            wanted += suggest(str(got), wanted.removeprefix("one of ").split(", "))
+            words = context["expected"].replace("'", "").replace(" or ", ", ")
+            return f"one of {words}{suggest(str(found['input']), words.split(', '))}", came
         case "missing":
-            return Fault(path, "a value", "nothing")
+            return "a value", "nothing"
         case kind:
-            wanted, got = _WORDS.get(kind, found["msg"]), found["input"]
-    return Fault(path, wanted, show(got))
+            return _WORDS.get(kind, found["msg"]), came
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
     """` (did you mean "max_slots"?)` where a known word is near, else nothing."""
-    near = difflib.get_close_matches(word, list(known), n=1)
+    near = difflib.get_close_matches(word[:MOST_NAME], list(known), n=1)
     return f' (did you mean "{near[0]}"?)' if near else ""
 
 
-def _known_keys(model: type[BaseModel], location: Sequence[str | int]) -> list[str]:
-    """The keys of the table at `location`, found by walking the annotations from the top."""
-    found: Any = model
+def known_keys(model: type[BaseModel], location: Sequence[str | int]) -> list[str]:
+    """The keys of the table at `location`, found by walking the annotations from the top; [] = no table."""
+    found: object = model
     for part in location:
-        if isinstance(found, type) and issubclass(found, BaseModel) and part in found.model_fields:
+        if _is_model(found) and part in found.model_fields:
             found = found.model_fields[str(part)].annotation
-        found = _inner_model(found)
-    return list(found.model_fields) if isinstance(found, type) and issubclass(found, BaseModel) else []
+        found = inner_model(found)
+    return list(found.model_fields) if _is_model(found) else []
 
 
-def _inner_model(annotation: Any) -> Any:
+def inner_model(annotation: object) -> object:
     """The model inside `dict[str, M]`, `list[M]`, `M | None`, or the annotation itself."""
     for argument in getattr(annotation, "__args__", ()):
-        inner = _inner_model(argument)
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
+        inner = inner_model(argument)
+        if _is_model(inner):
             return inner
     return annotation
+
+
+def _is_model(annotation: object) -> TypeGuard[type[BaseModel]]:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

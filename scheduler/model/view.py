@@ -63,6 +63,11 @@ class View:
                 if is_newer(change, known):
                     self._take(change, known)
 
+    def find(self, row: Row) -> Row | None:
+        """The copy that stands here of the row with the same kind and id."""
+        rows: dict[str, Row] = getattr(self, KINDS[type(row)])
+        return rows.get(row.id)
+
     def leases_of(self, slot_id: str) -> list[tuple[str, Lease]]:
         """(reservation id, lease) of every lease that names this slot, whatever epoch it means."""
         return [(owner, lease) for (owner, _), lease in self.leases_on.get(slot_id, {}).items()]
@@ -93,4 +98,3 @@ class View:
         if isinstance(known, Reservation):
             self._forget_leases(known)
         del rows[gone.id]
-

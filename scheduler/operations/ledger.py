@@ -34,6 +34,11 @@ class Outcome:
         """Whether nothing but marks of time was written."""
         return not self.events and not self.gone
 
+    @property
+    def turned_slots(self) -> bool:
+        """Whether a slot turned ready or empty: a tick should hear of that at once."""
+        return any(event.name in {"slot_ready", "slot_empty"} for event in self.events)
+
 
 class Ledger:
     """Current rows of one transaction, by id; `seen` copies from a plan never get in here."""

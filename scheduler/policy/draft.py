@@ -14,6 +14,7 @@ from scheduler.model.view import View
 from scheduler.policy.places import Place, capacity_of
 from scheduler.policy.rooms import Rooms
 
+
 class Draft:
     """What a tick knows and has decided: places by pool, who is pending, decisions, reasons, wake-ups."""
 
@@ -58,9 +59,7 @@ class Draft:
         )
         if slot.state in HOLDING:
             place.leases = {
-                key: lease
-                for key, lease in self.view.leases_on.get(slot.id, {}).items()
-                if lease.epoch == slot.epoch
+                key: lease for key, lease in self.view.leases_on.get(slot.id, {}).items() if lease.epoch == slot.epoch
             }
         place.count_free()
         return place

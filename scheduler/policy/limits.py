@@ -71,7 +71,7 @@ class Limits:
         return not self._is_quota_over(name, hold) or self._is_probed(name, market)
 
     def _is_quota_over(self, name: str, hold: Hold) -> bool:
-        fewer = 0 < hold.active and self._active_at_first[name] < hold.active
+        fewer = hold.active > 0 and self._active_at_first[name] < hold.active
         return fewer or self._draft.is_due(hold.until)
 
     def _is_probed(self, name: str, market: str) -> bool:

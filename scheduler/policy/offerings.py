@@ -57,7 +57,5 @@ def list_eligible(choices: list[Choice], pool: Pool) -> list[Choice]:
 def list_fitting(pool: Pool, demand: Demand, component: Component) -> list[Choice]:
     """The choices of this pool that could hold one instance."""
     return [
-        choice
-        for choice in list_choices(pool)
-        if could_hold(demand, component, pool, choice.capacity, choice.labels)
+        choice for choice in list_choices(pool) if could_hold(demand, component, pool, choice.capacity, choice.labels)
     ]

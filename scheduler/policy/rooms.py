@@ -39,9 +39,7 @@ def given_to(component: Component, pool: Pool) -> Resources:
     return merge(pool.default_resources, component.resources) if pool.default_resources else component.resources
 
 
-def could_hold(
-    demand: Demand, component: Component, pool: Pool, capacity: Resources | None, labels: Labels
-) -> bool:
+def could_hold(demand: Demand, component: Component, pool: Pool, capacity: Resources | None, labels: Labels) -> bool:
     """Whether a slot of this pool with this much left, and these labels, could take one instance."""
     required = demand.reservation.request.labels
     if not has_labels(labels, required) or not has_labels(labels, component.labels):

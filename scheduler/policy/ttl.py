@@ -24,7 +24,7 @@ def expiry_of_lease(request: Request, rules: Rules, now: float) -> float | None:
 
 
 def expiry_when_renewed(reservation: Reservation, rules: Rules, now: float) -> float | None:
-    """now + ttl, for the phase that it is in."""
+    """Now + ttl, for the phase that it is in."""
     if reservation.phase == "pending":
         return expiry_of_pending(reservation.request, rules, now)
     return expiry_of_lease(reservation.request, rules, now)

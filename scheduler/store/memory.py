@@ -4,13 +4,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 import msgspec
 
 from scheduler.model.events import Event
 from scheduler.model.holds import Hold
-from scheduler.model.moves import ENDED, PHASES
+from scheduler.model.moves import ENDED, INACTIVE, PHASES
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import read_rules
 from scheduler.model.slots import Slot
@@ -28,6 +28,8 @@ from scheduler.ports import (
 from scheduler.store.marks import take_marks
 from scheduler.store.world import Key, World
 
+Lost = TypeVar("Lost", StaleWriteError, DeposedError)
+
 _LOCK_SECONDS = 5.0
 
 
@@ -40,6 +42,7 @@ class MemoryTransaction:
         self._events: list[Event] = []
         self._answers: dict[str, Answered] = {}
         self._outgoing: dict[str, Outgoing | None] = {}
+        self._lost: StaleWriteError | DeposedError | None = None
 
     def __enter__(self) -> Self:
         if not self._lock.acquire(timeout=_LOCK_SECONDS):
@@ -52,9 +55,12 @@ class MemoryTransaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self._apply()
-        self._lock.release()
+        try:
+            if kind is None:
+                self._check_whole()
+                self._apply()
+        finally:
+            self._lock.release()
 
     def now(self) -> float:
         """See Transaction."""
@@ -63,9 +69,7 @@ class MemoryTransaction:
     def check_term(self, tenure: Tenure) -> None:
         """See Transaction."""
         if (self._tenure.term, self._tenure.holder) != (tenure.term, tenure.holder):
-            raise DeposedError(
-                f"term {tenure.term} of {tenure.holder} is over: it is {self._tenure.term} now"
-            )
+            raise self._lose(DeposedError(f"term {tenure.term} is over: it is {self._tenure.term} now"))
 
     def take_term(self, holder: str) -> Tenure:
         """See Transaction."""
@@ -102,6 +106,15 @@ class MemoryTransaction:
                     found[lease.slot].add(cast("Reservation", row).id)
         return {slot: sorted(owners) for slot, owners in found.items()}
 
+    def load_all_slots(self) -> list[Slot]:
+        """See Transaction."""
+        names = dict.fromkeys([*self._world.slots, *(key[1] for key in self._rows if key[0] is Slot)])
+        return list(self.load_slots(names).values())
+
+    def count_active(self, pool: str) -> int:
+        """See Transaction."""
+        return sum(slot.pool == pool and slot.state not in INACTIVE for slot in self.load_all_slots())
+
     def insert_reservations(self, rows: Sequence[Reservation]) -> list[Reservation]:
         """See Transaction."""
         inserted = []
@@ -124,7 +137,7 @@ class MemoryTransaction:
         for row in rows:
             current = self._guard(row)
             if current is None:
-                raise StaleWriteError(_stale(row, None))
+                raise self._lose(StaleWriteError(_stale(row, None)))
             changed = take_marks(current, row, self._now)
             self._rows[type(row), row.id] = changed
             marked.append(changed)
@@ -135,7 +148,7 @@ class MemoryTransaction:
         gone = []
         for row in rows:
             if self._guard(row) is None:
-                raise StaleWriteError(_stale(row, None))
+                raise self._lose(StaleWriteError(_stale(row, None)))
             self._rows[type(row), row.id] = None
             gone.append(Gone(KINDS[type(row)], row.id, row.version + 1))
         return gone
@@ -159,7 +172,7 @@ class MemoryTransaction:
         """See Transaction."""
         for answered in answers:
             if answered.id in self._answers or answered.id in self._world.answers:
-                raise StaleWriteError(f"request {answered.id} has an answer already")
+                raise self._lose(StaleWriteError(f"request {answered.id} has an answer already"))
             self._answers[answered.id] = answered
 
     def save_outgoing(self, rows: Sequence[Outgoing]) -> None:
@@ -177,10 +190,19 @@ class MemoryTransaction:
     def save_rules(self, document: Mapping[str, Any], version: int) -> int:
         """See Transaction."""
         if version != self._rules.version:
-            raise StaleWriteError(f"the rules have version {self._rules.version}, not {version}")
+            raise self._lose(StaleWriteError(f"the rules have version {self._rules.version}, not {version}"))
         stored = dict(document)
         self._rules = StoredRules(version + 1, stored, read_rules(stored))
         return version + 1
+
+    def _check_whole(self) -> None:
+        """Raise again what was raised before: a block that swallowed it may not commit."""
+        if self._lost is not None:
+            raise self._lost
+
+    def _lose(self, error: Lost) -> Lost:
+        self._lost = error
+        return error
 
     def _find(self, key: Key) -> Row | None:
         return self._rows[key] if key in self._rows else self._world.find(key)
@@ -194,7 +216,7 @@ class MemoryTransaction:
         current = self._find((type(row), row.id))
         is_new = current is None and row.version == 0 and type(row) is not Reservation
         if not is_new and (current is None or current.version != row.version):
-            raise StaleWriteError(_stale(row, current))
+            raise self._lose(StaleWriteError(_stale(row, current)))
         return current
 
     def _write(self, row: Row) -> Row:
@@ -243,6 +265,9 @@ class MemoryStore:
         """See Store."""
         return MemoryTransaction(self._world, self._lock, self._clock)
 
+    def close(self) -> None:
+        """See Store."""
+
     def now(self) -> float:
         """See Store."""
         return self._clock()
@@ -262,7 +287,7 @@ class MemoryStore:
     def read_rows(self) -> Iterator[Row]:
         """See Store."""
         world, now = self._world, self._clock()
-        return iter([row for row in world.present() if world.is_recent(row, now)])
+        yield from [row for row in world.present() if world.is_recent(row, now)]
 
     def read_changed_since(self, since: float) -> list[Row]:
         """See Store."""

@@ -1,0 +1,162 @@
+"""What producers, holders and operators send: the documents of requests, checked before anything is done.
+
+Names are those of SCENARIOS.md's nouns and actions; a document also carries `request` (its id) and may carry
+`reply_to`.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from scheduler.model.reservations import Callback, Component, Request
+from scheduler.model.validation import (
+    Amount,
+    Count,
+    Document,
+    LabelMap,
+    Name,
+    Positive,
+    ResourceMap,
+    Seconds,
+    Text,
+    expected,
+)
+
+MOST_INSTANCES = 10_000
+
+
+class CallbackDocument(Document):
+    """A Celery task of the producer's, and the queue that its workers read."""
+
+    task: Name
+    queue: Name
+
+
+class ComponentDocument(Document):
+    """One component of a reservation."""
+
+    name: Name
+    count: Positive = 1
+    kind: Literal["essential"] = "essential"
+    resources: ResourceMap = {}
+    labels: LabelMap = {}
+
+
+class ReservationDocument(Document):
+    """What a producer asks for (`submit`)."""
+
+    id: Name
+    system: Name | None = None
+    pool: Name | None = None
+    resources: ResourceMap = {}
+    labels: LabelMap = {}
+    prefers: LabelMap = {}
+    account: Name | None = None
+    priority: Amount = 1
+    size: Amount = 0
+    ttl: Seconds | None = None
+    restart_policy: Literal["never", "on_failure"] = "never"
+    on_interruption: Literal["requeue", "fail"] = "requeue"
+    preemptible: bool = True
+    tags: LabelMap = {}
+    runtime: Seconds | None = None
+    components: Annotated[tuple[ComponentDocument, ...], Field(strict=False)] = ()
+    on_lease: CallbackDocument | None = None
+    on_end: CallbackDocument | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "ReservationDocument":
+        if (self.system is None) == (self.pool is None):
+            raise expected("a system or a pool (one of them)", key="system", got=self.system)
+        if self.components and self.resources:
+            raise expected("nothing beside components, which have their own", key="resources", got=self.resources)
+        names = [component.name for component in self.components]
+        if len(set(names)) < len(names):
+            raise expected("components with different names", key="components", got=names)
+        if sum(component.count for component in self.components) > MOST_INSTANCES:
+            raise expected(f"at most {MOST_INSTANCES} instances in all", key="components", got=names)
+        return self
+
+    def to_request(self) -> Request:
+        """What is kept of it for good."""
+        components = tuple(Component(**each.model_dump()) for each in self.components)
+        return Request(
+            system=self.system,
+            pool=self.pool,
+            components=components or (Component(name="main", resources=self.resources),),
+            labels=self.labels,
+            prefers=self.prefers,
+            account=self.account,
+            size=self.size,
+            ttl=self.ttl,
+            restart_policy=self.restart_policy,
+            on_interruption=self.on_interruption,
+            preemptible=self.preemptible,
+            runtime=self.runtime,
+            tags=self.tags,
+            on_lease=_callback(self.on_lease),
+            on_end=_callback(self.on_end),
+        )
+
+
+def _callback(document: CallbackDocument | None) -> Callback | None:
+    return Callback(task=document.task, queue=document.queue) if document else None
+
+
+class HolderDocument(Document):
+    """A word about one reservation; `token` proves that it is its present holder's."""
+
+    reservation: Name
+    token: Count | None = None
+
+
+class ReasonDocument(HolderDocument):
+    """The same with a reason for people (`cancel`, `fail`)."""
+
+    component: Name | None = None
+    reason: Text | None = None
+
+
+class PriorityDocument(HolderDocument):
+    """A new priority."""
+
+    priority: Amount
+
+
+class ConfirmDocument(HolderDocument):
+    """It runs; `slot` says where, if the sender knows."""
+
+    slot: Name | None = None
+
+
+class SlotDocument(Document):
+    """An operator's word about one slot."""
+
+    slot: Name
+
+
+WISHES: dict[str, type[Document]] = {
+    "submit": ReservationDocument,
+    "release": HolderDocument,
+    "cancel": ReasonDocument,
+    "renew": HolderDocument,
+    "confirm": ConfirmDocument,
+    "fail": ReasonDocument,
+    "surrender": ReasonDocument,
+    "priority": PriorityDocument,
+    "cordon": SlotDocument,
+    "uncordon": SlotDocument,
+    "drain": SlotDocument,
+}
+"""The verbs, and what a document of each holds. Each is a Celery task `leasehold.reservations.<verb>`."""
+
+OPERATOR_VERBS = frozenset({"cordon", "uncordon", "drain"})
+"""Words of an operator; all others are a producer's or a holder's."""
+
+
+class Wish(Document):
+    """The envelope of a single document, without its content."""
+
+    request: Name
+    reply_to: Text | None = None
+    content: dict[str, Any]

@@ -1,0 +1,77 @@
+"""Check: mirror what the cloud says of some slots' machines. The sweep drives it, not a chain of tasks a slot."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Machine, Slot
+from scheduler.operations.engine import Engine, announce
+from scheduler.operations.ledger import Ledger
+
+BATCH = 100
+"""Slots in one message to the health queue: as many as one describe call takes."""
+YOUNG_SECONDS = 300.0
+MOST_MISSES = 3
+"""A machine that the cloud does not know is gone when it is this old and was missed this often in a row."""
+
+
+def check(engine: Engine, slot_ids: Sequence[str]) -> int:
+    """Move each slot on as far as its machine is: running, ready to serve, gone; how many moved.
+
+    booting: the machine runs -> binding; binding: the probe says it serves -> ready; terminating: the machine
+    is gone -> empty; any other: the machine is gone -> empty, and what it held fails in the next tick.
+    """
+    rules = engine.rules()
+    slots = [slot for slot in engine.store.find_slots(ids=slot_ids) if slot.instance_id]
+    if not slots:
+        return 0
+    machines = engine.fleet.describe([slot.instance_id for slot in slots if slot.instance_id])
+    serving = {slot.id for slot in slots if _serves(engine, slot, machines, rules)}
+    with engine.store.transaction() as transaction:
+        ledger = Ledger(transaction, "cloud")
+        ledger.slots = transaction.load_slots([slot.id for slot in slots])
+        for seen in slots:
+            current = ledger.slots.get(seen.id)
+            if current is not None and current.instance_id == seen.instance_id:
+                mirror(ledger, current, machines.get(seen.instance_id or ""), serves=seen.id in serving)
+        outcome = ledger.flush()
+    announce(engine, outcome, kick=outcome.turned_slots)
+    return len(outcome.events)
+
+
+def _serves(engine: Engine, slot: Slot, machines: dict[str, Machine], rules: Rules) -> bool:
+    machine = machines.get(slot.instance_id or "")
+    if machine is None or machine.state != "running" or slot.state not in {"booting", "binding"}:
+        return False
+    return engine.probe.is_ready(slot, machine, rules)
+
+
+def mirror(ledger: Ledger, slot: Slot, machine: Machine | None, *, serves: bool) -> None:
+    """Move one slot to where its machine is."""
+    if machine is None:
+        _mirror_missing(ledger, slot)
+        return
+    if machine.state == "terminated":
+        ledger.move_slot(slot, "empty", reason="gone")
+        return
+    if machine.state == "running" and slot.state == "booting":
+        slot = ledger.move_slot(slot, "binding", missed=0, **_whereabouts(machine))
+    if serves and slot.state == "binding":
+        ledger.move_slot(slot, "ready", idle_since=ledger.now, missed=0, **_whereabouts(machine))
+    elif slot.missed:
+        ledger.put(msgspec.structs.replace(slot, missed=0))
+
+
+def _whereabouts(machine: Machine) -> dict[str, str | None]:
+    return {"address": machine.address, "instance_type": machine.type, "zone": machine.zone}
+
+
+def _mirror_missing(ledger: Ledger, slot: Slot) -> None:
+    """Absent is not dead until it is old enough and was missed often enough; one that was to go has gone."""
+    missed = slot.missed + 1
+    old = ledger.now - slot.since >= YOUNG_SECONDS or slot.state in {"terminating"}
+    if old and missed >= MOST_MISSES:
+        ledger.move_slot(slot, "empty", reason="gone")
+    else:
+        ledger.put(msgspec.structs.replace(slot, missed=missed))

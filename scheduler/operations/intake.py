@@ -1,0 +1,178 @@
+"""Intake: requests are accepted when they are committed, then published, kicked for, and answered.
+
+A request id and its answer are a row written with the change: a repeat changes nothing, whatever came in
+between; it is answered again, published and kicked for again. PROTOCOLS.md, "Accepting a request".
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from scheduler.model.events import Event
+from scheduler.model.moves import Cause
+from scheduler.model.reservations import Reservation
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Slot
+from scheduler.model.validation import Document, Fault, InvalidInputError, read_document, show, suggest
+from scheduler.model.wishes import OPERATOR_VERBS, WISHES, ReservationDocument
+from scheduler.operations.engine import Engine, announce
+from scheduler.operations.ledger import Ledger, Outcome
+from scheduler.operations.words import Refusal, rows_of, say
+from scheduler.policy.ttl import expiry_of_pending
+from scheduler.ports import Answered
+
+Answer = dict[str, Any]
+_OURS = ("request", "reply_to", "items")
+
+
+def accept(engine: Engine, verb: str, document: object, *, operator: bool = False) -> Answer:
+    """Carry out one request (a document, or a list of them under `items`) and give its answer.
+
+    Bad input is answered, never raised: `{"ok": false, "errors": [{"index", "path", "expected", "got"}]}`;
+    for `items` one answer with `results` by index: good ones are accepted, bad ones refused.
+    """
+    try:
+        request, items = _open_envelope(verb, document)
+    except InvalidInputError as error:
+        return _refuse(error.faults)
+    rules = engine.rules()
+    words = [_read(verb, item, rules) for item in items]
+    cause: Cause = "operator" if operator or verb in OPERATOR_VERBS else "holder"
+    with engine.store.transaction() as transaction:
+        known = transaction.find_answers([request]).get(request)
+        if known is not None:
+            answer, outcome = known.answer, None
+        else:
+            ledger = Ledger(transaction, cause)
+            results, outcome = _carry_out(ledger, rules, verb, words)
+            answer = _join(results, single=isinstance(document, Mapping) and "items" not in document)
+            transaction.save_answers([Answered(request, ledger.now, answer)])
+    if outcome is None:
+        _repeat(engine, answer)
+    else:
+        announce(engine, outcome, kick=not outcome.is_empty)
+    return answer
+
+
+def _join(results: list[Answer], *, single: bool) -> Answer:
+    return results[0] if single else {"ok": all(each["ok"] for each in results), "results": results}
+
+
+def _repeat(engine: Engine, answer: Answer) -> None:
+    """Publish and kick once more: whoever answered first may have died right after its commit."""
+    results = answer.get("results", [answer])
+    names = [each["reservation"] for each in results if each.get("reservation")]
+    rows = engine.store.find_reservations(ids=names, limit=len(names))
+    announce(engine, Outcome(rows=list(rows)), kick=True)
+
+
+def _open_envelope(verb: str, document: object) -> tuple[str, list[object]]:
+    """The request id and the documents in it; raises InvalidInputError."""
+    if verb not in WISHES:
+        raise InvalidInputError([Fault("verb", f"a known verb{suggest(verb, WISHES)}", show(verb))])
+    if not isinstance(document, Mapping):
+        raise InvalidInputError([Fault(".", "a table", show(document))])
+    request = document.get("request")
+    if not isinstance(request, str) or not 0 < len(request) <= 200:
+        raise InvalidInputError([Fault("request", "an id of at most 200 characters", show(request))])
+    if "items" not in document:
+        return request, [{name: value for name, value in document.items() if name not in _OURS}]
+    items = document["items"]
+    if not isinstance(items, list) or not 0 < len(items) <= MOST_ITEMS:
+        raise InvalidInputError([Fault("items", f"a list of 1 to {MOST_ITEMS} documents", show(items))])
+    return request, items
+
+
+MOST_ITEMS = 10_000
+
+
+def _read(verb: str, item: object, rules: Rules) -> Document | InvalidInputError:
+    try:
+        word = read_document(WISHES[verb], item)
+        if isinstance(word, ReservationDocument):
+            _check_served(word, rules)
+    except InvalidInputError as error:
+        return error
+    return word
+
+
+def _check_served(word: ReservationDocument, rules: Rules) -> None:
+    """A name that no pool bears is a typing error at the door; pools that vanish later make it wait."""
+    known = rules.pools if word.pool is not None else rules.pools_of_system
+    field, asked = ("pool", word.pool) if word.pool is not None else ("system", word.system)
+    if asked not in known:
+        choices = ", ".join(list(known)[:10]) or "none is configured"
+        raise InvalidInputError([Fault(field, f"one of: {choices}{suggest(asked or '', known)}", show(asked))])
+
+
+def _carry_out(
+    ledger: Ledger, rules: Rules, verb: str, words: Sequence[Document | InvalidInputError]
+) -> tuple[list[Answer], Outcome]:
+    if verb == "submit":
+        return submit(ledger, rules, words)
+    good = [word for word in words if isinstance(word, Document)]
+    pairs = [rows_of(word) for word in good]
+    ledger.load(reservations=[name for name, _ in pairs if name], slots=[name for _, name in pairs if name])
+    results = [_say(ledger, rules, verb, word, index) for index, word in enumerate(words)]
+    return results, ledger.flush()
+
+
+def _say(ledger: Ledger, rules: Rules, verb: str, word: Document | InvalidInputError, index: int) -> Answer:
+    if isinstance(word, InvalidInputError):
+        return _refuse(word.faults, index)
+    try:
+        row = say(ledger, rules, verb, word)
+    except Refusal as refusal:
+        return _refuse([refusal.fault], index)
+    return describe_answer(row)
+
+
+def submit(ledger: Ledger, rules: Rules, words: Sequence[Document | InvalidInputError]) -> tuple[list[Answer], Outcome]:
+    """Store what producers ask for; an id that is known already, in any phase, changes nothing."""
+    good = [word for word in words if isinstance(word, ReservationDocument)]
+    rows = {word.id: new_reservation(word, rules, ledger.now) for word in reversed(good)}
+    order = dict.fromkeys(word.id for word in good)
+    inserted = ledger.transaction.insert_reservations([rows[name] for name in order])
+    events = [
+        Event(at=ledger.now, name="reservation_submitted", cause=ledger.cause, reservation=row.id) for row in inserted
+    ]
+    ledger.transaction.append_events(events)
+    present = {row.id: row for row in inserted}
+    present |= ledger.transaction.load_reservations(order.keys() - present.keys())
+    results = [
+        _refuse(word.faults, index) if isinstance(word, InvalidInputError) else describe_answer(present[word.id])  # type: ignore[attr-defined]
+        for index, word in enumerate(words)
+    ]
+    return results, Outcome(rows=list(inserted), events=events)
+
+
+def new_reservation(word: ReservationDocument, rules: Rules, now: float) -> Reservation:
+    """A pending reservation, created now."""
+    request = word.to_request()
+    return Reservation(
+        id=word.id,
+        priority=word.priority,
+        request=request,
+        created_at=now,
+        changed_at=now,
+        expires_at=expiry_of_pending(request, rules, now),
+    )
+
+
+def describe_answer(row: Reservation | Slot) -> Answer:
+    """The answer for a word that was heeded: the reservation (or slot) as it is now."""
+    if isinstance(row, Slot):
+        return {"ok": True, "slot": row.id, "state": row.state, "cordoned": row.cordoned}
+    return {
+        "ok": True,
+        "reservation": row.id,
+        "phase": row.phase,
+        "expires_at": row.expires_at,
+        "token": row.token or None,
+        "deadline": row.revoke_by,
+    }
+
+
+def _refuse(faults: Sequence[Fault], index: int = 0) -> Answer:
+    return {"ok": False, "errors": [{"index": index, **msgspec.to_builtins(each)} for each in faults]}

@@ -1,0 +1,207 @@
+"""Launch: carry out one slot's intent. The request is frozen and stored first, so that a task that runs twice,
+or dies anywhere, gets the same machine and not another one.
+"""
+
+import msgspec
+
+from scheduler.model.holds import Hold, hold_id
+from scheduler.model.moves import INACTIVE
+from scheduler.model.rules import Pool, Rules
+from scheduler.model.slots import Machine, Slot
+from scheduler.operations.engine import Engine, announce
+from scheduler.operations.ledger import Ledger
+from scheduler.ports import Category, CloudError, LaunchOrder
+
+MOST_ATTEMPTS = 5
+"""Attempts at a launch of which nobody knows whether it happened; then it counts as misconfigured."""
+MOST_DELAY = 60.0
+REFUSALS: frozenset[Category] = frozenset({"capacity", "quota", "throttled", "auth", "misconfigured"})
+"""Definite answers: nothing was launched."""
+
+
+def launch(engine: Engine, slot_id: str, launch_id: str) -> str:
+    """Ask the cloud for the machine of this launch; the outcome in a word, for logs and metrics."""
+    rules = engine.rules()
+    slot = _freeze(engine, rules, slot_id, launch_id)
+    if slot is None or slot.launch_request is None:
+        return "not_wanted"
+    try:
+        machine = engine.fleet.launch(slot.launch_request)
+    except CloudError as error:
+        result = _settle_error(engine, rules, slot, error)
+    else:
+        result = _settle_machine(engine, slot, machine)
+    labels = {"pool": slot.pool, "offering": slot.offering or "", "result": result}
+    engine.meter.count("leasehold_launches_total", labels)
+    return result
+
+
+def _is_wanted(slot: Slot | None, launch_id: str | None) -> bool:
+    return slot is not None and slot.state == "launching" and slot.launch_id == launch_id
+
+
+def _freeze(engine: Engine, rules: Rules, slot_id: str, launch_id: str) -> Slot | None:
+    """Store the whole request and count the attempt; None when this launch is not wanted any more."""
+    with engine.store.transaction() as transaction:
+        ledger = Ledger(transaction, "cloud")
+        slot = transaction.load_slots([slot_id]).get(slot_id)
+        if slot is None or not _is_wanted(slot, launch_id) or ledger.now < slot.not_before:
+            return None
+        try:
+            request = slot.launch_request or engine.fleet.freeze(_order(slot), rules)
+        except CloudError as error:
+            refusal = error
+        else:
+            frozen = msgspec.structs.replace(slot, launch_request=request, attempts=slot.attempts + 1)
+            transaction.save([frozen])
+            return frozen
+    _settle_error(engine, rules, slot, refusal)
+    return None
+
+
+def _order(slot: Slot) -> LaunchOrder:
+    return LaunchOrder(
+        slot=slot.id,
+        pool=slot.pool,
+        launch_id=slot.launch_id or "",
+        generation=slot.epoch,
+        offering=slot.offering,
+    )
+
+
+def _settle_machine(engine: Engine, slot: Slot, machine: Machine) -> str:
+    """The slot boots; when it is not wanted any more, what came for it is terminated."""
+    with engine.store.transaction() as transaction:
+        ledger = Ledger(transaction, "cloud")
+        current = transaction.load_slots([slot.id]).get(slot.id)
+        wanted = current is not None and _is_wanted(current, slot.launch_id)
+        if current is not None and wanted:
+            ledger.move_slot(
+                current,
+                "booting",
+                instance_id=machine.id,
+                address=machine.address,
+                instance_type=machine.type,
+                zone=machine.zone,
+                attempts=0,
+                last_seen=ledger.now,
+            )
+            _forget_holds(ledger, current)
+        outcome = ledger.flush()
+    if not wanted:
+        engine.fleet.terminate([machine.id])
+        return "aborted"
+    announce(engine, outcome, kick=False)
+    engine.dispatcher.send_checks([slot.id])
+    return "success"
+
+
+def _forget_holds(ledger: Ledger, slot: Slot) -> None:
+    """A launch that worked ends what earlier refusals of its kind held back."""
+    subject, market = slot.offering or "", slot.market or ""
+    names = [
+        hold_id(slot.pool, "throttled"),
+        hold_id(slot.pool, "quota", market),
+        hold_id(slot.pool, "capacity", subject),
+        hold_id(slot.pool, "misconfigured", subject),
+        hold_id("*", "auth"),
+    ]
+    for hold in ledger.transaction.load_holds(names).values():
+        if hold.kind == "throttled" or ledger.now >= hold.until or hold.kind == "quota":
+            ledger.delete(hold)
+
+
+def _settle_error(engine: Engine, rules: Rules, slot: Slot, error: CloudError) -> str:
+    """A definite refusal empties the slot (or parks it in `error`) and is held against the offering, market or
+    pool; of what nobody knows the outcome, the same request is sent again, at most `MOST_ATTEMPTS` times.
+    """
+    with engine.store.transaction() as transaction:
+        ledger = Ledger(transaction, "cloud")
+        current = transaction.load_slots([slot.id]).get(slot.id)
+        if current is None or not _is_wanted(current, slot.launch_id):
+            return "aborted"
+        category = error.category
+        if category not in REFUSALS and current.attempts < MOST_ATTEMPTS:
+            _put_off(ledger, current)
+            category = "transient"
+        else:
+            category = category if category in REFUSALS else "misconfigured"
+            _refuse(ledger, rules, current, category, error)
+        outcome = ledger.flush()
+    announce(engine, outcome, kick=outcome.turned_slots)
+    return category
+
+
+def _put_off(ledger: Ledger, slot: Slot) -> None:
+    """Again later: 1, 2, 4, 8 s from now; `recover` sends it."""
+    delay = min(MOST_DELAY, 2.0 ** max(0, slot.attempts - 1))
+    ledger.put(msgspec.structs.replace(slot, not_before=ledger.now + delay, sent_at=0.0))
+
+
+def _refuse(ledger: Ledger, rules: Rules, slot: Slot, category: Category, error: CloudError) -> None:
+    pool = rules.pools.get(slot.pool)
+    detail = f"{category}: {error.code}"
+    if category == "misconfigured":
+        ledger.move_slot(slot, "error", reason=detail, error=category)
+    else:
+        ledger.move_slot(slot, "empty", reason=detail)
+    if pool is not None:
+        note_refusal(ledger, pool, slot, category)
+
+
+def note_refusal(ledger: Ledger, pool: Pool, slot: Slot, category: Category) -> None:
+    """Write the hold that keeps launches back; refusals of one tick that are alike count as one.
+
+    Any answer other than `throttled` sets the pool's back-off to 0. Source: Arvados' holds.
+    """
+    name = slot.pool
+    if category != "throttled":
+        for stale in ledger.transaction.load_holds([hold_id(name, "throttled")]).values():
+            ledger.delete(stale)
+    match category:
+        case "capacity":
+            _hold(ledger, slot, name, category, slot.offering or "", pool.capacity_hold)
+        case "quota":
+            _hold(ledger, slot, name, category, slot.market or "", pool.quota_hold)
+        case "throttled":
+            _hold(ledger, slot, name, category, "", 0.0)
+        case "misconfigured":
+            _hold(ledger, slot, name, category, slot.offering or "", pool.error_cooldown)
+        case "auth":
+            _hold(ledger, slot, "*", category, "", MOST_DELAY)
+        case _:
+            pass
+
+
+def _hold(ledger: Ledger, slot: Slot, pool: str, kind: Category, subject: str, seconds: float) -> None:
+    identity = hold_id(pool, kind, subject)  # type: ignore[arg-type]
+    known = ledger.transaction.load_holds([identity]).get(identity)
+    same = known is not None and known.decided_at == slot.since
+    delay = _back_off(known.delay if known else 0.0, same=same) if kind == "throttled" else seconds
+    active = _count_active(ledger, slot) if kind == "quota" else 0
+    ledger.put(
+        Hold(
+            version=known.version if known else 0,
+            id=identity,
+            pool=pool,
+            kind=kind,  # type: ignore[arg-type]
+            subject=subject,
+            refused_at=ledger.now,
+            until=ledger.now + delay,
+            delay=delay,
+            active=min(active, known.active) if same and known else active,
+            decided_at=slot.since,
+            streak=(known.streak + (not same)) if known else 1,
+        )
+    )
+
+
+def _back_off(delay: float, *, same: bool) -> float:
+    """Last delay × 1.5 + 1 s, at most 60: 1, 2.5, 4.75, 8.125, …"""
+    return delay if same else min(MOST_DELAY, delay * 1.5 + 1)
+
+
+def _count_active(ledger: Ledger, refused: Slot) -> int:
+    """The pool's active slots without the one that was refused."""
+    active = ledger.transaction.count_active(refused.pool)
+    return active - (refused.state not in INACTIVE)

@@ -1,0 +1,50 @@
+"""After an outage of ours: nobody could renew or be heard, so nobody loses anything by it."""
+
+import msgspec
+
+from scheduler.model.moves import ENDED
+from scheduler.model.reservations import Reservation
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Slot
+from scheduler.model.view import View
+from scheduler.operations.engine import Engine, announce
+from scheduler.operations.ledger import Ledger
+from scheduler.policy.ttl import expiry_when_renewed
+
+
+def forgive_outage(engine: Engine, view: View, rules: Rules, now: float) -> None:
+    """What fell due while no scheduler ran gets one more period, once: expiries their ttl, silent hosts their
+    offline timeout. Sources: the autoscaler's tick, Orchard.
+    """
+    overdue = [each.id for each in view.reservations.values() if _is_overdue(each, now)]
+    silent = [each.id for each in view.slots.values() if _was_silent(each, rules, now)]
+    if not overdue and not silent:
+        return
+    with engine.store.transaction() as transaction:
+        ledger = Ledger(transaction, "tick")
+        ledger.load(reservations=overdue, slots=silent)
+        for name in overdue:
+            current = ledger.reservations.get(name)
+            if current is not None and _is_overdue(current, now):
+                expiry = expiry_when_renewed(current, rules, now)
+                ledger.mark(msgspec.structs.replace(current, expires_at=expiry))
+        for name in silent:
+            slot = ledger.slots.get(name)
+            if slot is not None and _was_silent(slot, rules, now):
+                ledger.mark(msgspec.structs.replace(slot, last_seen=now))
+        outcome = ledger.flush()
+    announce(engine, outcome, kick=False)
+    for row in outcome.rows:
+        view.apply(row)
+
+
+def _is_overdue(reservation: Reservation, now: float) -> bool:
+    due = reservation.expires_at
+    return due is not None and now >= due and reservation.phase not in ENDED
+
+
+def _was_silent(slot: Slot, rules: Rules, now: float) -> bool:
+    pool = rules.pools.get(slot.pool)
+    if pool is None or pool.is_elastic or slot.last_seen is None:
+        return False
+    return now - slot.last_seen > pool.offline_timeout

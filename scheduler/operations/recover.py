@@ -1,0 +1,58 @@
+"""Recover and sweep: the level triggers that make every lost message only a delay."""
+
+from collections.abc import Sequence
+from itertools import islice
+
+import msgspec
+
+from scheduler.model.slots import Slot
+from scheduler.operations.check import BATCH
+from scheduler.operations.engine import Engine, send_callbacks
+
+RESEND_SECONDS = 10.0
+"""Slow work that was sent less long ago than this is not sent again."""
+
+
+def recover(engine: Engine) -> int:
+    """Send again what is due and was not sent for a while: launches, terminations, callbacks; how many."""
+    now = engine.store.now()
+    due = [
+        slot
+        for slot in engine.store.find_slots(states=["launching", "terminating"])
+        if slot.not_before <= now and slot.sent_at <= now - RESEND_SECONDS
+    ]
+    claimed = _claim(engine, due, now)
+    engine.dispatcher.send_launches([slot for slot in claimed if slot.state == "launching"])
+    engine.dispatcher.send_terminations([slot for slot in claimed if slot.state == "terminating"])
+    outgoing = engine.store.find_outgoing(sent_before=now - RESEND_SECONDS)
+    send_callbacks(engine, outgoing)
+    return len(claimed) + len(outgoing)
+
+
+def _claim(engine: Engine, due: Sequence[Slot], now: float) -> list[Slot]:
+    """Stamp `sent_at` on those that are still due, so that copies of this task do not pile up messages."""
+    if not due:
+        return []
+    with engine.store.transaction() as transaction:
+        current = transaction.load_slots([slot.id for slot in due])
+        claimed = [
+            msgspec.structs.replace(found, sent_at=now)
+            for slot in due
+            if (found := current.get(slot.id)) is not None
+            and (found.version, found.sent_at) == (slot.version, slot.sent_at)
+        ]
+        transaction.mark(claimed)
+    return claimed
+
+
+def sweep(engine: Engine, *, all_machines: bool = False) -> int:
+    """Send batches of slots to be checked: those on the way up or down, or every one that has a machine."""
+    states = ["booting", "binding", "terminating"]
+    if all_machines:
+        states += ["ready", "draining"]
+    names = iter(sorted(slot.id for slot in engine.store.find_slots(states=states) if slot.instance_id))
+    sent = 0
+    while batch := list(islice(names, BATCH)):
+        engine.dispatcher.send_checks(batch)
+        sent += len(batch)
+    return sent

@@ -1,0 +1,65 @@
+"""Terminate: carry out the end of one slot's machine, in the epoch that was meant and no other."""
+
+import msgspec
+
+from scheduler.model.slots import Slot
+from scheduler.operations.engine import Engine, announce
+from scheduler.operations.ledger import Ledger
+from scheduler.ports import CloudError
+
+
+def terminate(engine: Engine, slot_id: str, epoch: int) -> str:
+    """Ask the cloud to end the machine; the slot is empty only once the cloud says that it is gone.
+
+    A slot without an instance id may have a launch under way: it is looked for by its launch id, and if none is
+    found the frozen request is sent again, and only that answer decides.
+    """
+    slot = next(iter(engine.store.find_slots(ids=[slot_id])), None)
+    if slot is None or slot.state != "terminating" or slot.epoch != epoch:
+        return "not_wanted"
+    machines = [slot.instance_id] if slot.instance_id else _find_launched(engine, slot)
+    if not machines:
+        return _settle_empty(engine, slot)
+    engine.fleet.terminate(machines)
+    _note_machine(engine, slot, machines[0])
+    engine.dispatcher.send_checks([slot_id])
+    return "asked"
+
+
+def _find_launched(engine: Engine, slot: Slot) -> list[str]:
+    if slot.launch_id is None or slot.launch_request is None:
+        return []
+    found = [machine.id for machine in engine.fleet.find_launch(slot.launch_id)]
+    if found:
+        return found
+    try:
+        return [engine.fleet.launch(slot.launch_request).id]
+    except CloudError as error:
+        if error.category in {"transient", "unknown"}:
+            raise
+        return []
+
+
+def _is_meant(current: Slot | None, slot: Slot) -> bool:
+    return current is not None and (current.state, current.epoch) == ("terminating", slot.epoch)
+
+
+def _settle_empty(engine: Engine, slot: Slot) -> str:
+    """Nothing was ever launched for it: the slot is empty."""
+    with engine.store.transaction() as transaction:
+        ledger = Ledger(transaction, "cloud")
+        current = transaction.load_slots([slot.id]).get(slot.id)
+        if current is not None and _is_meant(current, slot):
+            ledger.move_slot(current, "empty", reason="never_launched")
+        outcome = ledger.flush()
+    announce(engine, outcome, kick=outcome.turned_slots)
+    return "empty"
+
+
+def _note_machine(engine: Engine, slot: Slot, machine: str) -> None:
+    if slot.instance_id == machine:
+        return
+    with engine.store.transaction() as transaction:
+        current = transaction.load_slots([slot.id]).get(slot.id)
+        if current is not None and _is_meant(current, slot):
+            transaction.save([msgspec.structs.replace(current, instance_id=machine)])

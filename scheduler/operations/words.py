@@ -1,0 +1,222 @@
+"""Words: what producers, holders, operators and the cloud say, each carried out on the ledger of a transaction.
+
+A word that cannot be heeded raises `Refusal`, which names the field, what was expected and what is; it has
+changed nothing then.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from scheduler.model.moves import ENDED, HOLDING, IN_FLIGHT
+from scheduler.model.reservations import Reservation
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Slot
+from scheduler.model.validation import Document, Fault, show
+from scheduler.model.wishes import (
+    ConfirmDocument,
+    HolderDocument,
+    PriorityDocument,
+    ReasonDocument,
+    SlotDocument,
+)
+from scheduler.operations.commit import end_reservation, return_to_queue
+from scheduler.operations.ledger import Ledger
+from scheduler.policy.ttl import expiry_when_renewed
+
+
+class Refusal(Exception):  # noqa: N818 (the word of PROTOCOLS.md for what is no error of ours)
+    """A word that is not heeded, with the fault that its sender is told."""
+
+    def __init__(self, path: str, wanted: str, got: object) -> None:
+        self.fault = Fault(path, wanted, show(got))
+        super().__init__(str(self.fault))
+
+
+def _find(ledger: Ledger, word: HolderDocument) -> Reservation:
+    current = ledger.reservations.get(word.reservation)
+    if current is None:
+        raise Refusal("reservation", "a known reservation", word.reservation)
+    return current
+
+
+def _find_alive(ledger: Ledger, word: HolderDocument) -> Reservation:
+    """The reservation, not ended, and spoken of by its present holder if it has one."""
+    current = _find(ledger, word)
+    if current.phase in ENDED:
+        raise Refusal("reservation", "one that has not ended", f"{current.id} is {current.phase}")
+    _check_token(ledger, current, word)
+    return current
+
+
+def _check_token(ledger: Ledger, current: Reservation, word: HolderDocument) -> None:
+    """A holder's word about a lease has to carry the current token; pending ones and operators need none."""
+    if ledger.cause != "holder" or current.phase == "pending":
+        return
+    if word.token is None:
+        raise Refusal("token", f"the current token of {current.id}", None)
+    if word.token != current.token:
+        raise Refusal("token", f"the current token of {current.id} (this one is stale)", word.token)
+
+
+def release(ledger: Ledger, _rules: Rules, word: HolderDocument) -> Reservation:
+    """The holder is done: it ends in any phase that is not ended; a second release changes nothing."""
+    current = _find(ledger, word)
+    if current.phase == "released":
+        return current
+    return end_reservation(ledger, _find_alive(ledger, word), "released", None)
+
+
+def cancel(ledger: Ledger, _rules: Rules, word: ReasonDocument) -> Reservation:
+    """Nobody wants it any more; needs no token, for it is the producer's word. A second one changes nothing."""
+    current = _find(ledger, word)
+    if current.phase == "cancelled":
+        return current
+    if current.phase in ENDED:
+        raise Refusal("reservation", "one that has not ended", f"{current.id} is {current.phase}")
+    return end_reservation(ledger, current, "cancelled", word.reason)
+
+
+def renew(ledger: Ledger, rules: Rules, word: HolderDocument) -> Reservation:
+    """Its expiry moves to now + ttl; a holder's first renewal confirms its lease."""
+    current = _find_alive(ledger, word)
+    confirmed = current.confirmed_at
+    if current.phase == "leased" and confirmed is None:
+        confirmed = ledger.now
+    renewed = msgspec.structs.replace(
+        current, expires_at=expiry_when_renewed(current, rules, ledger.now), confirmed_at=confirmed
+    )
+    ledger.mark(renewed)
+    return renewed
+
+
+def confirm(ledger: Ledger, _rules: Rules, word: ConfirmDocument) -> Reservation:
+    """It runs where it was put: `confirm_timeout` no longer applies."""
+    current = _find_alive(ledger, word)
+    slots = {lease.slot for lease in current.leases}
+    if current.phase == "pending" or (word.slot is not None and word.slot not in slots):
+        raise Refusal("slot", f"a slot that {current.id} is leased on", word.slot)
+    confirmed = msgspec.structs.replace(current, confirmed_at=ledger.now, unconfirmed=0)
+    ledger.mark(confirmed)
+    return confirmed
+
+
+def fail(ledger: Ledger, _rules: Rules, word: ReasonDocument) -> Reservation:
+    """An essential component died, or the whole: it fails at once, and its policy decides about a restart."""
+    current = _find_alive(ledger, word)
+    known = {lease.component for lease in current.leases}
+    if word.component is not None and current.leases and word.component not in known:
+        raise Refusal("component", f"a component of {current.id} that is leased", word.component)
+    reason = word.reason or "component_died"
+    return end_reservation(ledger, current, "failed", reason, failed_at=ledger.now)
+
+
+def surrender(ledger: Ledger, rules: Rules, word: ReasonDocument) -> Reservation:
+    """The holder gives back what is being revoked before its time: pending again."""
+    current = _find_alive(ledger, word)
+    if current.phase != "revoking":
+        raise Refusal("reservation", "one that is being revoked", f"{current.id} is {current.phase}")
+    return return_to_queue(ledger, rules, current, current.revoke_reason or "surrendered")
+
+
+def set_priority(ledger: Ledger, _rules: Rules, word: PriorityDocument) -> Reservation:
+    """It counts from the next tick on; 0 puts a waiting one on hold and leaves a leased one alone."""
+    current = _find(ledger, word)
+    if current.phase in ENDED:
+        raise Refusal("reservation", "one that has not ended", f"{current.id} is {current.phase}")
+    changed = msgspec.structs.replace(current, priority=word.priority)
+    if changed != current:
+        ledger.put(changed)
+    return changed
+
+
+def _find_slot(ledger: Ledger, name: str) -> Slot:
+    slot = ledger.slots.get(name)
+    if slot is None:
+        raise Refusal("slot", "a known slot", name)
+    return slot
+
+
+def cordon(ledger: Ledger, _rules: Rules, word: SlotDocument) -> Slot:
+    """It takes no new leases; what it holds runs on."""
+    return _set_cordon(ledger, word.slot, cordoned=True)
+
+
+def uncordon(ledger: Ledger, _rules: Rules, word: SlotDocument) -> Slot:
+    """Undo a cordon."""
+    return _set_cordon(ledger, word.slot, cordoned=False)
+
+
+def _set_cordon(ledger: Ledger, name: str, *, cordoned: bool) -> Slot:
+    slot = _find_slot(ledger, name)
+    changed = msgspec.structs.replace(slot, cordoned=cordoned)
+    if changed != slot:
+        ledger.put(changed)
+    return changed
+
+
+def drain(ledger: Ledger, _rules: Rules, word: SlotDocument) -> Slot:
+    """A ready slot drains at once; one in flight goes in the next tick; one that goes already, or holds no
+    machine, is left as it is.
+    """
+    slot = _find_slot(ledger, word.slot)
+    if slot.state == "ready":
+        cause, ledger.cause = ledger.cause, "operator"
+        slot = ledger.move_slot(slot, "draining", reason="requested", drain_reason="requested")
+        ledger.cause = cause
+    elif slot.state in IN_FLIGHT and slot.drain_reason is None:
+        slot = msgspec.structs.replace(slot, drain_reason="requested")
+        ledger.put(slot)
+    return slot
+
+
+def interrupt(ledger: Ledger, name: str, gone_in_seconds: float) -> Slot:
+    """A spot notice: the machine will be gone in so many seconds. A second notice changes nothing."""
+    slot = _find_slot(ledger, name)
+    if slot.interrupted_at is None and slot.state in IN_FLIGHT | HOLDING:
+        slot = msgspec.structs.replace(slot, interrupted_at=ledger.now, interrupted_by=ledger.now + gone_in_seconds)
+        ledger.put(slot)
+    return slot
+
+
+def lose(ledger: Ledger, name: str) -> Slot:
+    """Its machine is gone: the slot is empty at once; what it held fails in the next tick."""
+    slot = _find_slot(ledger, name)
+    if slot.state in {"booting", "binding", "ready", "draining", "terminating"}:
+        cause, ledger.cause = ledger.cause, "cloud"
+        slot = ledger.move_slot(slot, "empty", reason="lost")
+        ledger.cause = cause
+    return slot
+
+
+def hear(ledger: Ledger, name: str) -> Slot:
+    """A heartbeat: heard at our own clock's now; nothing else changes."""
+    slot = msgspec.structs.replace(_find_slot(ledger, name), last_seen=ledger.now)
+    ledger.mark(slot)
+    return slot
+
+
+WORDS: dict[str, Callable[[Ledger, Rules, Any], Reservation | Slot]] = {
+    "release": release,
+    "cancel": cancel,
+    "renew": renew,
+    "confirm": confirm,
+    "fail": fail,
+    "surrender": surrender,
+    "priority": set_priority,
+    "cordon": cordon,
+    "uncordon": uncordon,
+    "drain": drain,
+}
+"""What is done for each verb but `submit`."""
+
+
+def say(ledger: Ledger, rules: Rules, verb: str, word: Document) -> Reservation | Slot:
+    """Carry out one word whose rows are loaded; raises Refusal, having changed nothing."""
+    return WORDS[verb](ledger, rules, word)
+
+
+def rows_of(word: Document) -> tuple[str | None, str | None]:
+    """(reservation id, slot id) that a word is about."""
+    return getattr(word, "reservation", None), getattr(word, "slot", None)

@@ -1,0 +1,177 @@
+"""The simulated cloud: machines that take their time, and refusals; behind the same ports as EC2."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import msgspec
+
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Machine, Slot
+from scheduler.ports import Category, CloudError, LaunchOrder, Outgoing
+from scheduler.simulation.agenda import Agenda
+from scheduler.simulation.scenario import CloudDocument, OutageDocument
+
+
+@dataclass
+class _Machine:
+    """When a machine runs, serves and is gone (seconds on the virtual clock)."""
+
+    slot: str
+    launch_id: str
+    runs_at: float
+    serves_at: float
+    gone_at: float = inf
+
+
+class SimulatedCloud:
+    """Fleet and Probe on the virtual clock."""
+
+    def __init__(self, agenda: Agenda, delays: CloudDocument) -> None:
+        self._agenda, self.delays = agenda, delays
+        self._machines: dict[str, _Machine] = {}
+        self._verdicts: dict[str, Category] = {}
+        self.outages: list[OutageDocument] = []
+        self.calls = 0
+
+    def judge(self, slots: Sequence[Slot], machines: int) -> None:
+        """Decide now what becomes of these launches; `machines` is how many there are without them."""
+        for slot in slots:
+            verdict = self._find_outage(slot)
+            if verdict is None and self.delays.quota is not None and machines + 1 > self.delays.quota:
+                verdict = "quota"
+            if verdict is None:
+                machines += 1
+            else:
+                self._verdicts[slot.launch_id or ""] = verdict
+
+    @property
+    def refused(self) -> int:
+        """Launches under way that will be refused."""
+        return len(self._verdicts)
+
+    def forget_verdict(self, launch_id: str) -> None:
+        """This launch was answered, or is not wanted any more."""
+        self._verdicts.pop(launch_id, None)
+
+    def _find_outage(self, slot: Slot) -> Category | None:
+        for outage in self.outages:
+            names = (None, slot.offering, (slot.offering or "").split("/")[0])
+            if outage.pool == slot.pool and outage.offering in names and self._agenda.now < outage.until:
+                return outage.error
+        return None
+
+    def freeze(self, order: LaunchOrder, rules: Rules) -> dict[str, Any]:
+        """See Fleet."""
+        assert order.pool in rules.pools, "a launch is decided for a pool of the rules"  # noqa: S101
+        return msgspec.to_builtins(order)  # type: ignore[no-any-return]
+
+    def launch(self, request: Mapping[str, Any]) -> Machine:
+        """See Fleet."""
+        self.calls += 1
+        verdict = self._verdicts.pop(request["launch_id"], None)
+        if verdict is not None:
+            raise CloudError(verdict, verdict, "refused by the scenario")
+        now = self._agenda.now
+        name = f"i-{request['launch_id']}"
+        runs_at = now + self.delays.boot
+        self.put(name, request["slot"], request["launch_id"], runs_at, runs_at + self.delays.bind)
+        return self._describe(name)
+
+    def put(self, name: str, slot: str, launch_id: str, runs_at: float, serves_at: float) -> None:
+        """Let a machine exist."""
+        self._machines[name] = _Machine(slot, launch_id, runs_at, serves_at)
+
+    def describe(self, machines: Sequence[str]) -> dict[str, Machine]:
+        """See Fleet."""
+        return {name: self._describe(name) for name in machines if name in self._machines}
+
+    def _describe(self, name: str) -> Machine:
+        machine, now = self._machines[name], self._agenda.now
+        state = "terminated" if now >= machine.gone_at else "running" if now >= machine.runs_at else "pending"
+        return Machine(id=name, state=state, slot=machine.slot, launch_id=machine.launch_id)  # type: ignore[arg-type]
+
+    def find_launch(self, launch_id: str) -> list[Machine]:
+        """See Fleet."""
+        names = [name for name, machine in self._machines.items() if machine.launch_id == launch_id]
+        return [found for name in names if (found := self._describe(name)).state != "terminated"]
+
+    def sweep(self) -> Iterator[Machine]:
+        """See Fleet."""
+        return (found for name in self._machines if (found := self._describe(name)).state != "terminated")
+
+    def terminate(self, machines: Sequence[str]) -> None:
+        """See Fleet."""
+        for name in machines:
+            if name in self._machines:
+                self.end(name, self._agenda.now + self.delays.terminate)
+
+    def end(self, name: str, gone_at: float) -> None:
+        """The machine is gone at that time, if not sooner."""
+        machine = self._machines.get(name)
+        if machine is not None:
+            machine.gone_at = min(machine.gone_at, gone_at)
+
+    def is_ready(self, slot: Slot, machine: Machine, rules: Rules) -> bool:
+        """See Probe."""
+        return slot.pool in rules.pools and self._agenda.now >= self._machines[machine.id].serves_at
+
+    def next_turns(self, name: str) -> list[float]:
+        """The times, not past, at which there is something new to be seen of a machine."""
+        machine = self._machines.get(name)
+        if machine is None:
+            return []
+        now = self._agenda.now
+        turns = {machine.runs_at, machine.serves_at, machine.gone_at}
+        return sorted(at for at in turns if now <= at < inf) or [now]
+
+
+class SimulatedDispatcher:
+    """Plays the slow queues: each task at its own instant of the virtual clock."""
+
+    def __init__(self, agenda: Agenda, cloud: SimulatedCloud) -> None:
+        self._agenda, self._cloud = agenda, cloud
+        self.launch: Callable[[str, str], object] = lambda *_: None
+        self.terminate: Callable[[str, int], object] = lambda *_: None
+        self.check: Callable[[str], object] = lambda *_: None
+        self.find_slot: Callable[[str], Slot | None] = lambda _: None
+        self.count_machines: Callable[[], int] = lambda: 0
+        self.due: float | None = None
+
+    def send_launches(self, slots: Sequence[Slot]) -> None:
+        """See Dispatcher. The verdict falls now, its answer comes `launch` seconds later."""
+        if not slots:
+            return
+        self._cloud.judge(slots, self.count_machines() - len(slots) - self._cloud.refused)
+        for slot in slots:
+            self.note_launch(slot, self._agenda.now + self._cloud.delays.launch)
+
+    def note_launch(self, slot: Slot, at: float) -> None:
+        """The cloud answers this launch at that time."""
+
+        def answer() -> None:
+            self.launch(slot.id, slot.launch_id or "")
+            self._cloud.forget_verdict(slot.launch_id or "")
+
+        self._agenda.note(at, answer)
+
+    def send_terminations(self, slots: Sequence[Slot]) -> None:
+        """See Dispatcher. One that has no machine (yet) is empty after the same time as one that has."""
+        for slot in slots:
+            wait = 0.0 if slot.instance_id else self._cloud.delays.terminate
+            self._agenda.note(self._agenda.now + wait, lambda slot=slot: self.terminate(slot.id, slot.epoch))  # type: ignore[misc]
+
+    def send_checks(self, slots: Sequence[str]) -> None:
+        """See Dispatcher. A slot is looked at whenever there is something new to be seen of its machine."""
+        for name in slots:
+            slot = self.find_slot(name)
+            for at in self._cloud.next_turns((slot and slot.instance_id) or ""):
+                self._agenda.note(at, lambda name=name: self.check(name))  # type: ignore[misc]
+
+    def send_callback(self, outgoing: Outgoing) -> None:
+        """See Dispatcher. Nobody listens in a simulation."""
+
+    def wake_at(self, due: float | None, now: float) -> None:
+        """See Dispatcher."""
+        self.due = None if due is None else max(due, now)

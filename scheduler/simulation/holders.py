@@ -1,0 +1,101 @@
+"""Simulated holders: reservations with a `runtime` are worked on, confirmed, renewed, let go and released."""
+
+from dataclasses import dataclass
+
+from scheduler.model.reservations import Reservation
+from scheduler.model.wishes import HolderDocument, ReasonDocument
+from scheduler.operations.ledger import Ledger
+from scheduler.operations.words import Refusal, confirm, release, renew, surrender
+from scheduler.simulation.stage import Stage
+
+DONE = 1e-9
+"""Seconds of work that floating point may leave over."""
+
+
+@dataclass
+class _Work:
+    """What is left of one reservation's work in instance-seconds, and how fast it goes since when."""
+
+    left: float
+    rate: float
+    since: float
+    token: int
+
+
+class Holders:
+    """Progress at the rate (leased components) / (all its components) while the essential ones are leased."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._works: dict[str, _Work] = {}
+
+    def watch(self, reservation: Reservation) -> None:
+        """Look at a reservation that has changed."""
+        if reservation.request.runtime is None:
+            return
+        if reservation.phase == "leased":
+            self._work(reservation, reservation.request.runtime)
+        else:
+            self._works.pop(reservation.id, None)
+        if reservation.phase == "revoking":
+            self._note(reservation.id, reservation.token, self._stage.agenda.now, self._surrender)
+
+    def _work(self, reservation: Reservation, runtime: float) -> None:
+        now = self._stage.agenda.now
+        work = self._works.get(reservation.id)
+        if work is None or work.token != reservation.token:
+            instances = sum(component.count for component in reservation.request.components)
+            work = _Work(runtime * instances, 0.0, now, reservation.token)
+            self._works[reservation.id] = work
+            self._note(reservation.id, work.token, now, self._confirm)
+            self._note_renewal(reservation)
+        work.left -= work.rate * (now - work.since)
+        work.rate, work.since = float(len(reservation.leases)), now
+        if work.rate:
+            self._note(reservation.id, work.token, now + work.left / work.rate, self._finish)
+
+    def _note(self, name: str, token: int, at: float, act) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+        self._stage.agenda.note(at, lambda: act(name, token))
+
+    def _note_renewal(self, reservation: Reservation) -> None:
+        """It renews when half of its time is over."""
+        if reservation.expires_at is not None:
+            now = self._stage.agenda.now
+            self._note(reservation.id, reservation.token, (now + reservation.expires_at) / 2, self._renew)
+
+    def _is_working(self, name: str, token: int) -> bool:
+        work = self._works.get(name)
+        return work is not None and work.token == token
+
+    def _say(self, name: str, word, document: HolderDocument) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+        def speak(ledger: Ledger) -> None:
+            try:
+                word(ledger, self._stage.engine.rules(), document)
+            except Refusal:
+                return
+
+        self._stage.change(speak, reservations=[name])
+
+    def _confirm(self, name: str, token: int) -> None:
+        if self._is_working(name, token):
+            self._say(name, confirm, HolderDocument(reservation=name))
+
+    def _renew(self, name: str, token: int) -> None:
+        if self._is_working(name, token):
+            self._say(name, renew, HolderDocument(reservation=name))
+            row = self._stage.store.find_reservations(ids=[name])[0]
+            self._note_renewal(row)
+
+    def _surrender(self, name: str, token: int) -> None:
+        row = self._stage.store.find_reservations(ids=[name])[0]
+        if row.phase == "revoking" and row.token == token:
+            self._say(name, surrender, ReasonDocument(reservation=name))
+
+    def _finish(self, name: str, token: int) -> None:
+        work = self._works.get(name)
+        if work is None or work.token != token:
+            return
+        left = work.left - work.rate * (self._stage.agenda.now - work.since)
+        if left <= DONE:
+            del self._works[name]
+            self._say(name, release, HolderDocument(reservation=name))

@@ -1,0 +1,310 @@
+"""Play a scenario on the virtual clock and say what happened, line by line."""
+
+from collections.abc import Callable, Iterator
+from math import inf
+from typing import Any
+
+import msgspec
+
+from scheduler.model.decisions import describe_decision
+from scheduler.model.events import Event
+from scheduler.model.reservations import Reservation
+from scheduler.model.slots import Slot, slot_order
+from scheduler.model.wishes import (
+    ConfirmDocument,
+    HolderDocument,
+    PriorityDocument,
+    ReasonDocument,
+    SlotDocument,
+)
+from scheduler.operations import words
+from scheduler.operations.apply import apply_rules
+from scheduler.operations.check import check
+from scheduler.operations.ledger import Ledger
+from scheduler.operations.tick import Ticked, carry_out, decide, take_tenure
+from scheduler.operations.words import Refusal
+from scheduler.simulation.holders import Holders
+from scheduler.simulation.scenario import Scenario, Step
+from scheduler.simulation.stage import Stage, build_stage, put_reservations, put_slot, submit_all
+
+Line = dict[str, Any]
+PRINTED = frozenset(
+    {
+        *(f"slot_{state}" for state in ("launching", "booting", "binding", "ready", "draining")),
+        *(f"slot_{state}" for state in ("terminating", "empty", "error", "adopted")),
+        "register_refused",
+        "reservation_submitted",
+        *(f"reservation_{phase}" for phase in ("leased", "revoking", "released", "cancelled")),
+        *(f"reservation_{phase}" for phase in ("expired", "failed", "pending")),
+    }
+)
+"""The events that are printed: those of the contract."""
+
+
+def play(scenario: Scenario) -> Iterator[Line]:
+    """The lines of one play: a line a tick, a line for every other change of state, one for the final state."""
+    yield from Player(scenario).play()
+
+
+class Player:
+    """Plays instant by instant: what fell due, then the actions, then the ticks that are asked for."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self.stage: Stage = build_stage(scenario.config, scenario.cloud)
+        self._holders = Holders(self.stage)
+        self._seen = len(self.stage.store.events)
+        self._ticks = 0
+        self._next_tick = 0.0 if scenario.tick_every else inf
+        self._lines: list[Line] = []
+        self._set_up()
+
+    def _set_up(self) -> None:
+        put_reservations(self.stage, self._scenario.reservations)
+        for slot in self._scenario.slots:
+            put_slot(self.stage, slot)
+        for row in self.stage.store.find_reservations(limit=len(self._scenario.reservations) or 1):
+            self._holders.watch(row)
+        self.stage.bell.hear()
+        self._tell_events()
+        self._lines.clear()
+
+    def play(self) -> Iterator[Line]:
+        """All lines, as they come."""
+        steps = list(self._scenario.timeline)
+        end = max(self._scenario.until, steps[-1].at if steps else 0.0)
+        while (now := self._next_instant(steps)) <= end:
+            self.stage.agenda.now = now
+            self._run_due()
+            while steps and steps[0].at <= now:
+                self._play_step(steps.pop(0))
+            self._play_ticks()
+            yield from self._take_lines()
+        self.stage.agenda.now = end
+        yield self._describe_state()
+
+    def _take_lines(self) -> list[Line]:
+        lines, self._lines = self._lines, []
+        return lines
+
+    def _next_instant(self, steps: list[Step]) -> float:
+        wake = self.stage.dispatcher.due if self._scenario.wakes else None
+        return min(
+            steps[0].at if steps else inf,
+            self.stage.agenda.next_at,
+            self._next_tick,
+            inf if wake is None else wake,
+        )
+
+    def _run_due(self) -> None:
+        """State changes of this instant, and what the holders do about them, until nothing is due."""
+        self.stage.agenda.run_due()
+        while self._tell_events():
+            self.stage.agenda.run_due()
+
+    def _tell_events(self) -> bool:
+        """Print the events that are new and let the holders see them; whether there were any."""
+        events = self.stage.store.events[self._seen :]
+        self._seen += len(events)
+        for event in events:
+            if event.name in PRINTED:
+                self._lines.append(_describe_event(event))
+        names = dict.fromkeys(event.reservation for event in events if event.reservation)
+        if names:
+            for row in self.stage.store.find_reservations(ids=list(names), limit=len(names)):
+                self._holders.watch(row)
+        return bool(events)
+
+    def _play_ticks(self) -> None:
+        """The tick of this instant, if one is asked for, and more of them until it is quiet."""
+        wanted = self._is_tick_due() or self._is_rung()
+        while wanted:
+            self._tick(())
+            wanted = self._is_rung()
+
+    def _is_tick_due(self) -> bool:
+        now, every = self.stage.agenda.now, self._scenario.tick_every
+        if every is None or now < self._next_tick:
+            return False
+        self._next_tick += every
+        return True
+
+    def _is_rung(self) -> bool:
+        kicked = self._scenario.kicks and self.stage.bell.is_rung
+        due = self.stage.dispatcher.due
+        return kicked or (self._scenario.wakes and due is not None and due <= self.stage.agenda.now)
+
+    def _tick(self, between: tuple[Step, ...]) -> None:
+        """One scheduling pass, in the two halves of `operations.tick`, with actions in between."""
+        engine, leader = self.stage.engine, self.stage.leader
+        self.stage.bell.hear()
+        self.stage.dispatcher.due = None
+        tenure = take_tenure(engine, leader)
+        ticked = decide(engine, leader, tenure)
+        for step in between:
+            self._act(step)
+        self._tell_events()
+        carry_out(engine, leader, tenure, ticked)
+        self._ticks += 1
+        self._lines.append(self._describe_tick(ticked))
+        self._tell_events()
+        self._run_due()
+
+    def _describe_tick(self, ticked: Ticked) -> Line:
+        reasons = {id(each.decision): each.reason for each in ticked.skipped}
+        decisions = []
+        for decision in ticked.plan.decisions:
+            line = describe_decision(decision)
+            if id(decision) in reasons:
+                line["skipped"] = reasons[id(decision)]
+            decisions.append(line)
+        waiting = [msgspec.to_builtins(each) for each in ticked.plan.waiting]
+        return {"at": ticked.now, "tick": self._ticks, "decisions": decisions, "waiting": waiting}
+
+    def _play_step(self, step: Step) -> None:
+        if step.action == "tick":
+            self._tick(step.value)
+        else:
+            self._act(step)
+            self._run_due()
+
+    def _act(self, step: Step) -> None:
+        """Carry out one action; ids that nobody knows are no error where the contract says so."""
+        stage, value = self.stage, step.value
+        match step.action:
+            case "submit":
+                submit_all(stage, value)
+            case "slot":
+                put_slot(stage, value)
+            case "rules":
+                apply_rules(stage.engine, value, prefix=step.path)
+            case "outage":
+                stage.cloud.outages.append(value)
+            case "remove":
+                self._change(lambda ledger: _remove(ledger, value), slots=[value])
+            case "interrupt":
+                self._interrupt(value.slot, value.deadline)
+            case "lose":
+                self._lose(value)
+            case "seen":
+                self._change(lambda ledger: words.hear(ledger, value), slots=[value])
+            case "cordon" | "uncordon" | "drain":
+                document = SlotDocument(slot=value)
+                self._say(step.action, document, slots=[value])
+            case _:
+                self._speak(step)
+
+    def _speak(self, step: Step) -> None:
+        """A holder's or producer's word about a reservation."""
+        value = step.value
+        name = value if isinstance(value, str) else value.reservation
+        component = getattr(value, "component", None)
+        document: Any = HolderDocument(reservation=name)
+        match step.action:
+            case "cancel":
+                document = ReasonDocument(reservation=name)
+            case "fail" | "surrender":
+                document = ReasonDocument(reservation=name, component=component)
+            case "priority":
+                document = PriorityDocument(reservation=name, priority=value.priority)
+            case "confirm":
+                document = ConfirmDocument(reservation=name, slot=value.slot)
+        self._say(step.action, document, reservations=[name])
+
+    def _say(self, verb: str, document: Any, **rows: list[str]) -> None:
+        rules = self.stage.engine.rules()
+        self._change(lambda ledger: words.say(ledger, rules, verb, document), **rows)
+
+    def _change(self, act: Callable[[Ledger], object], **rows: list[str]) -> None:
+        def heed(ledger: Ledger) -> None:
+            try:
+                act(ledger)
+            except Refusal:
+                return
+
+        self.stage.change(heed, **rows)
+
+    def _interrupt(self, name: str, deadline: float) -> None:
+        """The notice now; at its deadline the machine is gone."""
+        stage = self.stage
+        self._change(lambda ledger: words.interrupt(ledger, name, deadline), slots=[name])
+        slot = stage.slots().get(name)
+        if slot is None or slot.interrupted_by is None:
+            return
+        epoch = slot.epoch
+        stage.agenda.note(slot.interrupted_by, lambda: self._reclaim(name, epoch))
+
+    def _reclaim(self, name: str, epoch: int) -> None:
+        slot = self.stage.slots().get(name)
+        if slot is not None and slot.epoch == epoch:
+            self._lose(name)
+
+    def _lose(self, name: str) -> None:
+        stage = self.stage
+        slot = stage.slots().get(name)
+        if slot is not None and slot.instance_id:
+            stage.cloud.end(slot.instance_id, stage.agenda.now)
+            check(stage.engine, [name])
+        else:
+            self._change(lambda ledger: words.lose(ledger, name), slots=[name])
+
+    def _describe_state(self) -> Line:
+        store = self.stage.store
+        pools = list(self.stage.engine.rules().pools)
+        slots = sorted(
+            store.find_slots(),
+            key=lambda slot: (
+                pools.index(slot.pool) if slot.pool in pools else len(pools),
+                slot_order(slot.id),
+            ),
+        )
+        reservations = store.find_reservations(limit=2**31)
+        state = {
+            "slots": [_describe_slot(slot, reservations) for slot in slots],
+            "reservations": [_describe_reservation(row) for row in reservations],
+            "accounts": [],
+        }
+        return {"at": self.stage.agenda.now, "state": state}
+
+
+def _remove(ledger: Ledger, name: str) -> None:
+    slot = ledger.slots.get(name)
+    if slot is not None:
+        ledger.delete(slot)
+        ledger.tell(Event(at=ledger.now, name="slot_removed", cause="operator", slot=name))
+
+
+def _describe_event(event: Event) -> Line:
+    subject = {"slot": event.slot} if event.slot else {"reservation": event.reservation}
+    return {"at": event.at, "event": event.name, **subject}
+
+
+def _describe_slot(slot: Slot, reservations: list[Reservation]) -> Line:
+    leases = [
+        {"reservation": row.id, "component": lease.component, "level": lease.level, "cost": list(lease.cost)}
+        for row in reservations
+        for lease in row.leases
+        if lease.slot == slot.id and lease.epoch == slot.epoch
+    ]
+    kept = (
+        "id",
+        "pool",
+        "state",
+        "offering",
+        "resources",
+        "labels",
+        "machine",
+        "cordoned",
+        "since",
+        "idle_since",
+    )
+    return {**{name: getattr(slot, name) for name in kept}, "last_seen": slot.last_seen, "leases": leases}
+
+
+def _describe_reservation(row: Reservation) -> Line:
+    kept = (
+        *("id", "phase", "reason", "priority", "restarts", "created_at", "expires_at", "leased_at"),
+        *("confirmed_at", "restarted_at", "finished_at"),
+    )
+    leases = [{"component": lease.component, "slot": lease.slot} for lease in row.leases]
+    return {**{name: getattr(row, name) for name in kept}, "leases": leases}

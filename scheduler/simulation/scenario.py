@@ -1,0 +1,340 @@
+"""Scenarios: the files that `leasehold simulate` plays, read and checked before anything is played."""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from pydantic import Field
+
+from scheduler.model.rules import Rules, merge_rules, read_rules, slot_ids
+from scheduler.model.validation import (
+    Amount,
+    Count,
+    Document,
+    LabelMap,
+    Name,
+    ResourceMap,
+    Seconds,
+    Signed,
+    Text,
+    fault,
+    format_path,
+    read_document,
+    suggest,
+)
+from scheduler.model.wishes import ReservationDocument
+
+
+class CloudDocument(Document):
+    """The simulated cloud: seconds that a slot spends in each state, and what EC2 refuses."""
+
+    launch: Seconds = 0.0
+    boot: Seconds = 0.0
+    bind: Seconds = 0.0
+    terminate: Seconds = 0.0
+    quota: Count | None = None
+    """EC2 refuses what would make more machines than this."""
+
+
+class GivenLease(Document):
+    """A lease that a slot record starts with; it counts as confirmed."""
+
+    reservation: Name
+    component: Name = "main"
+
+
+class GivenSlot(Document):
+    """A slot record: creates or replaces a slot."""
+
+    id: Name
+    pool: Name
+    state: Literal["empty", "launching", "booting", "binding", "ready", "draining", "terminating", "error"] = "ready"
+    resources: ResourceMap | None = None
+    labels: LabelMap | None = None
+    leases: Annotated[tuple[GivenLease, ...], Field(strict=False)] = ()
+    offering: Name | None = None
+    machine: Text | None = None
+    cordoned: bool = False
+    last_seen: Signed | None = None
+    since: Signed | None = None
+    idle_since: Signed | None = None
+
+
+class GivenReservation(ReservationDocument):
+    """A reservation that exists at the start, in any phase."""
+
+    phase: Literal["pending", "leased", "revoking", "released", "cancelled", "expired", "failed"] = "pending"
+    created_at: Signed = 0.0
+
+
+class InterruptDocument(Document):
+    """A spot notice: the slot's machine is gone in `deadline` seconds."""
+
+    slot: Name
+    deadline: Seconds = 120.0
+
+
+class FailDocument(Document):
+    """A component died, or the whole."""
+
+    reservation: Name
+    component: Name | None = None
+
+
+class PriorityAction(Document):
+    """A new priority."""
+
+    reservation: Name
+    priority: Amount
+
+
+class ConfirmAction(Document):
+    """It runs there."""
+
+    reservation: Name
+    slot: Name
+
+
+class OutageDocument(Document):
+    """Launches of this pool (or only of one offering) fail until then."""
+
+    pool: Name
+    offering: Name | None = None
+    error: Literal["capacity", "quota", "throttled", "misconfigured"]
+    until: Amount
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One timeline item: its time, its action's name, and the value, checked."""
+
+    at: float
+    action: str
+    value: Any
+    path: str
+
+
+class Scenario(msgspec.Struct, frozen=True):
+    """A checked scenario. `config` is the rules as a document, for later partial changes."""
+
+    name: str
+    config: dict[str, Any]
+    rules: Rules
+    cloud: CloudDocument
+    slots: tuple[GivenSlot, ...]
+    reservations: tuple[GivenReservation, ...]
+    timeline: tuple[Step, ...]
+    tick_every: float | None
+    kicks: bool
+    wakes: bool
+    until: float
+
+
+class _TopDocument(Document):
+    """The keys of a scenario, each checked in detail by its own reader."""
+
+    name: Text = "scenario"
+    config: dict[str, Any] = {}
+    cloud: dict[str, Any] = {}
+    slots: Annotated[list[Any], Field(strict=True)] = []
+    reservations: Annotated[list[Any], Field(strict=True)] = []
+    timeline: Annotated[list[Any], Field(strict=True)] = []
+    tick_every: Seconds | None = None
+    kicks: bool = False
+    wakes: bool = False
+    until: Amount = 0.0
+
+
+def load_scenario(path: Path) -> Scenario:
+    """Read a JSON or TOML file; raises InvalidInputError with one line for the first thing that is wrong."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        document = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except OSError as error:
+        raise fault(str(path), "a file that can be read", error.strerror or "nothing") from None
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise fault(str(path), "JSON (or TOML in a .toml file)", str(error)) from None
+    return read_scenario(document)
+
+
+def read_scenario(document: object) -> Scenario:
+    """Check a whole scenario; nothing is played of one that is wrong anywhere."""
+    top = read_document(_TopDocument, document)
+    rules = read_rules(top.config, "config")
+    reader = _Reader(rules, top.config)
+    slots = tuple(reader.read_slot(each, f"slots[{index}]") for index, each in enumerate(top.slots))
+    reservations = tuple(
+        read_document(GivenReservation, each, f"reservations[{index}]") for index, each in enumerate(top.reservations)
+    )
+    reader.check_leases(slots, {each.id for each in reservations})
+    timeline = tuple(reader.read_step(each, f"timeline[{index}]") for index, each in enumerate(top.timeline))
+    if top.tick_every == 0:
+        raise fault("tick_every", "a duration > 0", 0)
+    return Scenario(
+        name=top.name,
+        config=top.config,
+        rules=rules,
+        cloud=read_document(CloudDocument, top.cloud, "cloud"),
+        slots=slots,
+        reservations=reservations,
+        timeline=timeline,
+        tick_every=top.tick_every,
+        kicks=top.kicks,
+        wakes=top.wakes,
+        until=top.until,
+    )
+
+
+class _Reader:
+    """Reads timeline steps in order and knows which slots have been declared so far."""
+
+    def __init__(self, rules: Rules, config: dict[str, Any]) -> None:
+        self._at = 0.0
+        self._config = config
+        self._slots: set[str] = set()
+        self._take_rules(rules)
+
+    def _take_rules(self, rules: Rules) -> None:
+        self._rules = rules
+        for name, pool in rules.pools.items():
+            self._slots.update(slot_ids(name, pool))
+
+    def read_slot(self, value: object, path: str) -> GivenSlot:
+        """A slot record of a pool that is configured."""
+        slot = read_document(GivenSlot, value, path)
+        if slot.pool not in self._rules.pools:
+            raise fault(f"{path}.pool", f"a pool of config{suggest(slot.pool, self._rules.pools)}", slot.pool)
+        offerings = self._rules.pools[slot.pool].offering_by_key
+        if slot.offering is not None and offerings and slot.offering not in offerings:
+            raise fault(f"{path}.offering", f"one of {', '.join(offerings)}", slot.offering)
+        self._slots.add(slot.id)
+        return slot
+
+    def check_leases(self, slots: tuple[GivenSlot, ...], known: set[str]) -> None:
+        """Leases of slot records are of reservations that the file declares."""
+        for index, slot in enumerate(slots):
+            for number, lease in enumerate(slot.leases):
+                if lease.reservation not in known:
+                    path = f"slots[{index}].leases[{number}].reservation"
+                    raise fault(path, "a reservation of the table reservations", lease.reservation)
+
+    def read_step(self, value: object, path: str) -> Step:
+        """One timeline item: `at`, and exactly one action."""
+        if not isinstance(value, Mapping):
+            raise fault(path, "a table with `at` and one action", value)
+        names = [name for name in value if name != "at"]
+        if len(names) != 1:
+            raise fault(path, "`at` and exactly one action", names)
+        at = read_document(_At, {"at": value.get("at")} if "at" in value else {}, path).at
+        if at < self._at:
+            raise fault(f"{path}.at", f"a number >= {self._at:g} (times never decrease)", at)
+        self._at = at
+        return self._read_action(at, names[0], value[names[0]], path)
+
+    def _read_action(self, at: float, name: str, value: object, path: str) -> Step:
+        if name not in ACTIONS:
+            raise fault(path, f"a known action{suggest(name, ACTIONS)}", name)
+        where = f"{path}.{name}"
+        match name:
+            case "tick":
+                checked: Any = self._read_tick(at, value, where)
+            case "submit":
+                checked = _read_submit(value, where)
+            case "slot":
+                checked = self.read_slot(value, where)
+            case "rules":
+                checked = self._read_rules(value, where)
+            case _:
+                checked = self._read_plain(name, value, where)
+        return Step(at, name, checked, where)
+
+    def _read_tick(self, at: float, value: object, path: str) -> tuple[Step, ...]:
+        """true, or actions to be played between the plan and the commit."""
+        if value is True:
+            return ()
+        if not isinstance(value, Mapping) or list(value) != ["between"] or not isinstance(value["between"], list):
+            raise fault(path, 'true or {"between": [actions]}', value)
+        steps = []
+        for index, each in enumerate(value["between"]):
+            where = f"{path}.between[{index}]"
+            names = [key for key in each if key != "at"] if isinstance(each, Mapping) else []
+            if len(names) != 1 or names[0] == "tick":
+                raise fault(where, "exactly one action other than tick", each)
+            steps.append(self._read_action(at, names[0], each[names[0]], where))
+        return tuple(steps)
+
+    def _read_rules(self, value: object, path: str) -> dict[str, Any]:
+        """A partial config; what it makes of the rules is checked now."""
+        if not isinstance(value, dict):
+            raise fault(path, "a table", value)
+        merged = merge_rules(self._config, value)
+        self._take_rules(read_rules(merged, path))
+        self._config = merged
+        return merged
+
+    def _read_plain(self, name: str, value: object, path: str) -> Any:
+        model, is_about_slot = ACTIONS[name]
+        if model is None:
+            checked: Any = read_document(_Named, {"name": value}, path).name if isinstance(value, str) else None
+            if checked is None:
+                raise fault(path, "an id", value)
+            slot = checked if is_about_slot else None
+        else:
+            checked = read_document(model, value, path)
+            slot = getattr(checked, "slot", None)
+        if slot is not None and slot not in self._slots:
+            raise fault(path, f"a slot that was declared{suggest(slot, self._slots)}", slot)
+        if isinstance(checked, OutageDocument):
+            self._check_outage(checked, path)
+        return checked
+
+    def _check_outage(self, outage: OutageDocument, path: str) -> None:
+        pool = self._rules.pools.get(outage.pool)
+        if pool is None:
+            raise fault(f"{path}.pool", f"a pool of config{suggest(outage.pool, self._rules.pools)}", outage.pool)
+        names = {offering.name for offering in pool.offerings} | set(pool.offering_by_key)
+        if outage.offering is not None and outage.offering not in names:
+            raise fault(f"{path}.offering", f"an offering of {outage.pool}", outage.offering)
+
+
+class _At(Document):
+    at: Amount
+
+
+class _Named(Document):
+    name: Name
+
+
+def _read_submit(value: object, path: str) -> tuple[ReservationDocument, ...]:
+    """One reservation, or a list of them."""
+    if isinstance(value, list):
+        return tuple(
+            read_document(ReservationDocument, each, format_path([index], path)) for index, each in enumerate(value)
+        )
+    return (read_document(ReservationDocument, value, path),)
+
+
+ACTIONS: dict[str, tuple[type[Document] | None, bool]] = {
+    "tick": (None, False),
+    "submit": (None, False),
+    "slot": (None, False),
+    "rules": (None, False),
+    "release": (None, False),
+    "cancel": (None, False),
+    "renew": (None, False),
+    "surrender": (FailDocument, False),
+    "confirm": (ConfirmAction, True),
+    "fail": (FailDocument, False),
+    "priority": (PriorityAction, False),
+    "remove": (None, True),
+    "seen": (None, True),
+    "interrupt": (InterruptDocument, True),
+    "lose": (None, True),
+    "cordon": (None, True),
+    "uncordon": (None, True),
+    "drain": (None, True),
+    "outage": (OutageDocument, False),
+}
+"""The actions: the document of each (None = an id, or read by a method of its own), and whether the id is a slot's."""

@@ -1,0 +1,223 @@
+"""The stage: the same operations as in production, on memory adapters, a virtual clock and a simulated cloud."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import count
+from math import inf
+from typing import Any
+
+import msgspec
+
+from scheduler.model.events import Event
+from scheduler.model.moves import HOLDING, INACTIVE
+from scheduler.model.reservations import Lease, Reservation, list_instances
+from scheduler.model.resources import merge
+from scheduler.model.slots import Slot
+from scheduler.model.wishes import ReservationDocument
+from scheduler.operations.apply import apply_rules
+from scheduler.operations.check import check
+from scheduler.operations.engine import Engine, announce
+from scheduler.operations.intake import new_reservation, submit
+from scheduler.operations.launch import launch
+from scheduler.operations.ledger import Ledger, Outcome
+from scheduler.operations.terminate import terminate
+from scheduler.operations.tick import Leader
+from scheduler.simulation.agenda import Agenda
+from scheduler.simulation.cloud import SimulatedCloud, SimulatedDispatcher
+from scheduler.simulation.scenario import CloudDocument, GivenReservation, GivenSlot
+from scheduler.store.memory import MemoryStore
+from scheduler.view.memory import MemoryBell, MemoryBoard, MemoryLock, MemoryMeter
+
+
+@dataclass
+class Stage:
+    """What a simulation is played on."""
+
+    agenda: Agenda
+    cloud: SimulatedCloud
+    dispatcher: SimulatedDispatcher
+    store: MemoryStore
+    bell: MemoryBell
+    engine: Engine
+    leader: Leader
+
+    def slots(self) -> dict[str, Slot]:
+        """The slots as they are."""
+        return {slot.id: slot for slot in self.store.find_slots()}
+
+    def change(
+        self,
+        words: Callable[[Ledger], object],
+        *,
+        reservations: Iterable[str] = (),
+        slots: Iterable[str] = (),
+    ) -> Outcome:
+        """Let an operator's words be carried out on these rows, and announce what came of it."""
+        with self.store.transaction() as transaction:
+            ledger = Ledger(transaction, "operator")
+            ledger.load(reservations=reservations, slots=slots)
+            words(ledger)
+            outcome = ledger.flush()
+        announce(self.engine, outcome, kick=not outcome.is_empty or any(row.version for row in outcome.rows))
+        return outcome
+
+
+def build_stage(config: dict[str, Any], delays: CloudDocument) -> Stage:
+    """An empty fleet under these rules at time 0."""
+    agenda = Agenda()
+    cloud = SimulatedCloud(agenda, delays)
+    dispatcher = SimulatedDispatcher(agenda, cloud)
+    store = MemoryStore(lambda: agenda.now)
+    bell = MemoryBell(clock=lambda: agenda.now, kick_seconds=inf)
+    numbers = count(1)
+    engine = Engine(
+        store=store,
+        board=MemoryBoard(clock=lambda: agenda.now),
+        lock=MemoryLock(clock=lambda: agenda.now),
+        bell=bell,
+        dispatcher=dispatcher,
+        meter=MemoryMeter(),
+        fleet=cloud,
+        probe=cloud,
+        new_id=lambda: f"launch-{next(numbers)}",
+    )
+    leader = Leader(holder="simulation", interval=inf, lock_seconds=inf)
+    stage = Stage(agenda, cloud, dispatcher, store, bell, engine, leader)
+    _wire(stage)
+    apply_rules(engine, config)
+    bell.hear()
+    return stage
+
+
+def _wire(stage: Stage) -> None:
+    """Let the dispatcher call the operations that the slow queues would."""
+    engine, dispatcher = stage.engine, stage.dispatcher
+    dispatcher.launch = lambda slot, launch_id: launch(engine, slot, launch_id)
+    dispatcher.terminate = lambda slot, epoch: terminate(engine, slot, epoch)
+    dispatcher.check = lambda slot: check(engine, [slot])
+    dispatcher.find_slot = lambda name: next(iter(engine.store.find_slots(ids=[name])), None)
+    dispatcher.count_machines = lambda: _count_machines(stage)
+
+
+def _count_machines(stage: Stage) -> int:
+    """Machines of EC2, launching to terminating."""
+    pools = stage.engine.rules().pools
+    active = (slot for slot in stage.store.find_slots() if slot.state not in INACTIVE)
+    return sum(slot.pool not in pools or pools[slot.pool].is_elastic for slot in active)
+
+
+def put_reservations(stage: Stage, given: Iterable[GivenReservation]) -> None:
+    """Let reservations exist in the phases that the scenario says, in its order."""
+    rules, now = stage.engine.rules(), stage.agenda.now
+    rows = [_given_reservation(word, new_reservation(word, rules, word.created_at), now) for word in given]
+    with stage.store.transaction() as transaction:
+        transaction.insert_reservations(rows)
+
+
+def _given_reservation(word: GivenReservation, row: Reservation, now: float) -> Reservation:
+    if word.phase == "pending":
+        return row
+    held = word.phase in {"leased", "revoking"}
+    return msgspec.structs.replace(
+        row, phase=word.phase, leased_at=now if held else None, finished_at=None if held else now
+    )
+
+
+def submit_all(stage: Stage, words: Iterable[ReservationDocument]) -> Outcome:
+    """Producers ask."""
+    with stage.store.transaction() as transaction:
+        ledger = Ledger(transaction, "holder")
+        _, outcome = submit(ledger, stage.engine.rules(), list(words))
+    announce(stage.engine, outcome, kick=not outcome.is_empty)
+    return outcome
+
+
+def put_slot(stage: Stage, given: GivenSlot) -> None:
+    """Create or replace a slot record, with the machine, the leases and the way to go that its state implies."""
+    now = stage.agenda.now
+    with stage.store.transaction() as transaction:
+        ledger = Ledger(transaction, "cloud")
+        ledger.load(slots=[given.id], reservations=[lease.reservation for lease in given.leases])
+        known = ledger.slots.get(given.id)
+        slot = _given_slot(stage, given, known, now)
+        ledger.put(slot)
+        for lease in given.leases:
+            _put_lease(ledger, stage, slot, ledger.reservations[lease.reservation], lease.component)
+        ledger.tell(Event(at=now, name="slot_given", cause="operator", slot=slot.id))
+        outcome = ledger.flush()
+    announce(stage.engine, outcome, kick=True)
+    _go_on(stage, next(row for row in outcome.rows if isinstance(row, Slot) and row.id == given.id))
+
+
+def _given_slot(stage: Stage, given: GivenSlot, known: Slot | None, now: float) -> Slot:
+    pool = stage.engine.rules().pools[given.pool]
+    offering = pool.offering_by_key.get(given.offering or "")
+    since = now if given.since is None else given.since
+    epoch = known.epoch if known else 0
+    has_machine = given.state not in INACTIVE and pool.is_elastic
+    resources = given.resources or (offering.resources if offering else None) or pool.resources
+    idle = given.state == "ready" and not given.leases
+    return Slot(
+        version=known.version if known else 0,
+        id=given.id,
+        pool=given.pool,
+        state=given.state,
+        epoch=epoch,
+        since=since,
+        idle_since=(since if given.idle_since is None else given.idle_since) if idle else given.idle_since,
+        offering=given.offering,
+        market=offering.market if offering else None,
+        price=offering.price if offering else None,
+        resources=resources,
+        labels=given.labels
+        if given.labels is not None
+        else {**pool.labels, **((offering.labels if offering else None) or {})},
+        machine=given.machine,
+        cordoned=given.cordoned,
+        last_seen=now if given.last_seen is None else given.last_seen,
+        launch_id=f"given-{given.id}-{epoch}" if has_machine else None,
+        instance_id=f"i-{given.id}-{epoch}" if has_machine and given.state != "launching" else None,
+    )
+
+
+def _put_lease(ledger: Ledger, stage: Stage, slot: Slot, reservation: Reservation, component: str) -> None:
+    """A lease that a slot record names; it counts as confirmed."""
+    found = [each for each in list_instances(reservation.request, "essential") if each.name == component]
+    asked = found[0].component.resources if found else {}
+    pool = stage.engine.rules().pools[slot.pool]
+    token = reservation.token or ledger.transaction.next_tokens(1)[0]
+    lease = Lease(
+        component=component,
+        slot=slot.id,
+        epoch=slot.epoch,
+        token=token,
+        resources=merge(pool.default_resources, asked),
+        assigned_at=ledger.now,
+        confirmed_at=ledger.now,
+    )
+    others = tuple(each for each in reservation.leases if each.component != component)
+    ledger.put(
+        msgspec.structs.replace(
+            reservation, leases=(*others, lease), token=token, confirmed_at=ledger.now, leased_at=ledger.now
+        )
+    )
+
+
+def _go_on(stage: Stage, slot: Slot) -> None:
+    """A slot that is given on its way goes on from its `since`."""
+    delays, now = stage.cloud.delays, stage.agenda.now
+    if slot.launch_id is None:
+        return
+    if slot.state == "launching":
+        stage.cloud.judge([slot], _count_machines(stage) - 1 - stage.cloud.refused)
+        stage.dispatcher.note_launch(slot, slot.since + delays.launch)
+        return
+    runs_at = slot.since + (delays.boot if slot.state == "booting" else 0.0)
+    serves_at = runs_at + (delays.bind if slot.state in {"booting", "binding"} else 0.0)
+    name = slot.instance_id or ""
+    stage.cloud.put(name, slot.id, slot.launch_id, runs_at, serves_at)
+    if slot.state == "terminating":
+        stage.cloud.end(name, slot.since + delays.terminate)
+    if slot.state not in HOLDING:
+        for at in stage.cloud.next_turns(name):
+            stage.agenda.note(at, lambda: check(stage.engine, [slot.id]))
