@@ -124,9 +124,8 @@ class MemoryLock:
         """See Lock.release."""
         if self._holder() not in (self._me, None):
             return False
-        again, self.seat.again = self.seat.again, False
         self.seat.holder, self.seat.until = None, 0.0
-        return again
+        return self.seat.again
 
     def seconds_left(self) -> float:
         """See Lock.seconds_left."""

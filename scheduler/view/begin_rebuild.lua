@@ -1,0 +1,13 @@
+-- Gives up the view and starts a new one: from here on publishes lie over what the rebuild is about to write.
+--
+-- KEYS as in publish.lua, from view:generation to view:holds
+-- ARGV[1] random part of the new generation
+--
+-- Returns the new generation.
+
+local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+local generation = ARGV[1] .. ':' .. run_id
+redis.call('UNLINK', unpack(KEYS))
+redis.call('SET', KEYS[2], generation)
+redis.call('SET', KEYS[3], 0)
+return generation

@@ -1,0 +1,47 @@
+"""How we talk to Redis: time limits of our own, errors by the names of our ports, Lua from its files."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+
+import redis
+from redis.backoff import ConstantBackoff
+from redis.commands.core import Script
+from redis.retry import Retry
+
+from scheduler.ports import ViewUnavailableError
+
+DEFAULT_PREFIX = "leasehold:"
+"""What the names of all our keys and channels begin with."""
+
+
+def make_redis(url: str, *, socket_seconds: float = 5.0, connect_seconds: float = 3.0) -> redis.Redis:
+    """A client that never hangs: each command gets `socket_seconds`, and one more try on a new connection.
+
+    A pooled connection that idled through a restart of Redis fails once; hence the second try. All our
+    scripts may run twice. Answers are bytes.
+    """
+    return redis.Redis.from_url(
+        url,
+        socket_timeout=socket_seconds,
+        socket_connect_timeout=connect_seconds,
+        socket_keepalive=True,
+        health_check_interval=10,
+        retry=Retry(ConstantBackoff(0.05), 1),
+        protocol=2,
+    )
+
+
+@contextmanager
+def redis_errors() -> Iterator[None]:
+    """Turn the client's errors into ViewUnavailableError; as a decorator or around a block."""
+    try:
+        yield
+    except redis.RedisError as error:
+        raise ViewUnavailableError(f"Redis: {error}") from error
+
+
+def load_script(client: redis.Redis, *names: str) -> Script:
+    """The script made of these files of this package, one after the other; sent to Redis on first use."""
+    folder = files("scheduler.view")
+    return client.register_script("\n".join((folder / f"{name}.lua").read_text() for name in names))

