@@ -1,11 +1,16 @@
 """Reservations: what a producer asks for, and leases: what a slot gives to one of its components."""
 
+from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 
 from scheduler.model.events import Event
+from scheduler.model.labels import Labels
+from scheduler.model.labels import shape_of as shape_of_labels
 from scheduler.model.moves import ENDED, RESERVATION_MOVES, Cause, Phase, check_move
+from scheduler.model.resources import shape_of as shape_of_resources
 
 ComponentKind = Literal["essential", "elastic"]
 COST_LEVELS = 5
@@ -27,6 +32,21 @@ class Instance(msgspec.Struct, frozen=True):
 
     name: str
     component: Component
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Shape:
+    """What of a request matters for its place. The view keeps one object for all requests that are alike, so
+    that a tick works out once what holds for all of them; compare shapes by identity.
+    """
+
+    system: str | None
+    pool: str | None
+    components: tuple[Component, ...]
+    labels: Labels
+    prefers: Labels
+    essential: tuple[Instance, ...]
+    """The essential instances, in the order in which they are placed."""
 
 
 class Callback(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +146,27 @@ def list_instances(request: Request, kind: ComponentKind) -> list[Instance]:
         if component.kind == kind
         for index in range(component.count)
     ]
+
+
+def shape_key(request: Request) -> Hashable:
+    """Equal for requests that are alike in all that matters for their place."""
+    components = tuple(
+        (each.name, each.count, each.kind, shape_of_resources(each.resources), shape_of_labels(each.labels))
+        for each in request.components
+    )
+    return (request.system, request.pool, components, shape_of_labels(request.labels), shape_of_labels(request.prefers))
+
+
+def make_shape(request: Request) -> Shape:
+    """The shape of a request."""
+    return Shape(
+        system=request.system,
+        pool=request.pool,
+        components=request.components,
+        labels=request.labels,
+        prefers=request.prefers,
+        essential=tuple(list_instances(request, "essential")),
+    )
 
 
 def is_over(reservation: Reservation) -> bool:

@@ -117,7 +117,7 @@ class Ec2Rules(Document):
     """Template file of the user data, relative to the leasehold.toml that names it; read by `apply`."""
     user_data: Annotated[str, BeforeValidator(_user_data)] | None = None
     """The template itself, where no file is named; the file's text stands here once it was read."""
-    tags: LabelMap = {}  # noqa: RUF012  pydantic copies defaults
+    tags: LabelMap = {}  pydantic copies defaults
     """Further tags of instances and volumes."""
     spot_allocation: Literal["price-capacity-optimized", "capacity-optimized", "lowest-price"] = (
         "price-capacity-optimized"
@@ -148,7 +148,7 @@ class Pool(Document):
     """Left out = 1 in a pool that counts leases only, otherwise as many as fit."""
     launch_for_elastic: bool = False
     """Whether elastic components alone may cause launches."""
-    default_resources: ResourceMap = {}  # noqa: RUF012  pydantic copies defaults
+    default_resources: ResourceMap = {}  pydantic copies defaults
     """What a component that leaves it out asks for."""
     idle_scale_down: Seconds = 300.0
     """A slot without leases for so long is let go."""
@@ -186,7 +186,7 @@ class Pool(Document):
     """What EC2's rebalance recommendation does to a slot."""
     resources: ResourceMap | None = None
     """What a slot holds; a pool without this and without offerings counts leases only."""
-    labels: LabelMap = {}  # noqa: RUF012  pydantic copies defaults
+    labels: LabelMap = {}  pydantic copies defaults
     """Labels of its slots, which reservations may require or prefer."""
     offerings: Annotated[tuple[Offering, ...], Field(strict=False)] = ()
     """The instance types that may be launched."""
@@ -295,9 +295,9 @@ class Rules(Document):
 
     scheduler: Scheduler = Scheduler()
     """What holds for all pools."""
-    pools: dict[Name, Pool] = {}  # noqa: RUF012  pydantic copies defaults
+    pools: dict[Name, Pool] = {}  pydantic copies defaults
     """The pools by name; the first that serves a system gives its ttl."""
-    accounts: dict[Name, PlainTable] = {}  # noqa: RUF012  pydantic copies defaults
+    accounts: dict[Name, PlainTable] = {}  pydantic copies defaults
     """The quota accounts by id."""
 
     @cached_property

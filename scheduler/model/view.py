@@ -4,12 +4,13 @@ Rows come in any order, more than once and late; the newer copy of each wins. Wh
 (who sits on a slot) is kept up with every row, so that a tick never walks all of it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 import msgspec
 
 from scheduler.model.holds import Hold
-from scheduler.model.reservations import Lease, Reservation, is_over
+from scheduler.model.moves import PHASES
+from scheduler.model.reservations import Lease, Request, Reservation, Shape, is_over, make_shape, shape_key
 from scheduler.model.slots import Slot
 
 Row = Slot | Reservation | Hold
@@ -37,13 +38,20 @@ def is_newer(row: Row, known: Row | None) -> bool:
 
 
 class View:
-    """Slots, reservations that are not over, and holds; `leases_on` and `pending` are derived from them."""
+    """Slots, reservations that are not over, and holds; the other tables are derived from them.
+
+    leases_on: slot id -> (reservation, component) -> lease; by_phase: phase -> id -> reservation;
+    shapes: reservation id -> its shape, one object for all that are alike.
+    """
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
         self.slots: dict[str, Slot] = {}
         self.reservations: dict[str, Reservation] = {}
         self.holds: dict[str, Hold] = {}
         self.leases_on: dict[str, dict[tuple[str, str], Lease]] = {}
+        self.by_phase: dict[str, dict[str, Reservation]] = {phase: {} for phase in PHASES}
+        self.shapes: dict[str, Shape] = {}
+        self._interned: dict[Hashable, Shape] = {}
         for row in rows:
             self.apply(row)
 
@@ -73,17 +81,27 @@ class View:
         return [(owner, lease) for (owner, _), lease in self.leases_on.get(slot_id, {}).items()]
 
     def _take(self, reservation: Reservation, known: Reservation | None) -> None:
-        self._forget_leases(known)
+        self._forget(known)
         if is_over(reservation):
-            self.reservations.pop(reservation.id, None)
             return
         self.reservations[reservation.id] = reservation
+        self.by_phase[reservation.phase][reservation.id] = reservation
+        self.shapes[reservation.id] = self._intern(reservation.request)
         for lease in reservation.leases:
             self.leases_on.setdefault(lease.slot, {})[reservation.id, lease.component] = lease
 
-    def _forget_leases(self, reservation: Reservation | None) -> None:
+    def _intern(self, request: Request) -> Shape:
+        key = shape_key(request)
+        shape = self._interned.get(key)
+        if shape is None:
+            shape = self._interned[key] = make_shape(request)
+        return shape
+
+    def _forget(self, reservation: Reservation | None) -> None:
         if reservation is None:
             return
+        del self.reservations[reservation.id], self.shapes[reservation.id]
+        del self.by_phase[reservation.phase][reservation.id]
         for lease in reservation.leases:
             held = self.leases_on.get(lease.slot, {})
             held.pop((reservation.id, lease.component), None)
@@ -96,5 +114,6 @@ class View:
         if known is None or known.version >= gone.version:
             return
         if isinstance(known, Reservation):
-            self._forget_leases(known)
-        del rows[gone.id]
+            self._forget(known)
+        else:
+            del rows[gone.id]

@@ -7,12 +7,12 @@ import msgspec
 
 from scheduler.model.decisions import Decision, Plan, Waiting
 from scheduler.model.moves import HOLDING
-from scheduler.model.reservations import Reservation
+from scheduler.model.reservations import Reservation, Shape
 from scheduler.model.rules import Pool, Rules
 from scheduler.model.slots import Slot, slot_order
 from scheduler.model.view import View
 from scheduler.policy.places import Place, capacity_of
-from scheduler.policy.rooms import Rooms
+from scheduler.policy.rooms import Demand, Rooms
 
 
 class Draft:
@@ -22,7 +22,7 @@ class Draft:
         self.view, self.rules, self.now = view, rules, now
         self.decisions: list[Decision] = []
         self.waiting: dict[str, Waiting] = {}
-        self.pending = {each.id: each for each in view.reservations.values() if each.phase == "pending"}
+        self.pending = dict(view.by_phase["pending"])
         self.returning: dict[str, Reservation] = {}
         """Interrupted ones that keep their leases for a grace: demand for a launch, not yet for a lease."""
         self.over: set[str] = set()
@@ -33,6 +33,11 @@ class Draft:
         self.coming = Rooms([])
         self.launched = Rooms([])
         """Where instances may go: at once, when it arrives, and what this tick launches."""
+        self.found_no_room: set[Shape] = set()
+        self.found_no_cover: set[Shape] = set()
+        self.misfits: dict[Shape, str | None] = {}
+        """What this tick found out for all reservations of one shape."""
+        self._serving: dict[Shape, tuple[str, ...]] = {}
         self._wake_at = inf
         self._open_pools()
 
@@ -83,6 +88,14 @@ class Draft:
         """Its leases are over and it is pending again, with its place in the queue."""
         self.end(reservation)
         self.pending[reservation.id] = msgspec.structs.replace(reservation, phase="pending", leases=())
+
+    def demand_of(self, reservation: Reservation) -> Demand:
+        """What it needs, and the pools that may serve it."""
+        shape = self.view.shapes[reservation.id]
+        pools = self._serving.get(shape)
+        if pools is None:
+            pools = self._serving[shape] = self.rules.serving_pools(shape.pool, shape.system)
+        return Demand(reservation, shape, pools)
 
     def wait(self, reservation: Reservation, code: str, detail: str) -> None:
         """Say why it is left unplaced."""

@@ -200,5 +200,5 @@ def _requeue_unconfirmed(draft: Draft) -> None:
 
 def _by_submission(draft: Draft, phase: str) -> list[Reservation]:
     """The reservations of one phase whose leases this tick has not ended, in order of submission."""
-    found = [each for each in draft.view.reservations.values() if each.phase == phase and each.id not in draft.over]
+    found = [each for each in draft.view.by_phase[phase].values() if each.id not in draft.over]
     return sorted(found, key=lambda each: each.sequence)

@@ -6,7 +6,7 @@ Sources: the autoscaler's tick (what is in flight counts first), Arvados (choice
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from scheduler.model.reservations import Component
+from scheduler.model.reservations import Component, Shape
 from scheduler.policy.draft import Draft
 from scheduler.policy.limits import ORDER_OF_CODES, Limits
 from scheduler.policy.offerings import list_eligible, list_fitting
@@ -34,14 +34,25 @@ def launch(draft: Draft, unplaced: Sequence[Demand], limits: Limits) -> None:
     What cannot be launched whole launches nothing and waits with the code of what holds it back.
     """
     rank = RANKS[draft.rules.scheduler.queue]
+    refused: dict[Shape, tuple[str, int]] = {}
     for demand in sorted(unplaced, key=lambda each: rank(each.reservation)):
-        opening = _Opening(draft, limits, demand)
-        places = fill(demand, [draft.ready, draft.coming, draft.launched], opening.launch)
-        if places is not None:
-            wait_for(draft, demand, places)
-        else:
-            opening.undo()
-            draft.wait(demand.reservation, opening.code, DETAILS[opening.code])
+        code, launches = refused.get(demand.shape, ("", -1))
+        if launches != limits.launches or not demand.is_plain:
+            code = _launch_for(draft, demand, limits)
+        if code:
+            refused[demand.shape] = code, limits.launches
+            draft.wait(demand.reservation, code, DETAILS[code])
+
+
+def _launch_for(draft: Draft, demand: Demand, limits: Limits) -> str:
+    """Give it room on what this tick launches; "" or, with nothing launched, the code of what holds it back."""
+    opening = _Opening(draft, limits, demand)
+    places = fill(demand, [draft.ready, draft.coming, draft.launched], opening.launch)
+    if places is None:
+        opening.undo()
+        return opening.code
+    wait_for(draft, demand, places)
+    return ""
 
 
 @dataclass

@@ -15,6 +15,8 @@ class Limits:
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
+        self.launches = 0
+        """How many this tick has decided so far."""
         self._active = {name: sum(p.is_active for p in places) for name, places in draft.pools.items()}
         self._active_at_first = dict(self._active)
         self._empty = {
@@ -38,6 +40,7 @@ class Limits:
         """Decide a launch of this choice on the first empty slot of that pool; the place, now in flight."""
         place = self._empty[name].pop()
         self._active[name] += 1
+        self.launches += 1
         self._draft.decide(Launch(slot=place.slot.id, pool=name, offering=choice.key, reason=reason))  # type: ignore[arg-type]
         place.state = "launching"
         place.capacity, place.labels = choice.capacity, dict(choice.labels)
@@ -50,6 +53,7 @@ class Limits:
         """Take the last launch back."""
         self._draft.decisions.pop()
         self._active[name] -= 1
+        self.launches -= 1
         self._empty[name].append(place)
         place.state = "empty"
 

@@ -10,7 +10,7 @@ from scheduler.model.reservations import Component, Reservation
 from scheduler.policy.draft import Draft
 from scheduler.policy.offerings import list_fitting
 from scheduler.policy.places import Place
-from scheduler.policy.rooms import Demand, Rooms, could_hold, demand_of, fill, given_to
+from scheduler.policy.rooms import Demand, could_hold, fill, given_to
 
 
 def place(draft: Draft, queue: Sequence[Reservation]) -> list[Demand]:
@@ -28,11 +28,11 @@ def place(draft: Draft, queue: Sequence[Reservation]) -> list[Demand]:
         demand = _open_demand(draft, reservation)
         if demand is None:
             continue
-        places = fill(demand, [draft.ready])
+        places = _find_ready(draft, demand)
         if places is not None and not blocked:
             _assign(draft, demand, places)
             continue
-        if places is None and not cover(draft, demand, draft.ready, draft.coming):
+        if places is None and not _cover(draft, demand):
             unplaced.append(demand)
         if blocked:
             draft.wait(reservation, "behind_queue", "one before it in the queue waits, and backfill is off")
@@ -40,18 +40,32 @@ def place(draft: Draft, queue: Sequence[Reservation]) -> list[Demand]:
     return unplaced + _cover_returning(draft)
 
 
-def _cover_returning(draft: Draft) -> list[Demand]:
-    """Those who were interrupted and still hold on: what would replace their slots is kept for them."""
-    demands = [_demand_of(draft, reservation) for reservation in draft.returning.values()]
-    return [each for each in demands if each.pools and not cover(draft, each, draft.ready, draft.coming)]
+def _find_ready(draft: Draft, demand: Demand) -> list[Place] | None:
+    """Ready places for all its instances. Room only shrinks here: what failed for a shape fails for its like."""
+    if demand.is_plain and demand.shape in draft.found_no_room:
+        return None
+    places = fill(demand, [draft.ready])
+    if places is None and demand.is_plain:
+        draft.found_no_room.add(demand.shape)
+    return places
 
 
-def cover(draft: Draft, demand: Demand, *rooms: Rooms) -> bool:
-    """Set all its instances against room that is there or on its way, if all of them have some."""
-    places = fill(demand, rooms)
+def _cover(draft: Draft, demand: Demand) -> bool:
+    """Set all its instances against room that is ready or on its way, if all of them have some."""
+    if demand.is_plain and demand.shape in draft.found_no_cover:
+        return False
+    places = fill(demand, [draft.ready, draft.coming])
     if places is not None:
         wait_for(draft, demand, places)
+    elif demand.is_plain:
+        draft.found_no_cover.add(demand.shape)
     return places is not None
+
+
+def _cover_returning(draft: Draft) -> list[Demand]:
+    """Those who were interrupted and still hold on: what would replace their slots is kept for them."""
+    demands = [draft.demand_of(reservation) for reservation in draft.returning.values()]
+    return [each for each in demands if each.pools and not _cover(draft, each)]
 
 
 def wait_for(draft: Draft, demand: Demand, places: Sequence[Place]) -> None:
@@ -61,29 +75,34 @@ def wait_for(draft: Draft, demand: Demand, places: Sequence[Place]) -> None:
     draft.wait(demand.reservation, "booting", f"waits for {names}")
 
 
-def _demand_of(draft: Draft, reservation: Reservation) -> Demand:
-    request = reservation.request
-    return demand_of(reservation, draft.rules.serving_pools(request.pool, request.system))
-
-
 def _open_demand(draft: Draft, reservation: Reservation) -> Demand | None:
     """What it needs, or None with the reason why nothing is even tried for it."""
-    demand = _demand_of(draft, reservation)
-    asked = reservation.request.pool or reservation.request.system
+    demand = draft.demand_of(reservation)
     if reservation.suspended or reservation.priority == 0:
         draft.wait(reservation, "on_hold", "on hold until it is resumed, or its priority is above 0")
     elif not demand.pools:
-        draft.wait(reservation, "no_pool", f"no pool serves {asked}")
+        draft.wait(reservation, "no_pool", f"no pool serves {_asked_of(demand)}")
     elif (misfit := _find_misfit(draft, demand)) is not None:
-        draft.wait(reservation, "never_fits", f"no slot or offering of {asked} could hold {misfit}, even empty")
+        detail = f"no slot or offering of {_asked_of(demand)} could hold {misfit}, even empty"
+        draft.wait(reservation, "never_fits", detail)
     else:
         return demand
     return None
 
 
+def _asked_of(demand: Demand) -> str:
+    return demand.shape.pool or demand.shape.system or "nothing"
+
+
 def _find_misfit(draft: Draft, demand: Demand) -> str | None:
     """The first component that no slot (even empty) and no offering could hold; None when all have a chance."""
-    for component in demand.reservation.request.components:
+    if demand.shape not in draft.misfits:
+        draft.misfits[demand.shape] = _work_out_misfit(draft, demand)
+    return draft.misfits[demand.shape]
+
+
+def _work_out_misfit(draft: Draft, demand: Demand) -> str | None:
+    for component in demand.shape.components:
         if component.kind == "elastic":
             continue
         if not any(_could_ever_hold(draft, name, demand, component) for name in demand.pools):

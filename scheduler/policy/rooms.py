@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 
 from scheduler.model.labels import Labels, count_preferred, count_surplus, has_labels
 from scheduler.model.labels import shape_of as shape_of_labels
-from scheduler.model.reservations import Component, Instance, Reservation, list_instances
+from scheduler.model.reservations import Component, Instance, Reservation, Shape
 from scheduler.model.resources import Resources, fits, merge
 from scheduler.model.resources import shape_of as shape_of_resources
 from scheduler.model.rules import Pool
@@ -21,17 +21,21 @@ Key = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What of a reservation matters for its place: its pools, instances, labels and preferences."""
+    """What one reservation needs: its shape, the pools that may serve it, and slots that its holder declined."""
 
     reservation: Reservation
+    shape: Shape
     pools: tuple[str, ...]
-    instances: tuple[Instance, ...]
-    """Its essential instances, in the order in which they are placed."""
 
+    @property
+    def instances(self) -> tuple[Instance, ...]:
+        """Its essential instances, in the order in which they are placed."""
+        return self.shape.essential
 
-def demand_of(reservation: Reservation, pools: tuple[str, ...]) -> Demand:
-    """The demand of a reservation that these pools may serve."""
-    return Demand(reservation, pools, tuple(list_instances(reservation.request, "essential")))
+    @property
+    def is_plain(self) -> bool:
+        """Whether what holds for its shape holds for it: it excludes no slots of its own."""
+        return not self.reservation.declined
 
 
 def given_to(component: Component, pool: Pool) -> Resources:
@@ -41,8 +45,7 @@ def given_to(component: Component, pool: Pool) -> Resources:
 
 def could_hold(demand: Demand, component: Component, pool: Pool, capacity: Resources | None, labels: Labels) -> bool:
     """Whether a slot of this pool with this much left, and these labels, could take one instance."""
-    required = demand.reservation.request.labels
-    if not has_labels(labels, required) or not has_labels(labels, component.labels):
+    if not has_labels(labels, demand.shape.labels) or not has_labels(labels, component.labels):
         return False
     return capacity is None or fits(given_to(component, pool), capacity)
 
@@ -137,9 +140,9 @@ def _has_room(place: Place, demand: Demand, component: Component) -> bool:
 
 
 def _rank(place: Place, demand: Demand, component: Component) -> tuple[object, ...]:
-    request = demand.reservation.request
-    preferred = count_preferred(place.labels, request.prefers)
-    surplus = count_surplus(place.labels, {**request.labels, **component.labels})
+    shape = demand.shape
+    preferred = count_preferred(place.labels, shape.prefers)
+    surplus = count_surplus(place.labels, {**shape.labels, **component.labels})
     return (-preferred, surplus, -place.load, place.order)
 
 

@@ -205,7 +205,7 @@ def _put_lease(ledger: Ledger, stage: Stage, slot: Slot, reservation: Reservatio
 
 def _go_on(stage: Stage, slot: Slot) -> None:
     """A slot that is given on its way goes on from its `since`."""
-    delays, now = stage.cloud.delays, stage.agenda.now
+    delays = stage.cloud.delays
     if slot.launch_id is None:
         return
     if slot.state == "launching":
