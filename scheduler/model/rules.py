@@ -75,7 +75,7 @@ class ProbeRules(Document):
     """How a pool's machines are asked whether they serve."""
 
     kind: Literal["none", "tcp", "http", "command"] = "none"
-    """`none`: EC2's own status checks; `tcp`: a connection; `http`: a 2xx answer; `command`: exit status 0."""
+    """`none`: EC2's own status checks; `tcp`: a connection; `http`: a good answer; `command`: exit status 0."""
     port: Port | None = None
     """Port on the machine; `tcp` and `http` need it."""
     path: Text = "/"
@@ -117,7 +117,7 @@ class Ec2Rules(Document):
     """Template file of the user data, relative to the leasehold.toml that names it; read by `apply`."""
     user_data: Annotated[str, BeforeValidator(_user_data)] | None = None
     """The template itself, where no file is named; the file's text stands here once it was read."""
-    tags: LabelMap = {}  pydantic copies defaults
+    tags: LabelMap = {}
     """Further tags of instances and volumes."""
     spot_allocation: Literal["price-capacity-optimized", "capacity-optimized", "lowest-price"] = (
         "price-capacity-optimized"
@@ -148,7 +148,7 @@ class Pool(Document):
     """Left out = 1 in a pool that counts leases only, otherwise as many as fit."""
     launch_for_elastic: bool = False
     """Whether elastic components alone may cause launches."""
-    default_resources: ResourceMap = {}  pydantic copies defaults
+    default_resources: ResourceMap = {}
     """What a component that leaves it out asks for."""
     idle_scale_down: Seconds = 300.0
     """A slot without leases for so long is let go."""
@@ -186,7 +186,7 @@ class Pool(Document):
     """What EC2's rebalance recommendation does to a slot."""
     resources: ResourceMap | None = None
     """What a slot holds; a pool without this and without offerings counts leases only."""
-    labels: LabelMap = {}  pydantic copies defaults
+    labels: LabelMap = {}
     """Labels of its slots, which reservations may require or prefer."""
     offerings: Annotated[tuple[Offering, ...], Field(strict=False)] = ()
     """The instance types that may be launched."""
@@ -271,33 +271,14 @@ class Scheduler(Document):
     """Slots over all pools; 0 = no limit."""
 
 
-class Cloud(Document):
-    """The simulated cloud of `leasehold simulate`: how long things take there, and what it refuses."""
-
-    launch: Seconds = 0.0
-    """`launching` lasts so long."""
-    boot: Seconds = 0.0
-    """`booting` lasts so long."""
-    bind: Seconds = 0.0
-    """`binding` lasts so long."""
-    terminate: Seconds = 0.0
-    """`terminating` lasts so long."""
-    quota: Count | None = None
-    """EC2 refuses what would make more than so many machines; left out = no limit."""
-    interruption_rate: Amount = 0.0
-    """Interruptions per slot and hour, at random; in traces."""
-    seed: Count = 0
-    """Of that randomness: the same seed gives the same run."""
-
-
 class Rules(Document):
     """Everything that a plan is made by; `version` is that of the row they came from."""
 
     scheduler: Scheduler = Scheduler()
     """What holds for all pools."""
-    pools: dict[Name, Pool] = {}  pydantic copies defaults
+    pools: dict[Name, Pool] = {}
     """The pools by name; the first that serves a system gives its ttl."""
-    accounts: dict[Name, PlainTable] = {}  pydantic copies defaults
+    accounts: dict[Name, PlainTable] = {}
     """The quota accounts by id."""
 
     @cached_property

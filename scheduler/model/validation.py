@@ -27,7 +27,7 @@ _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 _A_DURATION = 'a duration >= 0 (seconds, or like "30s", "15m", "1h")'
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]*")
-_PASSWORD = re.compile(r"(://[^/\s:@]*):[^/\s]*@")
+_PASSWORD = re.compile(r"(://[^/\s:@]*):[^\s\"]*@")
 
 
 class Fault(msgspec.Struct, frozen=True):
