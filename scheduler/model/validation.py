@@ -287,7 +287,7 @@ def _compare(found: ErrorDetails, model: type[BaseModel], location: Sequence[str
 
 def suggest(word: str, known: Iterable[str]) -> str:
     """` (did you mean "max_slots"?)` where a known word is near, else nothing."""
-    near = difflib.get_close_matches(word[:MOST_NAME], list(known), n=1)
+    near = difflib.get_close_matches(word[:MOST_NAME], list(known), n=1, cutoff=0.7)
     return f' (did you mean "{near[0]}"?)' if near else ""
 
 

@@ -1,0 +1,96 @@
+"""The types of the settings beyond those of every document: periods, secrets, URLs.
+
+What is wrong with a secret or a URL is said without showing user, password or secret.
+"""
+
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+from pydantic import BeforeValidator, SecretStr
+from pydantic_core import PydanticCustomError
+
+from scheduler.model.validation import check_unicode, expected, is_number, parse_duration
+
+_HIDDEN: Final = "(hidden)"
+_MOST_SECRET: Final = 1024
+
+
+def _period(value: object) -> float:
+    try:
+        seconds = parse_duration(value)
+    except PydanticCustomError:
+        seconds = 0.0
+    if seconds <= 0:
+        raise expected('a duration > 0 (seconds, or like "30s", "15m", "1h")')
+    return seconds
+
+
+def _days(value: object) -> float:
+    if not is_number(value) or not 0 < value <= 100_000:  # noqa: PLR2004  some 270 years
+        raise expected("a number of days > 0 and at most 100000")
+    return value
+
+
+def _secret(value: object) -> object:
+    if isinstance(value, SecretStr):
+        return value
+    if not isinstance(value, str) or not 0 < len(value) <= _MOST_SECRET:
+        raise expected(f"a text of 1 to {_MOST_SECRET} characters", got=_HIDDEN)
+    return check_unicode(value)
+
+
+def _basic_auth(value: object) -> object:
+    text = reveal(_secret(value))
+    name, colon, password = text.partition(":")
+    if not (name and colon and password):
+        raise expected('a text like "user:password"', got=_HIDDEN)
+    return value
+
+
+def _redis_url(value: object) -> object:
+    return _url(value, ("redis", "rediss"), "a URL like redis://host:6379/0")
+
+
+def _database_url(value: object) -> object:
+    schemes = ("sqlite", "postgresql", "postgresql+psycopg")
+    return _url(value, schemes, "a URL like sqlite:///file.db or postgresql://user@host/name")
+
+
+def _endpoint_url(value: object) -> object:
+    return _url(value, ("http", "https"), "a URL like http://host:port")
+
+
+def _url(value: object, schemes: tuple[str, ...], wanted: str) -> object:
+    """The URL as it is; raises the error of a validator, in which neither user nor password is shown."""
+    text = reveal(value) if isinstance(value, (str, SecretStr)) else ""
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in schemes and (bool(parts.hostname) or parts.scheme == "sqlite") and parts.port != 0
+    except ValueError:
+        good = False
+    if not good or len(text) > _MOST_SECRET:
+        raise expected(wanted, got=_show_url(text))
+    check_unicode(text)
+    return value
+
+
+def _show_url(text: str) -> str:
+    scheme, mark, rest = text.partition("://")
+    if not mark:
+        return _HIDDEN
+    user = "***@" if "@" in rest else ""
+    return f"{scheme}://{user}{rest.rpartition('@')[2].partition('?')[0]}"
+
+
+def reveal(value: object) -> str:
+    """The text of a secret; of anything else its own."""
+    return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+
+
+Period = Annotated[float, BeforeValidator(_period)]
+Days = Annotated[float, BeforeValidator(_days)]
+Secret = Annotated[SecretStr, BeforeValidator(_secret)]
+BasicAuth = Annotated[SecretStr, BeforeValidator(_basic_auth)]
+RedisUrl = Annotated[SecretStr, BeforeValidator(_redis_url)]
+DatabaseUrl = Annotated[SecretStr, BeforeValidator(_database_url)]
+EndpointUrl = Annotated[str, BeforeValidator(_endpoint_url)]

@@ -1,0 +1,328 @@
+"""The settings of the processes: where things are, how often they happen, how long they are kept.
+
+They come from the environment (`LEASEHOLD_BROKER__URL`), then from `leasehold.toml`, then from the defaults,
+which stand here once. The line under a key is its documentation: `leasehold config init` and
+docs/configuration.md show it. Secrets are SecretStr: no repr, log line or error shows them.
+"""
+
+import ipaddress
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from pydantic import SecretStr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from scheduler.model.validation import (
+    Document,
+    Fault,
+    InvalidInputError,
+    Name,
+    Port,
+    Positive,
+    Text,
+    conflicts,
+    list_faults,
+    show,
+    suggest,
+)
+from workers.environment import DELIMITER, PREFIX, EnvironmentSource, name_origin
+from workers.setting_types import BasicAuth, DatabaseUrl, Days, EndpointUrl, Period, RedisUrl, Secret, reveal
+
+
+class BrokerSettings(Document):
+    """The Redis that carries Celery's messages."""
+
+    url: RedisUrl | None = None
+    """URL of the Redis; left out = that of the running stack (`leasehold up`)."""
+
+
+class ViewSettings(Document):
+    """The lagging view of the cluster, the leader lock and kicks, in Redis."""
+
+    url: RedisUrl | None = None
+    """URL of the Redis; left out = the broker's."""
+    prefix: Text = "leasehold:"
+    """What all our keys begin with; another one for each cluster that shares a Redis."""
+    tombstones: Period = 600.0
+    """A row that went is remembered so long, so that a late delta does not bring it back."""
+    reread: Period = 35.0
+    """Each periodic tick re-reads what changed since its last look less this; above `statement_timeout`."""
+    compare_interval: Period = 60.0
+    """The view's counts and versions are compared with the database's so often."""
+
+
+class DatabaseSettings(Document):
+    """The database that holds what was promised: reservations, leases, slots, accounts, events."""
+
+    url: DatabaseUrl = SecretStr("sqlite:///.leasehold/leasehold.db")
+    """URL of the database: SQLite for one host, PostgreSQL for several."""
+    lock_timeout: Period = 5.0
+    """A statement waits so long for a lock."""
+    statement_timeout: Period = 30.0
+    """A statement may take so long (PostgreSQL)."""
+    idle_timeout: Period = 10.0
+    """A transaction may stand idle so long (PostgreSQL)."""
+
+
+class AwsSettings(Document):
+    """EC2, or the emulator in its place. Credentials: boto3's own chain, unless keys stand here."""
+
+    region: Name | None = None
+    """The region; left out = boto3's own (environment, profile)."""
+    endpoint_url: EndpointUrl | None = None
+    """Where EC2 answers; left out = AWS itself, or the emulator under `leasehold up`."""
+    cluster: Name = "leasehold"
+    """Value of the cluster tag: only machines that bear it are ours."""
+    access_key_id: Secret | None = None
+    """Access key, for the emulator; elsewhere leave it to boto3's chain."""
+    secret_access_key: Secret | None = None
+    """Secret key that belongs to it."""
+
+
+class TickSettings(Document):
+    """The scheduling passes."""
+
+    interval: Period = 5.0
+    """A tick at least so often."""
+    lock_seconds: Period = 15.0
+    """The leader lock lasts so long; renewed at a third of it."""
+    kick_seconds: Period = 2.0
+    """Kicks within this time share one tick message."""
+    commit_rows: Positive = 1000
+    """Decisions that are committed in one transaction at most."""
+
+    @property
+    def expires(self) -> float:
+        """A tick message that waited for longer is dropped: two intervals."""
+        return 2 * self.interval
+
+
+class ClientSettings(Document):
+    """What clients wait for."""
+
+    resend: Period = 2.0
+    """A request without an answer is sent again after so long."""
+    reply_seconds: Period = 60.0
+    """An answer waits so long for the client to take it."""
+
+
+class KeepSettings(Document):
+    """How long what is over is kept."""
+
+    events_days: Days = 30.0
+    """Events, in days."""
+    ended_days: Days = 7.0
+    """Rows of ended reservations, in days."""
+    requests: Period = 3600.0
+    """Requests and their answers, so that a repeat changes nothing."""
+    ended_in_view: Period = 600.0
+    """Ended reservations in the view; older ones are asked for."""
+
+
+class LogSettings(Document):
+    """What the processes write."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least that is written."""
+    format: Literal["text", "json"] = "text"
+    """`text` for people, `json` for a log collector."""
+
+
+class MetricsSettings(Document):
+    """The process that serves Prometheus."""
+
+    host: Name = "127.0.0.1"
+    """Address that it listens on."""
+    port: Port = 9108
+    """Port that it listens on."""
+
+
+class FlowerSettings(Document):
+    """Flower, Celery's web page. It shows arguments: keep it on loopback, or behind a password."""
+
+    host: Name = "127.0.0.1"
+    """Address that it listens on."""
+    port: Port = 5555
+    """Port that it listens on."""
+    basic_auth: BasicAuth | None = None
+    """`user:password`; required outside the local stack and on any address but loopback."""
+
+
+class ConcurrencySettings(Document):
+    """Tasks that a worker of each queue runs at once."""
+
+    reservations: Positive = 1
+    """Of intake: one writer is the quickest on SQLite."""
+    ticks: Positive = 1
+    """Of ticks: only one can hold the lock."""
+    launch: Positive = 8
+    """Threads that launch."""
+    health: Positive = 8
+    """Threads that look at machines."""
+    terminate: Positive = 4
+    """Threads that terminate."""
+
+
+class CelerySettings(Document):
+    """The workers."""
+
+    visibility_timeout: Period = 300.0
+    """A message that a dead worker held comes back after so long; more than 2 × `hard_time_limit`."""
+    hard_time_limit: Period = 120.0
+    """A task (in a process pool) is killed after so long."""
+    soft_time_limit: Period = 100.0
+    """A task (in a process pool) is asked to stop after so long."""
+    soft_shutdown: Period = 5.0
+    """A worker that stops waits so long for its tasks; 30 in containers."""
+    max_attempts: Positive = 5
+    """Attempts on errors that nobody knows, then it counts as misconfigured."""
+    concurrency: ConcurrencySettings = ConcurrencySettings()
+    """Tasks that a worker of each queue runs at once."""
+
+
+class Settings(BaseSettings):
+    """Everything that the processes are set up by; made by `read_settings`."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        hide_input_in_errors=True,
+        use_attribute_docstrings=True,
+        env_prefix=PREFIX,
+        env_nested_delimiter=DELIMITER,
+    )
+
+    recover_interval: Period = 10.0
+    """Work that got lost between commit and queue is looked for, and sent again, so often."""
+    sweep_interval: Period = 2.0
+    """Slots that boot, bind or terminate are looked at so often; at most `recover_interval`."""
+    broker: BrokerSettings = BrokerSettings()
+    """The Redis that carries Celery's messages."""
+    view: ViewSettings = ViewSettings()
+    """The lagging view of the cluster, in Redis."""
+    database: DatabaseSettings = DatabaseSettings()
+    """The database that holds what was promised."""
+    aws: AwsSettings = AwsSettings()
+    """EC2, or the emulator in its place."""
+    ticks: TickSettings = TickSettings()
+    """The scheduling passes."""
+    clients: ClientSettings = ClientSettings()
+    """What clients wait for."""
+    keep: KeepSettings = KeepSettings()
+    """How long what is over is kept."""
+    log: LogSettings = LogSettings()
+    """What the processes write."""
+    metrics: MetricsSettings = MetricsSettings()
+    """The process that serves Prometheus."""
+    flower: FlowerSettings = FlowerSettings()
+    """Flower, Celery's web page."""
+    celery: CelerySettings = CelerySettings()
+    """The workers."""
+
+    @property
+    def broker_url(self) -> str | None:
+        """The broker's URL with its password, or None where none is set."""
+        return reveal(self.broker.url) if self.broker.url else None
+
+    @property
+    def view_url(self) -> str | None:
+        """The view's URL with its password: its own, else the broker's."""
+        return reveal(self.view.url) if self.view.url else self.broker_url
+
+    @property
+    def database_url(self) -> str:
+        """The database's URL with its password."""
+        return reveal(self.database.url)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Settings":
+        if faults := [*_timing_conflicts(self), *_access_conflicts(self)]:
+            raise conflicts(faults)
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003  ours names unknown keys
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  no file but leasehold.toml
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003  as above
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The environment first, then what `read_settings` was given."""
+        return EnvironmentSource(settings_cls), init_settings
+
+
+def _timing_conflicts(settings: Settings) -> Iterator[Fault]:
+    """Times that do not go together (PROTOCOLS "The view", PITFALLS "Celery on Redis")."""
+    ticks, clients, celery = settings.ticks, settings.clients, settings.celery
+    keep, view, database = settings.keep, settings.view, settings.database
+    at_least = (
+        ("ticks.lock_seconds", ticks.lock_seconds, "2 × ticks.interval", 2 * ticks.interval),
+        ("recover_interval", settings.recover_interval, "sweep_interval", settings.sweep_interval),
+        ("clients.reply_seconds", clients.reply_seconds, "clients.resend", clients.resend),
+        ("keep.requests", keep.requests, "clients.reply_seconds", clients.reply_seconds),
+        ("celery.hard_time_limit", celery.hard_time_limit, "celery.soft_time_limit", celery.soft_time_limit),
+    )
+    above = (
+        ("view.reread", view.reread, "database.statement_timeout", database.statement_timeout),
+        (
+            "celery.visibility_timeout",
+            celery.visibility_timeout,
+            "2 × celery.hard_time_limit",
+            2 * celery.hard_time_limit,
+        ),
+    )
+    for path, value, name, least in at_least:
+        if value < least:
+            yield Fault(path, f"at least {name} ({least:g})", f"{value:g}")
+    for path, value, name, least in above:
+        if value <= least:
+            yield Fault(path, f"more than {name} ({least:g})", f"{value:g}")
+
+
+def _access_conflicts(settings: Settings) -> Iterator[Fault]:
+    """Half a pair of keys, and a Flower that anybody could open (PITFALLS "Security")."""
+    aws, flower = settings.aws, settings.flower
+    if (aws.access_key_id is None) != (aws.secret_access_key is None):
+        missing = "access_key_id" if aws.access_key_id is None else "secret_access_key"
+        yield Fault(f"aws.{missing}", "both keys or neither", "nothing")
+    if flower.basic_auth is None and not is_loopback(flower.host):
+        yield Fault("flower.basic_auth", f'"user:password" (flower.host is {show(flower.host)})', "nothing")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this host can reach what listens there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def read_settings(document: Mapping[str, Any] | None = None) -> Settings:
+    """Settings from the environment, laid over the process sections of a parsed `leasehold.toml`.
+
+    Raises InvalidInputError with a fault for each thing that is wrong; one that the environment brought is
+    named by its variable.
+    """
+    known = {key: value for key, value in (document or {}).items() if key in Settings.model_fields}
+    faults = [_unknown(key) for key in (document or {}) if key not in known]
+    try:
+        settings = Settings(**known)
+    except ValidationError as error:
+        faults += [_hide_table(name_origin(one, Settings)) for one in list_faults(error, Settings)]
+    else:
+        if not faults:
+            return settings
+    raise InvalidInputError(faults)
+
+
+def _unknown(key: str) -> Fault:
+    # Refused before pydantic-settings sees it, which takes names like _env_file for options of its own.
+    return Fault(key, f"a known key{suggest(key, Settings.model_fields)}", show(key))
+
+
+def _hide_table(found: Fault) -> Fault:
+    """What stood in place of a section is not shown: it may be a secret without its key."""
+    return Fault(found.path, found.expected, "something else") if found.expected == "a table" else found
