@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Sequence
+from contextlib import closing, suppress
 from threading import Timer
 from typing import Final
 
@@ -57,25 +58,29 @@ def _connects(address: str, probe: ProbeRules) -> bool:
 
 
 def _answers(address: str, probe: ProbeRules) -> bool:
-    connection = http.client.HTTPConnection(address, probe.port, timeout=probe.timeout)
     try:
-        connection.connect()
-        return _gets_2xx(connection, probe)
+        with closing(http.client.HTTPConnection(address, probe.port, timeout=probe.timeout)) as connection:
+            connection.connect()
+            return _gets_2xx(connection, probe)
     except _NO_ANSWER:
         return False
-    finally:
-        connection.close()
 
 
 def _gets_2xx(connection: http.client.HTTPConnection, probe: ProbeRules) -> bool:
     # A timeout of sockets counts anew with every byte; the timer ends a machine that drips.
-    timer = Timer(probe.timeout, connection.sock.shutdown, [socket.SHUT_RDWR])
+    timer = Timer(probe.timeout, _hang_up, [connection.sock])
     timer.start()
     try:
         connection.request("GET", probe.path, headers={"User-Agent": "leasehold", "Connection": "close"})
         return connection.getresponse().status // 100 == 2  # noqa: PLR2004 - HTTP's own figure
     finally:
         timer.cancel()
+
+
+def _hang_up(connected: socket.socket) -> None:
+    # The probe may have ended, and closed it, at this very moment.
+    with suppress(OSError):
+        connected.shutdown(socket.SHUT_RDWR)
 
 
 def _runs(command: Sequence[str], timeout: float) -> bool:

@@ -89,9 +89,7 @@ def emulator(server: EmulatorServer) -> Emulator:
 
 @pytest.fixture(scope="session")
 def access(server: EmulatorServer) -> Ec2Access:
-    return Ec2Access(
-        region=REGION, endpoint_url=server.url, access_key_id="testing", secret_access_key="testing"
-    )
+    return Ec2Access(region=REGION, endpoint_url=server.url, access_key_id="testing", secret_access_key="testing")
 
 
 @pytest.fixture(scope="session")
@@ -107,9 +105,7 @@ def fleet(fleet_of_all_tests: Ec2Fleet, emulator: Emulator) -> Ec2Fleet:
 
 @pytest.fixture(scope="session")
 def client(server: EmulatorServer) -> "EC2Client":
-    return make_client(
-        region=REGION, endpoint_url=server.url, access_key_id="testing", secret_access_key="testing"
-    )
+    return make_client(region=REGION, endpoint_url=server.url, access_key_id="testing", secret_access_key="testing")
 
 
 def some_rules(ec2: dict[str, Any] | None = None, **pool: object) -> Rules:

@@ -1,5 +1,8 @@
 """The error table: every code of PITFALLS has its row, and what carries no code is sorted too."""
 
+import re
+from pathlib import Path
+
 import pytest
 from botocore import exceptions as aws
 from botocore.parsers import ResponseParserError
@@ -67,11 +70,16 @@ def test_a_code_has_its_category(code: str, status: int, category: Category) -> 
     assert classify(code, status) == category
 
 
+def test_the_page_says_what_the_table_says() -> None:
+    page = Path(__file__).parents[2] / "docs" / "ec2-errors.md"
+    rows = re.findall(r"^\| (\w+) \| .+ \| (.+) \|$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    said = {code: category for category, codes in rows if category != "category" for code in codes.split(", ")}
+    assert said == CODES
+
+
 def test_every_code_of_the_table_is_tested() -> None:
     tested = {code for code, _, _ in TABLE}
-    assert [
-        code for code in CODES if not any(known == code or known.startswith(code[:-1]) for known in tested)
-    ] == []
+    assert [code for code in CODES if not any(known == code or known.startswith(code[:-1]) for known in tested)] == []
 
 
 @pytest.mark.parametrize(

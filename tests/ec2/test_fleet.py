@@ -72,9 +72,7 @@ def test_machine_and_volumes_are_tagged_and_locked_down(launch: Launch, client: 
     volume = found["BlockDeviceMappings"][0]["Ebs"]["VolumeId"]
     tags = client.describe_volumes(VolumeIds=[volume])["Volumes"][0]["Tags"]
     assert {tag["Key"]: tag["Value"] for tag in tags} == wanted
-    attribute = client.describe_instance_attribute(
-        InstanceId=machine.id, Attribute="instanceInitiatedShutdownBehavior"
-    )
+    attribute = client.describe_instance_attribute(InstanceId=machine.id, Attribute="instanceInitiatedShutdownBehavior")
     assert attribute["InstanceInitiatedShutdownBehavior"]["Value"] == "terminate"
 
 
@@ -83,9 +81,7 @@ def test_user_data_arrives_encoded_once(launch: Launch, emulator: Emulator) -> N
     assert emulator.instances()[0]["user_data"] == "YXQgbGludXgtMQ=="
 
 
-def test_a_launch_template_is_launched_by_a_fleet(
-    launch: Launch, client: "EC2Client", fleet: Ec2Fleet
-) -> None:
+def test_a_launch_template_is_launched_by_a_fleet(launch: Launch, client: "EC2Client", fleet: Ec2Fleet) -> None:
     template = client.create_launch_template(
         LaunchTemplateName="builders", LaunchTemplateData={"ImageId": IMAGE, "InstanceType": "m5.large"}
     )["LaunchTemplate"]["LaunchTemplateId"]
@@ -147,9 +143,7 @@ def test_a_refusal_launches_nothing(
     assert launch().launch_id == "launch-1"
 
 
-@pytest.mark.parametrize(
-    ("code", "category"), [("RequestLimitExceeded", "throttled"), ("InternalError", "transient")]
-)
+@pytest.mark.parametrize(("code", "category"), [("RequestLimitExceeded", "throttled"), ("InternalError", "transient")])
 def test_what_boto3_repeats_by_itself_is_one_refusal(
     code: str, category: str, launch: Launch, emulator: Emulator
 ) -> None:
@@ -188,14 +182,16 @@ def test_no_credentials_is_an_auth_error(emulator: Emulator) -> None:
     assert emulator.calls() == []
 
 
+def test_access_keeps_its_keys_to_itself(access: Ec2Access) -> None:
+    assert repr(access) == f"Ec2Access(region='us-east-1', endpoint_url='{access.endpoint_url}')"
+
+
 def test_half_of_the_credentials_is_an_auth_error() -> None:
     with pytest.raises(CloudError, match="auth: PartialCredentialsError"):
         make_client(region="us-east-1", access_key_id="testing")
 
 
-def test_describe_leaves_out_what_ec2_does_not_know(
-    launch: Launch, fleet: Ec2Fleet, emulator: Emulator
-) -> None:
+def test_describe_leaves_out_what_ec2_does_not_know(launch: Launch, fleet: Ec2Fleet, emulator: Emulator) -> None:
     ours = [launch(number).id for number in (1, 2)]
     emulator_calls = len(emulator.calls())
     found = fleet.describe([ours[0], GONE, ours[1], "nonsense"])
@@ -230,9 +226,7 @@ def test_describing_nothing_asks_nothing(fleet: Ec2Fleet, emulator: Emulator) ->
     assert emulator.calls() == []
 
 
-def test_sweep_sees_all_of_our_cluster_and_nothing_else(
-    launch: Launch, access: Ec2Access, client: "EC2Client"
-) -> None:
+def test_sweep_sees_all_of_our_cluster_and_nothing_else(launch: Launch, access: Ec2Access, client: "EC2Client") -> None:
     ours = {launch(number).id for number in range(1, 6)}
     green = make_fleet("green", access)
     theirs = green.launch(green.freeze(an_order(9), some_rules()))
@@ -309,9 +303,7 @@ def test_an_end_takes_its_time(launch: Launch, fleet: Ec2Fleet, emulator: Emulat
     assert list(fleet.sweep()) == []
 
 
-def test_a_terminated_machine_is_forgotten_in_the_end(
-    launch: Launch, fleet: Ec2Fleet, emulator: Emulator
-) -> None:
+def test_a_terminated_machine_is_forgotten_in_the_end(launch: Launch, fleet: Ec2Fleet, emulator: Emulator) -> None:
     emulator.steer(forget_seconds=0)
     machine = launch()
     fleet.terminate([machine.id])

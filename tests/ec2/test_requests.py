@@ -123,9 +123,9 @@ def test_a_template_may_be_named_and_its_image_replaced() -> None:
 
 
 def test_a_pool_without_offerings_leaves_the_type_to_the_template() -> None:
-    override = frozen(some_rules(TEMPLATE, offerings=[]), offering=None)["parameters"][
-        "LaunchTemplateConfigs"
-    ][0]["Overrides"][0]
+    override = frozen(some_rules(TEMPLATE, offerings=[]), offering=None)["parameters"]["LaunchTemplateConfigs"][0][
+        "Overrides"
+    ][0]
     assert "InstanceType" not in override
 
 

@@ -85,7 +85,10 @@ class Ec2Fleet:
     def _run_instances(self, parameters: Mapping[str, Any]) -> Machine:
         with cloud_errors():
             answer = self._launcher.run_instances(**parameters)
-        return next(read_machines([answer]))
+        machine = next(read_machines([answer]), None)
+        if machine is None:
+            raise describe_shortfall([])
+        return machine
 
     def _create_fleet(self, parameters: Mapping[str, Any]) -> Machine:
         with cloud_errors():
@@ -154,6 +157,10 @@ class Ec2Access(msgspec.Struct, frozen=True, kw_only=True):
     access_key_id: str | None = None
     secret_access_key: str | None = None
     session_token: str | None = None
+
+    def __repr__(self) -> str:
+        """Without the keys: it may end up in a log."""
+        return f"Ec2Access(region={self.region!r}, endpoint_url={self.endpoint_url!r})"
 
 
 def make_fleet(cluster: str, access: Ec2Access) -> Ec2Fleet:

@@ -174,9 +174,7 @@ def _create_fleet(launch: _Launch) -> dict[str, Any]:
     parameters: dict[str, Any] = {
         "ClientToken": client_token(launch.order.launch_id, launch.order.generation),
         "Type": "instant",
-        "LaunchTemplateConfigs": [
-            {"LaunchTemplateSpecification": _template(launch), "Overrides": _overrides(launch)}
-        ],
+        "LaunchTemplateConfigs": [{"LaunchTemplateSpecification": _template(launch), "Overrides": _overrides(launch)}],
         "TargetCapacitySpecification": {
             "TotalTargetCapacity": 1,
             "DefaultTargetCapacityType": launch.market,

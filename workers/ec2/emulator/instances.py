@@ -21,7 +21,7 @@ class EmulatedInstance(moto_instances.Instance):
 
     settings: ClassVar[EmulatorSettings] = EmulatorSettings()
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - moto's own, passed on
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         now = time.monotonic()
         self._running_at = now + self.settings.boot_seconds
         self._checked_at = self._running_at + self.settings.status_seconds

@@ -1,6 +1,7 @@
 """The emulator as a server: threads, silence, and an end on SIGTERM or SIGINT."""
 
 import signal
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
@@ -16,6 +17,7 @@ from workers.ec2.emulator.settings import EmulatorSettings
 from workers.ec2.emulator.steering import Steering
 
 DEFAULT_PORT: Final = 4579
+BACKLOG: Final = 128
 
 
 class _Handler(MotoRequestHandler):
@@ -32,14 +34,19 @@ class EmulatorServer:
 
     def __init__(self, host: str, port: int, layer: Layer) -> None:
         self.layer = layer
-        self._server = make_wsgi_server(host, port, Control(layer), threaded=True, request_handler=_Handler)
+        # Bound here: werkzeug ends the process when a port is taken.
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.create_server((host, port), family=family, backlog=BACKLOG) as bound:
+            self._server = make_wsgi_server(
+                host, port, Control(layer), threaded=True, request_handler=_Handler, fd=bound.fileno()
+            )
         self._thread = Thread(target=self._server.serve_forever, name="ec2-emulator", daemon=True)
 
     @property
     def url(self) -> str:
         """Where it listens."""
         host, port = self._server.server_address[:2]
-        return f"http://{host!s}:{port}"
+        return f"http://[{host!s}]:{port}" if ":" in str(host) else f"http://{host!s}:{port}"
 
     def start(self) -> "EmulatorServer":
         """Serve in a thread of its own."""
@@ -83,12 +90,11 @@ def run_emulator(
     on_ready: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Serve until SIGTERM or SIGINT; `on_ready` is called with the URL. To be called from the main thread."""
+    server = make_server(host, port, settings=settings, state_file=state_file, call_log=call_log, region=region)
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    server = make_server(
-        host, port, settings=settings, state_file=state_file, call_log=call_log, region=region
-    ).start()
+    server.start()
     on_ready(server.url)
     stop.wait()
     server.stop()

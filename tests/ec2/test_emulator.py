@@ -1,0 +1,332 @@
+"""The emulator itself: how it is steered, what it writes down, how it starts and ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import boto3
+import pytest
+
+from scheduler.model.validation import InvalidInputError
+from scheduler.ports import CloudError
+from tests.ec2.conftest import IMAGE, REGION, Emulator, Launch, an_order, some_rules
+from workers.ec2.emulator import EmulatorServer
+from workers.ec2.emulator.__main__ import main
+from workers.ec2.emulator.calls import Call, read_call
+from workers.ec2.emulator.faults import FaultTable
+from workers.ec2.emulator.settings import FaultRule, load_settings
+from workers.ec2.fleet import Ec2Access, Ec2Fleet, make_fleet
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    """Ask again until it holds, for twenty seconds at most."""
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+
+
+def a_call(action: str = "RunInstances", *, invocation: str | None = None, **parameters: str) -> Call:
+    body = "&".join(f"{key}={value}" for key, value in {"Action": action, **parameters}.items())
+    environ = {
+        "HTTP_AUTHORIZATION": "AWS4-HMAC-SHA256 Credential=x/20261101/eu-west-1/ec2/aws4_request, …",
+        "HTTP_AMZ_SDK_INVOCATION_ID": invocation,
+    }
+    return read_call(environ, body.encode())
+
+
+def test_the_call_log_tells_every_call(
+    launch: Launch, fleet: Ec2Fleet, emulator: Emulator, client: "EC2Client"
+) -> None:
+    before = time.time()
+    machine = launch()
+    launch()
+    emulator.set_fault(code="VcpuLimitExceeded", market="spot")
+    with pytest.raises(CloudError):
+        launch(2)
+    fleet.terminate([machine.id])
+    client.describe_subnets()
+    calls = emulator.calls()
+    launched = {
+        "action": "RunInstances",
+        "region": REGION,
+        "types": ["c5.large"],
+        "zones": ["us-east-1a"],
+        "market": "spot",
+        "attempt": 1,
+    }
+    asked = {**launched, "types": [], "zones": [], "market": None, "token": None, "replayed": False}
+    went_well = {"status": 200, "code": None}
+    ours = {**went_well, "instances": [machine.id]}
+    assert [{key: call[key] for key in call if key not in {"number", "time"}} for call in calls] == [
+        {**launched, **ours, "token": "launch-1.1", "replayed": False},
+        {**launched, **ours, "token": "launch-1.1", "replayed": True},
+        {
+            **launched,
+            "token": "launch-2.1",
+            "replayed": False,
+            "status": 400,
+            "code": "VcpuLimitExceeded",
+            "instances": [],
+        },
+        {**asked, **ours, "action": "TerminateInstances"},
+        {**asked, **went_well, "action": "DescribeSubnets", "instances": []},
+    ]
+    numbers = [call["number"] for call in calls]
+    assert numbers == list(range(numbers[0], numbers[0] + 5))
+    assert all(before <= call["time"] <= time.time() for call in calls)
+    assert emulator.ask("GET", f"calls?after={numbers[2]}")[1]["calls"] == calls[3:]
+
+
+def test_copies_of_a_launch_at_once_make_one_machine(fleet: Ec2Fleet, emulator: Emulator) -> None:
+    request = fleet.freeze(an_order(), some_rules())
+    with ThreadPoolExecutor(8) as threads:
+        machines = list(threads.map(lambda _: fleet.launch(request), range(16)))
+    assert len({machine.id for machine in machines}) == 1
+    assert [call["replayed"] for call in emulator.calls()] == [False] + [True] * 15
+
+
+def test_a_known_token_is_answered_though_there_is_no_room_left(launch: Launch, emulator: Emulator) -> None:
+    machine = launch()
+    emulator.set_fault(code="InsufficientInstanceCapacity")
+    assert launch().id == machine.id
+    emulator.set_fault(code="AuthFailure")
+    with pytest.raises(CloudError, match="AuthFailure"):
+        launch()
+
+
+def test_a_token_that_was_refused_may_be_used_again(launch: Launch, emulator: Emulator) -> None:
+    emulator.set_fault(code="VcpuLimitExceeded", count=1)
+    with pytest.raises(CloudError):
+        launch()
+    assert launch().launch_id == "launch-1"
+
+
+@pytest.mark.parametrize(
+    ("rule", "meets"),
+    [
+        ({}, True),
+        ({"type": "c5.large"}, True),
+        ({"type": "c5.xlarge"}, False),
+        ({"zone": "us-east-1a"}, True),
+        ({"zone": "us-east-1b"}, False),
+        ({"market": "spot"}, True),
+        ({"market": "on-demand"}, False),
+        ({"type": "c5.large", "zone": "us-east-1a", "market": "spot"}, True),
+        ({"action": "RunInstances"}, True),
+        ({"action": "any"}, True),
+        ({"action": "TerminateInstances"}, False),
+    ],
+)
+def test_a_fault_meets_what_it_names(rule: dict[str, object], meets: bool, launch: Launch, emulator: Emulator) -> None:
+    emulator.set_fault(code="UnfulfillableCapacity", **rule)
+    if meets:
+        with pytest.raises(CloudError, match="UnfulfillableCapacity"):
+            launch()
+    else:
+        launch()
+
+
+def test_a_fault_ends_after_its_count_or_its_time() -> None:
+    table = FaultTable()
+    counted, timed = FaultRule(code="AuthFailure", count=2), FaultRule(code="PendingVerification", seconds=10)
+    table.replace([counted, timed], now=100)
+    calls = [a_call(invocation=str(number)) for number in range(4)]
+    assert table.take_for_request(calls[0], 101) == counted
+    # boto3's repeat of the same call
+    assert table.take_for_request(calls[0], 102) == counted
+    assert table.take_for_request(calls[1], 103) == counted
+    assert table.take_for_request(calls[2], 104) == timed
+    assert table.take_for_request(calls[3], 110) is None
+    assert list(table.rules(110)) == [counted]
+
+
+def test_a_fault_without_an_action_leaves_other_calls_alone() -> None:
+    table = FaultTable()
+    table.replace([FaultRule(code="AuthFailure")], now=0)
+    assert table.take_for_request(a_call("DescribeInstances"), 1) is None
+    table.add([FaultRule(code="InternalError", action="any")], now=0)
+    found = table.take_for_request(a_call("DescribeInstances"), 1)
+    assert found is not None
+    assert found.http_status == 500
+
+
+def test_the_control_api_shows_and_changes_what_holds(launch: Launch, emulator: Emulator) -> None:
+    assert emulator.ask("GET", "health") == (200, {"status": "ok"})
+    emulator.steer(boot_seconds="1m", address="127.0.0.1")
+    assert emulator.ask("POST", "faults", {"code": "AuthFailure", "count": 1})[0] == 200
+    state = emulator.ask("GET", "state")[1]
+    assert state["settings"]["boot_seconds"] == 60
+    assert state["settings"]["faults"] == [{"code": "AuthFailure", "message": "injected by the emulator", "count": 1}]
+    assert emulator.ask("PUT", "faults", [])[1]["faults"] == []
+    assert launch().address == "127.0.0.1"
+    [instance] = emulator.instances()
+    assert (instance["state"], instance["type"], instance["market"]) == ("pending", "c5.large", "spot")
+    assert instance["tags"]["leasehold:slot"] == "linux-1"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "document", "status", "message"),
+    [
+        ("PUT", "settings", {"boot_second": 1}, 400, 'boot_second: expected a known key (did you mean "boot'),
+        ("PUT", "settings", {"boot_seconds": -1}, 400, "boot_seconds: expected a duration"),
+        ("PUT", "settings", [], 400, "expected a table"),
+        ("POST", "faults", {"code": "X", "market": "stock"}, 400, "faults[0].market: expected one of"),
+        ("PUT", "faults", {"code": "X"}, 400, "faults: expected a list"),
+        ("GET", "nonsense", None, 404, "no such resource: GET /_leasehold/nonsense"),
+        ("DELETE", "state", None, 404, "no such resource"),
+    ],
+)
+def test_wrong_steering_is_refused_by_name(
+    emulator: Emulator, method: str, path: str, document: object, status: int, message: str
+) -> None:
+    before = emulator.ask("GET", "state")
+    answered, answer = emulator.ask(method, path, document)
+    assert answered == status
+    assert message in answer["error"]
+    assert emulator.ask("GET", "state") == before
+
+
+def test_reset_forgets_everything_but_the_times(launch: Launch, emulator: Emulator) -> None:
+    emulator.steer(boot_seconds=5)
+    first = launch()
+    emulator.set_fault(code="AuthFailure")
+    assert emulator.ask("POST", "reset")[1]["boot_seconds"] == 5
+    assert (emulator.instances(), emulator.calls()) == ([], [])
+    assert launch().id != first.id
+
+
+def test_calls_of_different_regions_do_not_mix(access: Ec2Access, launch: Launch, emulator: Emulator) -> None:
+    launch()
+    other = make_fleet(
+        "blue",
+        Ec2Access(
+            region="eu-west-1",
+            endpoint_url=access.endpoint_url,
+            access_key_id="testing",
+            secret_access_key="testing",
+        ),
+    )
+    assert list(other.sweep()) == []
+    assert other.launch(other.freeze(an_order(), some_rules())).zone == "eu-west-1a"
+    assert [instance["region"] for instance in emulator.instances()] == ["us-east-1", "eu-west-1"]
+
+
+def test_other_services_reach_moto(access: Ec2Access) -> None:
+    session = boto3.session.Session("testing", "testing", region_name=REGION)
+    sqs = session.client("sqs", endpoint_url=access.endpoint_url)
+    queue = sqs.create_queue(QueueName="interruptions")["QueueUrl"]
+    sqs.send_message(QueueUrl=queue, MessageBody="two minutes")
+    assert [found["Body"] for found in sqs.receive_message(QueueUrl=queue)["Messages"]] == ["two minutes"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("state.toml", "boot_seconds = ", "state.toml: expected valid TOML"),
+        ("state.json", "{", "state.json: expected valid JSON"),
+        ("state.json", "[]", "state.json: expected a table"),
+        ("state.toml", 'faults = [{ type = "x" }]', "faults[0].code: expected a value"),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused_by_name(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InvalidInputError) as caught:
+        load_settings(tmp_path / name)
+    assert message in str(caught.value)
+
+
+class Process:
+    """The emulator as a process of its own, steered by a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file, self.log = folder / "state.toml", folder / "calls.jsonl"
+        self.file.write_text("boot_seconds = 60\n")
+        options = ["--port", "0", "--state-file", str(self.file), "--call-log", str(self.log)]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "workers.ec2.emulator", *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "AWS_EC2_METADATA_DISABLED": "true"},
+        )
+        assert self.process.stdout is not None
+        ready = self.process.stdout.readline()
+        assert ready.startswith("leasehold: EC2 emulator at http://127.0.0.1:"), self.process.communicate()
+        self.emulator = Emulator(ready.rpartition(" ")[2].strip())
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str, str]:
+        """The status and what it said after this signal."""
+        self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=20)
+        return self.process.returncode, out, err
+
+
+@pytest.fixture
+def process(tmp_path: Path, _no_settings_of_aws: None) -> Iterator[Process]:
+    process = Process(tmp_path)
+    yield process
+    if process.process.poll() is None:
+        process.end()
+
+
+def test_a_process_is_steered_by_its_file_and_writes_its_log(process: Process) -> None:
+    access = Ec2Access(
+        region=REGION,
+        endpoint_url=process.emulator.url,
+        access_key_id="testing",
+        secret_access_key="testing",
+    )
+    fleet = make_fleet("blue", access)
+    rules = some_rules({"image": IMAGE})
+    assert fleet.launch(fleet.freeze(an_order(1), rules)).id
+    assert [instance["state"] for instance in process.emulator.instances()] == ["pending"]
+
+    process.file.write_text('[[faults]]\ncode = "AuthFailure"\n')
+    with pytest.raises(CloudError, match="AuthFailure"):
+        fleet.launch(fleet.freeze(an_order(2), rules))
+
+    process.file.write_text("faults = nonsense that is no TOML\n")
+    eventually(lambda: process.emulator.ask("GET", "state")[1]["file_error"] is not None)
+    with pytest.raises(CloudError, match="AuthFailure"):
+        fleet.launch(fleet.freeze(an_order(2), rules))
+
+    process.file.write_text("")
+    assert fleet.launch(fleet.freeze(an_order(2), rules)).id
+    lines = [json.loads(line) for line in process.log.read_text().splitlines()]
+    assert lines == process.emulator.calls()
+    assert [line["code"] for line in lines] == [None, "AuthFailure", "AuthFailure", None]
+    assert process.end() == (0, "", "")
+
+
+def test_ctrl_c_ends_a_process_quietly(process: Process) -> None:
+    assert process.end(signal.SIGINT) == (0, "", "")
+
+
+def test_what_keeps_it_from_starting_is_said_in_one_line(
+    server: EmulatorServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = server.url.rpartition(":")[2]
+    assert main(["--port", port]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("leasehold: ")
+    assert "Address already in use" in said
+    assert said.count("\n") == 1
+
+    broken = tmp_path / "broken.toml"
+    broken.write_text("boot_secs = 1")
+    assert main(["--port", "0", "--state-file", str(broken)]) == 2
+    assert capsys.readouterr().err == (
+        'leasehold: boot_secs: expected a known key (did you mean "boot_seconds"?), got "boot_secs"\n'
+    )
+    assert main(["--port", "0", "--state-file", str(tmp_path / "absent.toml")]) == 1
+    assert "absent.toml" in capsys.readouterr().err

@@ -1,0 +1,71 @@
+"""User data: what a template may use, and that the page about it says the same."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from scheduler.model.validation import InvalidInputError
+from tests.ec2.conftest import an_order, some_rules
+from workers.ec2.user_data import (
+    MOST_BYTES,
+    VARIABLES,
+    example_template,
+    render_user_data,
+    variables_of,
+)
+
+PAGE = Path(__file__).parents[2] / "docs" / "user-data.md"
+VALUES = {name: f"<{name}>" for name in VARIABLES}
+
+
+def test_a_launch_gives_every_variable_its_value() -> None:
+    pool = some_rules().pools["linux"]
+    assert variables_of(an_order(), pool, "blue", "us-east-1") == {
+        "cluster": "blue",
+        "pool": "linux",
+        "system": "x86_64-linux",
+        "slot": "linux-1",
+        "launch_id": "launch-1",
+        "offering": "c5.large",
+        "market": "spot",
+        "region": "us-east-1",
+    }
+    assert variables_of(an_order(), pool, "blue", "us-east-1").keys() == VARIABLES.keys()
+
+
+def test_a_pool_without_offerings_leaves_the_offering_empty() -> None:
+    values = variables_of(an_order(offering=None), some_rules(offerings=[]).pools["linux"], "blue", "x")
+    assert (values["offering"], values["market"]) == ("", "spot")
+
+
+def test_variables_are_replaced_and_dollars_are_kept() -> None:
+    assert render_user_data("$slot of ${cluster} for $$5", VALUES) == "<slot> of <cluster> for $5"
+
+
+@pytest.mark.parametrize(
+    ("template", "line"),
+    [
+        ("${slto}", r"here: expected variables among cluster, pool, .*, got \"\$\{slto\}\""),
+        ("echo $HOME", r"here: expected variables among .*, got \"\$\{HOME\}\""),
+        ("echo $(date)", r"here: expected `\$\$` for a dollar sign .*line 1, col 6"),
+        (
+            "é" * (MOST_BYTES // 2) + "x",
+            rf"here: expected at most {MOST_BYTES} bytes .*, got {MOST_BYTES + 1}",
+        ),
+    ],
+)
+def test_a_template_that_cannot_be_rendered_is_refused_by_name(template: str, line: str) -> None:
+    with pytest.raises(InvalidInputError, match=line):
+        render_user_data(template, VALUES, "here")
+
+
+def test_the_shipped_example_renders_with_every_variable() -> None:
+    rendered = render_user_data(example_template(), VALUES)
+    assert rendered.startswith("#!/bin/sh\n")
+    assert [value for value in VALUES.values() if value not in rendered] == []
+
+
+def test_the_page_lists_the_variables_as_the_code_has_them() -> None:
+    rows = re.findall(r"^\| `\$\{(\w+)\}` \| (.+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert dict(rows) == dict(VARIABLES)
