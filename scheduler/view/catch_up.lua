@@ -1,29 +1,34 @@
--- The deltas after one that the reader has already.
+-- The deltas after the changes that the reader has already.
 --
 -- KEYS[1] view:generation  string
 -- KEYS[2] view:sequence    string
--- KEYS[3] view:deltas      stream  "<sequence>-0" -> kind of the row, or "gone" = JSON of the change
+-- KEYS[3] view:deltas      stream  "<sequence after it>-0" -> "count" = how many changes, then by kind and for
+--                                  "gone" a JSON array of them
 -- ARGV[1] generation of the reader's copy
--- ARGV[2] number of the last delta in it
--- ARGV[3] how many deltas to return at most
+-- ARGV[2] number of the last change in it
+-- ARGV[3] how many entries to return at most
 --
--- Returns {sequence of the view, kind, JSON, kind, JSON, ...} in order and without a gap; nil when there is no
--- valid view, it is another generation, or some of the deltas are not kept any more.
+-- Returns {1 when that is all, sequence after it, field, JSON, field, JSON, ...} in order and without a gap; nil
+-- when there is no valid view, it is another generation, or some of the deltas are not kept any more.
 
 local generation = redis.call('GET', KEYS[1])
 if generation ~= ARGV[1] or not is_of_this_server(generation) then return nil end
 
-local from, most = tonumber(ARGV[2]), tonumber(ARGV[3])
+local reached, most = tonumber(ARGV[2]), tonumber(ARGV[3])
 local sequence = tonumber(redis.call('GET', KEYS[2]))
-if not sequence or sequence < from then return nil end
+if not sequence or sequence < reached then return nil end
 
-local entries = redis.call('XRANGE', KEYS[3], string.format('%d-0', from + 1), '+', 'COUNT', most)
-if #entries ~= math.min(sequence - from, most) then return nil end
-
-local answer = { sequence }
-for i, entry in ipairs(entries) do
-  if entry[1] ~= string.format('%d-0', from + i) then return nil end
-  answer[#answer + 1] = entry[2][1]
-  answer[#answer + 1] = entry[2][2]
+local answer = { 0, 0 }
+local entries = redis.call('XRANGE', KEYS[3], string.format('%d-0', reached + 1), '+', 'COUNT', most)
+for _, entry in ipairs(entries) do
+  local fields = entry[2]
+  local after = tonumber(string.match(entry[1], '^%d+'))
+  if after - fields[2] ~= reached then return nil end
+  reached = after
+  for i = 3, #fields do
+    answer[#answer + 1] = fields[i]
+  end
 end
+if #entries < most and reached ~= sequence then return nil end
+answer[1], answer[2] = reached == sequence and 1 or 0, reached
 return answer

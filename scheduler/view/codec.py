@@ -7,33 +7,34 @@ import msgspec
 from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.view import KINDS, ROW_TYPES, Change, Gone, Kind, Row
 
-Argument = str | bytes | int | float
-
-_DECODERS: dict[str, msgspec.json.Decoder[Row]] = {
-    kind: msgspec.json.Decoder(type_) for kind, type_ in ROW_TYPES.items()
-}
-_GONE = msgspec.json.Decoder(Gone)
 _ENCODER = msgspec.json.Encoder()
+_PACKER = msgspec.msgpack.Encoder()
+_ROWS: dict[Kind, msgspec.json.Decoder[Row]] = {kind: msgspec.json.Decoder(type_) for kind, type_ in ROW_TYPES.items()}
+_LISTS: dict[str, msgspec.json.Decoder[list[Change]]] = {
+    field: msgspec.json.Decoder(list[type_])  # type: ignore[valid-type]
+    for field, type_ in (*ROW_TYPES.items(), ("gone", Gone))
+}
 
 
-def encode_changes(changes: Iterable[Change]) -> list[Argument]:
-    """The six arguments that publish.lua takes for each change, one after the other."""
-    arguments: list[Argument] = []
-    for change in changes:
-        body = _ENCODER.encode(change)
-        if isinstance(change, Gone):
-            arguments += (change.kind, change.id, change.version, 0, "gone", body)
-        else:
-            mark = "over" if isinstance(change, Reservation) and is_over(change) else "row"
-            arguments += (KINDS[type(change)], change.id, change.version, change.marked_at, mark, body)
-    return arguments
+def pack_changes(changes: Iterable[Change]) -> bytes:
+    """The changes as publish.lua takes them: MessagePack, for one argument is read faster than thousands."""
+    return _PACKER.encode([_describe(change) for change in changes])
 
 
 def decode_row(kind: Kind, body: bytes) -> Row:
     """A row from its JSON. Raises msgspec.DecodeError for what another version of ours wrote differently."""
-    return _DECODERS[kind].decode(body)
+    return _ROWS[kind].decode(body)
 
 
-def decode_delta(field: str, body: bytes) -> Change:
-    """A change from a delta's field (a kind, or `gone`) and JSON. Raises as `decode_row` does."""
-    return _GONE.decode(body) if field == "gone" else _DECODERS[field].decode(body)
+def decode_deltas(field: str, body: bytes) -> list[Change]:
+    """Changes from one field (a kind, or `gone`) of an entry of the deltas. Raises as `decode_row` does."""
+    return _LISTS[field].decode(body)
+
+
+def _describe(change: Change) -> tuple[Kind, str, int, float, str, str]:
+    # As text, for the MessagePack of Redis 6 knows no bytes.
+    body = _ENCODER.encode(change).decode()
+    if isinstance(change, Gone):
+        return change.kind, change.id, change.version, 0.0, "gone", body
+    mark = "over" if isinstance(change, Reservation) and is_over(change) else "row"
+    return KINDS[type(change)], change.id, change.version, change.marked_at, mark, body

@@ -29,6 +29,8 @@ def make_redis(url: str, *, socket_seconds: float = 5.0, connect_seconds: float 
         health_check_interval=10,
         retry=Retry(ConstantBackoff(0.05), 1),
         protocol=2,
+        # A copy of the view comes in megabytes.
+        socket_read_size=1 << 20,
     )
 
 

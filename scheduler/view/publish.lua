@@ -1,9 +1,10 @@
--- Lays changed rows over the view: of two copies the newer stays, each accepted change is one delta.
+-- Lays changed rows over the view: of two copies the newer stays, what was accepted is one entry of deltas.
 --
 -- KEYS[1] view:generation    string  the valid view; absent while there is none
 -- KEYS[2] view:building      string  the generation that a rebuild is at
--- KEYS[3] view:sequence      string  number of the last delta, without gaps within a generation
--- KEYS[4] view:deltas        stream  "<sequence>-0" -> kind of the row, or "gone" = JSON of the change
+-- KEYS[3] view:sequence      string  number of changes accepted in this generation
+-- KEYS[4] view:deltas        stream  "<sequence after it>-0" -> "count" = how many changes, then by kind and
+--                                    for "gone" a JSON array of them
 -- KEYS[5] view:gone          hash    "<kind>/<id>" -> version of the tombstone
 -- KEYS[6] view:leaving       zset    "<hash>/<field>" that goes at that time (ms): tombstones, ended reservations
 -- KEYS[7] view:slots         hash    id -> JSON of the row, "version" and "marked_at" first
@@ -12,8 +13,9 @@
 --
 -- ARGV[1] "" for a publish; a rebuild's own generation for its rows, which make no deltas
 -- ARGV[2] ms for which tombstones and ended reservations are kept
--- ARGV[3] how many deltas are kept, about
--- ARGV[4...] six a change: kind, id, version, marked_at, "row" or "over" or "gone", JSON
+-- ARGV[3] for how many changes deltas are kept, about
+-- ARGV[4] MessagePack: the changes, each [kind, id, version, marked_at, "row" or "over" or "gone", JSON];
+--         at most a thousand
 --
 -- Returns 1, or 0 when there is no valid view (nor one being built), or the rebuild is another's by now.
 
@@ -25,75 +27,88 @@ elseif not is_of_this_server(redis.call('GET', KEYS[1])) and not is_of_this_serv
   return 0
 end
 
-local rows_of = { slots = KEYS[7], reservations = KEYS[8], holds = KEYS[9], gone = KEYS[5] }
+local key_of = { slots = KEYS[7], reservations = KEYS[8], holds = KEYS[9], gone = KEYS[5] }
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local kept_until = string.format('%d', now + ARGV[2])
+local changes = cmsgpack.unpack(ARGV[4])
 
 local function known_copy(kind, id)
-  local json = redis.call('HGET', rows_of[kind], id)
+  local json = redis.call('HGET', key_of[kind], id)
   if not json then return nil end
   local version, marked_at = string.match(json, '^{"version":(%d+),"marked_at":([^,]+),')
   return tonumber(version), tonumber(marked_at)
 end
 
+-- A tombstone counts only where there is no copy: a copy that lies there is newer than it.
 local function tombstone(kind, id)
   return tonumber(redis.call('HGET', KEYS[5], kind .. '/' .. id) or -1)
 end
 
-local function take(kind, id, version, marked_at, is_over, json)
+local function is_newer(kind, id, version, marked_at)
   local known_version, known_mark = known_copy(kind, id)
-  if known_version then
-    if version < known_version or (version == known_version and marked_at <= known_mark) then return false end
-  elseif tombstone(kind, id) > version then
-    return false
-  end
-  redis.call('HSET', rows_of[kind], id, json)
-  if is_over then
+  if not known_version then return version >= tombstone(kind, id) end
+  return version > known_version or (version == known_version and marked_at > known_mark)
+end
+
+-- The accepted changes' JSON, by kind or "gone".
+local deltas, accepted = {}, 0
+
+local function note(field, json)
+  deltas[field] = deltas[field] or {}
+  table.insert(deltas[field], json)
+  accepted = accepted + 1
+end
+
+local function take(kind, id, version, marked_at, mark, json)
+  if not is_newer(kind, id, version, marked_at) then return end
+  redis.call('HSET', key_of[kind], id, json)
+  if mark == 'over' then
     redis.call('ZADD', KEYS[6], kept_until, kind .. '/' .. id)
   elseif kind == 'reservations' then
     redis.call('ZREM', KEYS[6], kind .. '/' .. id)
   end
-  return true
+  note(kind, json)
 end
 
-local function bury(kind, id, version)
-  local known_version = known_copy(kind, id)
-  if (known_version or -1) >= version or tombstone(kind, id) >= version then return false end
+local function bury(kind, id, version, json)
+  if version <= (known_copy(kind, id) or tombstone(kind, id)) then return end
   local name = kind .. '/' .. id
-  redis.call('HDEL', rows_of[kind], id)
+  redis.call('HDEL', key_of[kind], id)
   redis.call('ZREM', KEYS[6], name)
   redis.call('HSET', KEYS[5], name, version)
   redis.call('ZADD', KEYS[6], kept_until, 'gone/' .. name)
-  return true
+  note('gone', json)
 end
 
-local function append_delta(field, json)
-  local sequence = redis.call('INCR', KEYS[3])
-  redis.call('XADD', KEYS[4], 'MAXLEN', '~', ARGV[3], string.format('%d-0', sequence), field, json)
+local function append_deltas()
+  local sequence = redis.call('INCRBY', KEYS[3], accepted)
+  local entry = { 'count', accepted }
+  for field, list in pairs(deltas) do
+    table.insert(entry, field)
+    table.insert(entry, '[' .. table.concat(list, ',') .. ']')
+  end
+  local oldest = string.format('%d-0', math.max(0, sequence - ARGV[3]))
+  redis.call('XADD', KEYS[4], 'MINID', '~', oldest, string.format('%d-0', sequence), unpack(entry))
 end
 
 local function forget_what_is_past()
   local past = redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', now, 'LIMIT', 0, 1000)
   for _, name in ipairs(past) do
     local kind, field = string.match(name, '^(%a+)/(.*)$')
-    redis.call('HDEL', rows_of[kind], field)
+    redis.call('HDEL', key_of[kind], field)
     redis.call('ZREM', KEYS[6], name)
   end
 end
 
-for i = 4, #ARGV, 6 do
-  local kind, id, mark, json = ARGV[i], ARGV[i + 1], ARGV[i + 4], ARGV[i + 5]
-  local version, marked_at = tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
-  local accepted
+for _, change in ipairs(changes) do
+  local kind, id, version, marked_at, mark, json = unpack(change)
   if mark == 'gone' then
-    accepted = bury(kind, id, version)
+    bury(kind, id, version, json)
   else
-    accepted = take(kind, id, version, marked_at, mark == 'over', json)
-  end
-  if accepted and own_rebuild == '' then
-    append_delta(mark == 'gone' and 'gone' or kind, json)
+    take(kind, id, version, marked_at, mark, json)
   end
 end
+if accepted > 0 and own_rebuild == '' then append_deltas() end
 forget_what_is_past()
 return 1

@@ -17,12 +17,13 @@ from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import ROW_TYPES, Change, Kind, Row, View
 from scheduler.ports import ViewUnavailableError
-from scheduler.view.codec import Argument, decode_delta, decode_row, encode_changes
+from scheduler.view.codec import decode_deltas, decode_row, pack_changes
 from scheduler.view.connection import DEFAULT_PREFIX, load_script, redis_errors
 
 CHANGES_A_CALL = 500
 """Changes sent to one script: Redis serves nobody else while it runs, some milliseconds."""
-DELTAS_A_CALL = 2000
+ENTRIES_A_CALL = 100
+"""Entries of deltas read at once; each holds up to CHANGES_A_CALL changes."""
 ROWS_A_CALL = 1000
 LOADS_TRIED = 3
 """A load that is overtaken by more deltas than are kept begins again, so many times in all."""
@@ -127,25 +128,26 @@ class RedisBoard:
         return self._read("slots", Slot, ids)
 
     def _send(self, changes: Sequence[Change], generation: bytes = b"") -> bool:
-        settings: list[Argument] = [generation, self._kept_ms, self._deltas_kept]
-        return bool(self._publish(self._keys.all, [*settings, *encode_changes(changes)]))
+        arguments: list[bytes | int] = [generation, self._kept_ms, self._deltas_kept, pack_changes(changes)]
+        return bool(self._publish(self._keys.all, arguments))
 
     def _apply_deltas(self, view: View) -> bool:
-        """Bring this copy up to date; False when it cannot be: another generation, a gap, unreadable rows."""
-        while True:
-            arguments: list[Argument] = [self._generation, self._sequence, DELTAS_A_CALL]
+        """Bring this copy up to date; False when it cannot be: another generation, a gap, unreadable rows.
+
+        Of one publish the deletions come last whatever its order was: versions make that right.
+        """
+        is_done = False
+        while not is_done:
+            arguments: list[bytes | int] = [self._generation, self._sequence, ENTRIES_A_CALL]
             answer = cast("list[Any] | None", self._catch_up(self._keys.catch_up, arguments))
             if answer is None:
                 return False
-            fields, bodies = answer[1::2], answer[2::2]
             try:
-                for field, body in zip(fields, bodies, strict=True):
-                    view.apply(decode_delta(field.decode(), body))
+                _apply_entries(view, answer[2::2], answer[3::2])
             except msgspec.DecodeError:
                 return False
-            self._sequence += len(fields)
-            if self._sequence >= answer[0]:
-                return True
+            is_done, self._sequence = bool(answer[0]), answer[1]
+        return True
 
     def _scan(self) -> View | None:
         """The rows as they are met, each of some moment during the scan; None when some are unreadable."""
@@ -168,9 +170,7 @@ class RedisBoard:
             )
             if isinstance(bodies, int):
                 raise ViewUnavailableError("there is no valid view: the next tick rebuilds it")
-            found |= {
-                id_: _decode(type_, body) for id_, body in zip(batch, bodies, strict=True) if body is not None
-            }
+            found |= {id_: _decode(type_, body) for id_, body in zip(batch, bodies, strict=True) if body is not None}
         return found
 
 
@@ -190,6 +190,12 @@ class _ViewKeys:
     def rows(self, kind: Kind) -> str:
         """The hash of the rows of one kind."""
         return f"{self._prefix}{kind}"
+
+
+def _apply_entries(view: View, fields: Sequence[bytes], bodies: Sequence[bytes]) -> None:
+    for field, body in zip(fields, bodies, strict=True):
+        for change in decode_deltas(field.decode(), body):
+            view.apply(change)
 
 
 def _decode(type_: type[T], body: bytes) -> T:
