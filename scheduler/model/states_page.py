@@ -1,0 +1,38 @@
+"""The page docs/states.md, made from the tables of moves: `python -m scheduler.model.states_page > docs/states.md`."""
+
+from collections.abc import Iterator
+
+from scheduler.model.moves import LEASE_MOVES, RESERVATION_MOVES, SLOT_MOVES, Edges
+
+INTRODUCTION = """\
+# States and legal moves
+
+This page is made from the tables in `scheduler/model/moves.py` (`python -m scheduler.model.states_page`); a test
+holds it against them. Nothing changes its state but through these tables: one function applies a move, checks it
+and appends an event with its cause.
+
+Causes: `tick` is a decision of a plan, `holder` a producer or the holder of a lease, `operator` a person, `cloud`
+what EC2 or a host told us.
+"""
+
+
+def write_page() -> str:
+    """The whole page, as Markdown."""
+    tables = (("Slots", SLOT_MOVES), ("Reservations", RESERVATION_MOVES), ("Leases", LEASE_MOVES))
+    parts = [INTRODUCTION, *("\n".join(_write_table(name, edges)) for name, edges in tables)]
+    return "\n".join(parts)
+
+
+def _write_table(name: str, edges: Edges) -> Iterator[str]:
+    yield f"## {name}\n"
+    yield "```mermaid\nstateDiagram-v2"
+    yield from (f"    {source} --> {target}" for source, target in edges)
+    yield "```\n"
+    yield "| from | to | cause | when |\n|---|---|---|---|"
+    for (source, target), causes in edges.items():
+        yield from (f"| `{source}` | `{target}` | {cause} | {reason} |" for cause, reason in causes.items())
+    yield ""
+
+
+if __name__ == "__main__":
+    print(write_page(), end="")  # noqa: T201 (a page for a file)
