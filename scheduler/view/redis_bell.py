@@ -1,0 +1,72 @@
+"""Kicks, notices and replies on Redis: hints that make things quick."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import redis
+
+from scheduler.ports import ForeignAddressError
+from scheduler.view.connection import DEFAULT_PREFIX, redis_errors
+
+KICK_MS = 2000
+"""For how long one message stands for all kicks; a tick that begins ends it sooner."""
+REPLY_SECONDS = 60
+
+
+class RedisBell:
+    """The Bell on Redis. `send_tick` sends one tick message; its errors pass through.
+
+    Notices go to the channel `<prefix>notice:<reservation>`, replies to lists named `<prefix>reply:<word>`,
+    both as JSON.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        send_tick: Callable[[], None],
+        prefix: str = DEFAULT_PREFIX,
+        *,
+        kick_ms: int = KICK_MS,
+    ) -> None:
+        self._client, self._send_tick = client, send_tick
+        self._prefix, self._kick_ms = prefix, kick_ms
+        self._flag = f"{prefix}kick"
+        self._addresses = re.compile(rf"{re.escape(prefix)}reply:[A-Za-z0-9._-]{{1,100}}")
+
+    def kick(self) -> None:
+        """See Bell.kick. A message that could not be sent leaves no flag, so that the next kick sends one."""
+        if not self._raise_flag():
+            return
+        is_sent = False
+        try:
+            self._send_tick()
+            is_sent = True
+        finally:
+            if not is_sent:
+                self.hear()
+
+    @redis_errors()
+    def hear(self) -> None:
+        """See Bell.hear."""
+        self._client.delete(self._flag)
+
+    @redis_errors()
+    def notify(self, reservation: str, notice: Mapping[str, Any]) -> None:
+        """See Bell.notify."""
+        self._client.publish(f"{self._prefix}notice:{reservation}", msgspec.json.encode(notice))
+
+    @redis_errors()
+    def reply(self, address: str, answer: Mapping[str, Any]) -> None:
+        """See Bell.reply."""
+        if not self._addresses.fullmatch(address):
+            raise ForeignAddressError(f"expected {self._prefix}reply:<word>, got {address[:200]!r}")
+        with self._client.pipeline(transaction=True) as both:
+            both.rpush(address, msgspec.json.encode(answer))
+            both.expire(address, REPLY_SECONDS)
+            both.execute()
+
+    @redis_errors()
+    def _raise_flag(self) -> bool:
+        return bool(self._client.set(self._flag, 1, nx=True, px=self._kick_ms))
