@@ -97,8 +97,7 @@ class MemoryTransaction:
         """See Transaction."""
         known, written = self._world.occupants, self._rows
         found = {
-            slot: {owner for owner in known.get(slot, ()) if (Reservation, owner) not in written}
-            for slot in slots
+            slot: {owner for owner in known.get(slot, ()) if (Reservation, owner) not in written} for slot in slots
         }
         for row in written.values():
             for lease in row.leases if isinstance(row, Reservation) else ():
@@ -309,9 +308,7 @@ class MemoryStore:
             return list(islice(known.values(), limit))
         return found[:limit]
 
-    def find_slots(
-        self, *, ids: Sequence[str] | None = None, states: Sequence[str] | None = None
-    ) -> list[Slot]:
+    def find_slots(self, *, ids: Sequence[str] | None = None, states: Sequence[str] | None = None) -> list[Slot]:
         """See Store."""
         known = self._world.slots
         rows = known.values() if ids is None else [known[row_id] for row_id in set(ids) if row_id in known]

@@ -1,0 +1,86 @@
+"""Brings a database to the schema of this program (Alembic, without alembic.ini); says how far it is."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection
+
+from scheduler.store.opening import MEMORY, choose_dialect
+from scheduler.store.session import explaining
+
+_SCRIPTS: Final = Path(__file__).parent / "migrations"
+
+
+class SchemaState(msgspec.Struct, frozen=True):
+    """The revision that a database has (None: none yet) and the newest that this program knows."""
+
+    current: str | None
+    head: str | None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether nothing is left to migrate."""
+        return self.current == self.head
+
+
+def migrate(url: str) -> list[str]:
+    """Apply all missing revisions, all or none; the ids of those that were applied, oldest first.
+
+    A SQLite file that is missing is made. Of two processes that migrate at once the second one waits and
+    finds nothing to do. Raises StoreUnavailableError and InvalidInputError (for an unknown kind of URL).
+    """
+    if url == MEMORY:
+        return []
+    with _connected(url, create=True) as connection:
+        config = _configure(connection)
+        script = ScriptDirectory.from_config(config)
+        missing = _find_missing(script, _find_current(connection))
+        if missing:
+            command.upgrade(config, "head")
+        return missing
+
+
+def schema_state(url: str) -> SchemaState:
+    """How far the database at `url` is. Raises like `migrate`; a file that is missing is not made."""
+    if url == MEMORY:
+        return SchemaState(None, None)
+    with _connected(url, create=False) as connection:
+        head = ScriptDirectory.from_config(_configure(connection)).get_current_head()
+        return SchemaState(_find_current(connection), head)
+
+
+@contextmanager
+def _connected(url: str, *, create: bool) -> Iterator[Connection]:
+    dialect = choose_dialect(url, time.time, create=create)
+    engine = dialect.create_engine()
+    try:
+        options = {"writes": create}
+        with explaining(dialect), engine.connect().execution_options(**options) as connection, connection.begin():
+            yield connection
+    finally:
+        engine.dispose()
+
+
+def _configure(connection: Connection) -> Config:
+    config = Config()
+    # Alembic reads its settings through a ConfigParser, to which a percent sign is special.
+    config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config
+
+
+def _find_current(connection: Connection) -> str | None:
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def _find_missing(script: ScriptDirectory, current: str | None) -> list[str]:
+    newer = script.iterate_revisions("head", current or "base")
+    return [revision.revision for revision in newer][::-1]

@@ -1,0 +1,243 @@
+"""The first schema: intent as rows, and what is kept beside them."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Create every table, the leader's only row and the counters."""
+    _create_counters()
+    _create_events()
+    _create_holds()
+    _create_leader()
+    _create_leases()
+    _create_outgoing()
+    _create_requests()
+    _create_reservations()
+    _create_rules()
+    _create_slots()
+
+
+def _create_counters() -> None:
+    counters = op.create_table(
+        "counters",
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("value", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("name"),
+    )
+    op.bulk_insert(counters, [{"name": "sequence", "value": 0}, {"name": "token", "value": 0}])
+
+
+def _create_events() -> None:
+    op.create_table(
+        "events",
+        sa.Column("number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("cause", sa.Text(), nullable=False),
+        sa.Column("slot", sa.Text(), nullable=True),
+        sa.Column("reservation", sa.Text(), nullable=True),
+        sa.Column("detail", sa.Text(), nullable=True),
+        sa.PrimaryKeyConstraint("number"),
+        sqlite_autoincrement=True,
+    )
+    op.create_index(
+        "events_by_reservation",
+        "events",
+        ["reservation", "number"],
+        sqlite_where=sa.text("reservation IS NOT NULL"),
+        postgresql_where=sa.text("reservation IS NOT NULL"),
+    )
+    op.create_index(
+        "events_by_slot",
+        "events",
+        ["slot", "number"],
+        sqlite_where=sa.text("slot IS NOT NULL"),
+        postgresql_where=sa.text("slot IS NOT NULL"),
+    )
+    op.create_index("events_by_time", "events", ["at"])
+
+
+def _create_holds() -> None:
+    op.create_table(
+        "holds",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("version", sa.BigInteger(), nullable=False),
+        sa.Column("marked_at", sa.Double(), nullable=False),
+        sa.Column("pool", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("subject", sa.Text(), nullable=False),
+        sa.Column("refused_at", sa.Double(), nullable=False),
+        sa.Column("until", sa.Double(), nullable=False),
+        sa.Column("delay", sa.Double(), nullable=False),
+        sa.Column("active", sa.BigInteger(), nullable=False),
+        sa.Column("decided_at", sa.Double(), nullable=False),
+        sa.Column("streak", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_index("holds_by_mark", "holds", ["marked_at"])
+
+
+def _create_leader() -> None:
+    leader = op.create_table(
+        "leader",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False),
+        sa.Column("term", sa.BigInteger(), nullable=False),
+        sa.Column("holder", sa.Text(), nullable=False),
+        sa.Column("ticked_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.bulk_insert(leader, [{"id": 1, "term": 0, "holder": "", "ticked_at": 0.0}])
+
+
+def _create_leases() -> None:
+    op.create_table(
+        "leases",
+        sa.Column("reservation", sa.Text(), nullable=False),
+        sa.Column("component", sa.Text(), nullable=False),
+        sa.Column("position", sa.BigInteger(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("slot", sa.Text(), nullable=False),
+        sa.Column("epoch", sa.BigInteger(), nullable=False),
+        sa.Column("token", sa.BigInteger(), nullable=False),
+        sa.Column("resources", sa.Text(), nullable=False),
+        sa.Column("level", sa.BigInteger(), nullable=False),
+        sa.Column("cost", sa.Text(), nullable=False),
+        sa.Column("assigned_at", sa.Double(), nullable=False),
+        sa.Column("confirmed_at", sa.Double(), nullable=True),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("revoke_by", sa.Double(), nullable=True),
+        sa.PrimaryKeyConstraint("reservation", "component"),
+        sqlite_with_rowid=False,
+    )
+    op.create_index("leases_by_slot", "leases", ["slot"])
+
+
+def _create_outgoing() -> None:
+    op.create_table(
+        "outgoing",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("callback", sa.Text(), nullable=False),
+        sa.Column("payload", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("sent_at", sa.Double(), nullable=False),
+        sa.Column("attempts", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_index("outgoing_by_time", "outgoing", ["created_at"])
+
+
+def _create_requests() -> None:
+    op.create_table(
+        "requests",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.Column("answer", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_index("requests_by_time", "requests", ["at"])
+
+
+def _create_reservations() -> None:
+    op.create_table(
+        "reservations",
+        sa.Column(
+            "sequence", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False
+        ),
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("version", sa.BigInteger(), nullable=False),
+        sa.Column("marked_at", sa.Double(), nullable=False),
+        sa.Column("phase", sa.Text(), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=True),
+        sa.Column("changed_at", sa.Double(), nullable=False),
+        sa.Column("system", sa.Text(), nullable=True),
+        sa.Column("pool", sa.Text(), nullable=True),
+        sa.Column("account", sa.Text(), nullable=True),
+        sa.Column("restart_policy", sa.Text(), nullable=False),
+        sa.Column("priority", sa.Double(), nullable=False),
+        sa.Column("request", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("expires_at", sa.Double(), nullable=True),
+        sa.Column("leased_at", sa.Double(), nullable=True),
+        sa.Column("confirmed_at", sa.Double(), nullable=True),
+        sa.Column("failed_at", sa.Double(), nullable=True),
+        sa.Column("restarted_at", sa.Double(), nullable=True),
+        sa.Column("finished_at", sa.Double(), nullable=True),
+        sa.Column("restarts", sa.BigInteger(), nullable=False),
+        sa.Column("unconfirmed", sa.BigInteger(), nullable=False),
+        sa.Column("interruptions", sa.BigInteger(), nullable=False),
+        sa.Column("token", sa.BigInteger(), nullable=False),
+        sa.Column("suspended", sa.Boolean(), nullable=False),
+        sa.Column("declined", sa.Text(), nullable=False),
+        sa.Column("revoke_reason", sa.Text(), nullable=True),
+        sa.Column("revoke_by", sa.Double(), nullable=True),
+        sa.PrimaryKeyConstraint("sequence"),
+        sa.UniqueConstraint("id"),
+    )
+    op.create_index("reservations_by_mark", "reservations", ["marked_at"])
+    op.create_index("reservations_by_phase", "reservations", ["phase", "sequence"])
+    op.create_index(
+        "reservations_ended",
+        "reservations",
+        ["changed_at"],
+        sqlite_where=sa.text("phase IN ('cancelled', 'expired', 'failed', 'released')"),
+        postgresql_where=sa.text("phase IN ('cancelled', 'expired', 'failed', 'released')"),
+    )
+
+
+def _create_rules() -> None:
+    op.create_table(
+        "rules",
+        sa.Column("version", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False),
+        sa.Column("document", sa.Text(), nullable=False),
+        sa.Column("applied_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("version"),
+    )
+
+
+def _create_slots() -> None:
+    op.create_table(
+        "slots",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("version", sa.BigInteger(), nullable=False),
+        sa.Column("marked_at", sa.Double(), nullable=False),
+        sa.Column("pool", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("epoch", sa.BigInteger(), nullable=False),
+        sa.Column("since", sa.Double(), nullable=False),
+        sa.Column("idle_since", sa.Double(), nullable=True),
+        sa.Column("offering", sa.Text(), nullable=True),
+        sa.Column("market", sa.Text(), nullable=True),
+        sa.Column("price", sa.Double(), nullable=True),
+        sa.Column("resources", sa.Text(), nullable=True),
+        sa.Column("labels", sa.Text(), nullable=False),
+        sa.Column("machine", sa.Text(), nullable=True),
+        sa.Column("cordoned", sa.Boolean(), nullable=False),
+        sa.Column("last_seen", sa.Double(), nullable=True),
+        sa.Column("interrupted_at", sa.Double(), nullable=True),
+        sa.Column("interrupted_by", sa.Double(), nullable=True),
+        sa.Column("drain_reason", sa.Text(), nullable=True),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("launch_id", sa.Text(), nullable=True),
+        sa.Column("launch_reason", sa.Text(), nullable=True),
+        sa.Column("launch_request", sa.Text(), nullable=True),
+        sa.Column("attempts", sa.BigInteger(), nullable=False),
+        sa.Column("not_before", sa.Double(), nullable=False),
+        sa.Column("sent_at", sa.Double(), nullable=False),
+        sa.Column("instance_id", sa.Text(), nullable=True),
+        sa.Column("address", sa.Text(), nullable=True),
+        sa.Column("instance_type", sa.Text(), nullable=True),
+        sa.Column("zone", sa.Text(), nullable=True),
+        sa.Column("missed", sa.BigInteger(), nullable=False),
+        sa.Column("uses", sa.BigInteger(), nullable=False),
+        sa.Column("failed_boots", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_index("slots_by_mark", "slots", ["marked_at"])
+    op.create_index("slots_by_pool", "slots", ["pool", "state"])
+    op.create_index("slots_by_state", "slots", ["state"])

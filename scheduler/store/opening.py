@@ -1,0 +1,41 @@
+"""From the URL in the configuration to a store."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
+from scheduler.model.validation import fault
+from scheduler.ports import Store
+from scheduler.store.dialect import Dialect
+from scheduler.store.memory import MemoryStore
+from scheduler.store.sql import SqlStore
+from scheduler.store.sqlite import SqliteDialect
+
+MEMORY: Final = "memory://"
+_EXPECTED: Final = "sqlite:///PATH or memory://"
+
+
+def open_store(url: str, clock: Callable[[], float] = time.time) -> Store:
+    """The store at `url`: `sqlite:///relative.db`, `sqlite:////absolute.db` or `memory://`.
+
+    Nothing is opened before the first use. `clock`: the host's time in seconds since the epoch, by which a
+    store lives whose database has no better one. Raises InvalidInputError for any other URL.
+    """
+    if url == MEMORY:
+        return MemoryStore(clock)
+    return SqlStore(choose_dialect(url, clock))
+
+
+def choose_dialect(url: str, clock: Callable[[], float], *, create: bool = False) -> Dialect:
+    """The dialect for a database's URL; `create`: a database that is a file is made if it is missing."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise fault("database.url", _EXPECTED, url) from None
+    if parsed.get_backend_name() != "sqlite" or not parsed.database or parsed.database == ":memory:":
+        raise fault("database.url", _EXPECTED, parsed.render_as_string(hide_password=True))
+    return SqliteDialect(Path(parsed.database), clock, create=create)

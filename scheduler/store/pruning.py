@@ -1,0 +1,50 @@
+"""Forgets what is old, in bites: each a short transaction, so that nobody waits long for the database."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Final
+
+from sqlalchemy import Table, bindparam, delete, select
+
+from scheduler.store import tables
+from scheduler.store.session import CHUNK_ROWS, Session
+from scheduler.store.statements import Statements
+
+BITE_ROWS: Final = 10 * CHUNK_ROWS
+"""Rows a transaction, where a row is small."""
+
+Sessions = Callable[[], AbstractContextManager[Session]]
+
+_ENDED = (
+    select(tables.reservations.c.id)
+    .where(tables.ENDED_PHASES, tables.reservations.c.changed_at < bindparam("before"))
+    .order_by(tables.reservations.c.changed_at)
+    .limit(CHUNK_ROWS)
+    .with_for_update()
+)
+
+
+def prune_before(sessions: Sessions, table: Table, before: float) -> int:
+    """Delete the rows of a table (with a time `at` and a single key) from before that time; how many went."""
+    (key,) = table.primary_key.columns
+    bite = select(key).where(table.c.at < bindparam("before")).order_by(table.c.at).limit(BITE_ROWS)
+    statement = delete(table).where(key.in_(bite))
+    total = 0
+    while True:
+        with sessions() as session:
+            gone = session.change(statement, before=before)
+        total += gone
+        if gone < BITE_ROWS:
+            return total
+
+
+def prune_ended(sessions: Sessions, statements: Statements, before: float) -> int:
+    """Delete the reservations that ended before that time, with any lease that is left; how many went."""
+    total = 0
+    while True:
+        with sessions() as session:
+            ids = [row.id for row in session.fetch(_ENDED, before=before)]
+            session.change_for(statements.leases.forget, ids)
+            total += session.change_for(statements.reservations.forget, ids)
+        if len(ids) < CHUNK_ROWS:
+            return total

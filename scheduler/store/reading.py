@@ -1,0 +1,58 @@
+"""Reads that a transaction and the store beside it have in common."""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from sqlalchemy import select
+
+from scheduler.model.reservations import Lease, Reservation
+from scheduler.model.rules import Rules, read_rules
+from scheduler.ports import StoredRules, StoreUnavailableError, Tenure
+from scheduler.store import tables
+from scheduler.store.session import Session
+from scheduler.store.shapes import LEASES, RESERVATIONS, Record
+from scheduler.store.statements import Statements
+
+NO_RULES = StoredRules(version=0, document={}, rules=Rules())
+
+_TENURE = select(tables.leader.c.term, tables.leader.c.holder, tables.leader.c.ticked_at)
+_TENURE_LOCKED = _TENURE.with_for_update()
+_RULES = select(tables.rules.c.version, tables.rules.c.document).order_by(tables.rules.c.version.desc()).limit(1)
+_ID = [column.name for column in RESERVATIONS.columns].index("id")
+
+
+def load_tenure(session: Session, *, lock: bool = False) -> Tenure:
+    """The present leadership; `lock`: keep it as it is until the transaction ends."""
+    for row in session.fetch(_TENURE_LOCKED if lock else _TENURE):
+        return Tenure(*row)
+    raise StoreUnavailableError("the database has no row for the leader: run `leasehold migrate`")
+
+
+def read_reservations(session: Session, statements: Statements, rows: Sequence[Record]) -> Iterator[Reservation]:
+    """The reservations of a result that has RESERVATIONS.columns, each with its leases, in the same order."""
+    leases: dict[str, list[Lease]] = {}
+    for *values, owner in session.fetch_for(statements.leases.load, (row[_ID] for row in rows)):
+        leases.setdefault(owner, []).append(LEASES.read(values))
+    for row in rows:
+        yield RESERVATIONS.read(row, leases=tuple(leases.get(row[_ID], ())))
+
+
+class RulesReader:
+    """Reads the rules in force; parses a document once, however often it is asked for."""
+
+    def __init__(self) -> None:
+        self._last = ("", NO_RULES)
+
+    def load(self, session: Session) -> StoredRules:
+        """The rules in force.
+
+        The text is compared, not the version alone: a version that was rolled back may come again.
+        """
+        for version, text in session.fetch(_RULES):
+            known_text, known = self._last
+            if (version, text) != (known.version, known_text):
+                document = msgspec.json.decode(text)
+                known = StoredRules(version, document, read_rules(document))
+                self._last = (text, known)
+            return known
+        return NO_RULES

@@ -1,0 +1,110 @@
+"""How a frozen struct lies in a table: which columns hold it, and how it is read back from them."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any, Final, Generic, TypeVar, get_type_hints
+
+import msgspec
+from sqlalchemy import Boolean, Column, Row, Table
+
+from scheduler.model.events import Event
+from scheduler.model.holds import Hold
+from scheduler.model.reservations import Lease, Reservation
+from scheduler.model.slots import Slot
+from scheduler.ports import Answered, Outgoing
+from scheduler.store import tables
+from scheduler.store.dialect import Field
+
+Record = Row[*tuple[Any, ...]]
+"""One row of a result."""
+
+MOST_ALIKE: Final = 10_000
+"""Different values of a column that are kept, so that equal ones are decoded once and lie in memory once."""
+
+AnyStruct = TypeVar("AnyStruct", bound=msgspec.Struct)
+
+
+class Shape(Generic[AnyStruct]):
+    """One kind of struct and its table.
+
+    `columns`: what is read back, in the order in which `read` expects it. Every field is held by the column
+    of its name, but for `besides`, which lie elsewhere. `written`: the struct that is written, if another.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        struct: type[AnyStruct],
+        *,
+        besides: Sequence[str] = (),
+        written: type[msgspec.Struct] | None = None,
+    ) -> None:
+        self.table = table
+        self._struct = struct
+        self._positions = {field: at for at, field in enumerate((written or struct).__struct_fields__)}
+        self._fields = tuple(field for field in struct.__struct_fields__ if field not in besides)
+        self.columns = tuple(table.c[field] for field in self._fields)
+        hints = get_type_hints(struct)
+        self._readers = tuple(
+            (field, reader)
+            for field, column in zip(self._fields, self.columns, strict=True)
+            if (reader := _find_reader(column, hints[field])) is not None
+        )
+
+    def fields(self, columns: Iterable[Column[Any]]) -> list[Field]:
+        """These columns, each with where its value stands in what `encode_rows` makes of a struct."""
+        found = []
+        for column in columns:
+            first, *deeper = column.info.get("path", (column.name,))
+            found.append((column, (self._positions[first], *deeper)))
+        return found
+
+    def read(self, values: Sequence[Any], **besides: object) -> AnyStruct:
+        """The struct from the values of `columns`; `besides` are the fields that lie elsewhere."""
+        fields: dict[str, Any] = dict(zip(self._fields, values, strict=False))
+        for field, reader in self._readers:
+            value = fields[field]
+            if value is not None:
+                fields[field] = reader(value)
+        return self._struct(**fields, **besides)
+
+    def read_all(self, rows: Sequence[Record]) -> list[AnyStruct]:
+        """The structs of a whole result, in its order."""
+        return [self.read(row) for row in rows]
+
+
+def _find_reader(column: Column[Any], annotation: Any) -> Callable[[Any], Any] | None:
+    if column.info.get("json"):
+        decode: Callable[[str], Any] = msgspec.json.Decoder(annotation).decode
+        return lru_cache(maxsize=MOST_ALIKE)(decode) if column.info.get("alike") else decode
+    return bool if isinstance(column.type, Boolean) else None
+
+
+class StoredLease(msgspec.Struct, frozen=True):
+    """A lease as it is written: with its reservation and its place among that one's leases."""
+
+    reservation: str
+    position: int
+    lease: Lease
+
+
+SLOTS: Final = Shape(tables.slots, Slot)
+HOLDS: Final = Shape(tables.holds, Hold)
+RESERVATIONS: Final = Shape(tables.reservations, Reservation, besides=("leases",))
+LEASES: Final = Shape(tables.leases, Lease, written=StoredLease)
+EVENTS: Final = Shape(tables.events, Event)
+ANSWERS: Final = Shape(tables.requests, Answered)
+OUTGOING: Final = Shape(tables.outgoing, Outgoing)
+
+
+def encode_rows(rows: Sequence[msgspec.Struct]) -> str:
+    """The JSON array that bulk statements take as `:rows`: an array of its fields for each struct.
+
+    Shorter than objects, and quicker to look into.
+    """
+    return msgspec.json.encode([msgspec.structs.astuple(row) for row in rows]).decode()
+
+
+def encode_ids(ids: Sequence[str]) -> str:
+    """The JSON array that statements take as `:ids`."""
+    return msgspec.json.encode(ids).decode()

@@ -1,0 +1,200 @@
+"""The Store port on SQL: reads without locks, and transactions."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from heapq import merge
+from operator import attrgetter
+from typing import Any
+
+from sqlalchemy import Engine, Select, and_, bindparam, func, or_, select
+
+from scheduler.model.events import Event
+from scheduler.model.moves import ENDED, PHASES
+from scheduler.model.reservations import Reservation
+from scheduler.model.slots import Slot
+from scheduler.model.view import Row
+from scheduler.ports import EventFilter, Outgoing, StoredRules, Tenure
+from scheduler.store import tables
+from scheduler.store.dialect import Dialect
+from scheduler.store.pruning import prune_before, prune_ended
+from scheduler.store.reading import RulesReader, load_tenure, read_reservations
+from scheduler.store.retention import RECENT_SECONDS
+from scheduler.store.session import Session, open_session
+from scheduler.store.shapes import EVENTS, HOLDS, OUTGOING, RESERVATIONS, SLOTS
+from scheduler.store.sql_transaction import SqlTransaction
+from scheduler.store.statements import Statements
+
+_RESERVATION = tables.reservations.c
+_EVENT = tables.events.c
+_OUTGOING = tables.outgoing.c
+
+_RULES_VERSION = select(func.coalesce(func.max(tables.rules.c.version), 0))
+_PHASES = select(_RESERVATION.phase, func.count()).group_by(_RESERVATION.phase)
+_SUBMITTED = select(*RESERVATIONS.columns).order_by(_RESERVATION.sequence).limit(bindparam("limit"))
+_IN_PHASE = _SUBMITTED.where(_RESERVATION.phase == bindparam("wanted_phase"))
+_ALL_SLOTS = select(*SLOTS.columns)
+_SLOTS_IN_STATES = _ALL_SLOTS.where(tables.slots.c.state.in_(bindparam("states", expanding=True)))
+_ALL_HOLDS = select(*HOLDS.columns)
+_RECENT = select(*RESERVATIONS.columns).where(
+    or_(
+        _RESERVATION.phase.in_([phase for phase in PHASES if phase not in ENDED]),
+        and_(tables.ENDED_PHASES, _RESERVATION.changed_at > bindparam("ended_after")),
+        # As is_over() has it: a restart may follow.
+        and_(_RESERVATION.phase == "failed", _RESERVATION.restart_policy == "on_failure"),
+    )
+)
+_DUE = (
+    select(*OUTGOING.columns)
+    .where(_OUTGOING.sent_at < bindparam("sent_before"))
+    .order_by(_OUTGOING.created_at, _OUTGOING.id)
+    .limit(bindparam("limit"))
+)
+
+
+class SqlStore:
+    """The Store port on the database of `dialect`. Connects on first use, in each process anew."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._statements = Statements(dialect)
+        self._rules = RulesReader()
+        self._engine: Engine | None = None
+        self._process = 0
+        self._inherited: list[Engine] = []
+
+    @property
+    def engine(self) -> Engine:
+        """This process's engine.
+
+        One that came through a fork is kept aside, open: its connections are the parent's.
+        """
+        if self._engine is None or self._process != os.getpid():
+            if self._engine is not None:
+                self._inherited.append(self._engine)
+            self._engine, self._process = self._dialect.create_engine(), os.getpid()
+        return self._engine
+
+    def close(self) -> None:
+        """See Store."""
+        if self._engine is not None and self._process == os.getpid():
+            self._engine.dispose()
+            self._engine = None
+
+    @contextmanager
+    def transaction(self) -> Iterator[SqlTransaction]:
+        """See Store."""
+        with open_session(self.engine, self._dialect, writes=True) as session:
+            transaction = SqlTransaction(session, self._statements, self._rules)
+            yield transaction
+            transaction.check_whole()
+
+    def now(self) -> float:
+        """See Store."""
+        with self._reading() as session:
+            return session.read_clock()
+
+    def rules_version(self) -> int:
+        """See Store."""
+        with self._reading() as session:
+            ((version,),) = session.fetch(_RULES_VERSION)
+            return int(version)
+
+    def load_rules(self) -> StoredRules:
+        """See Store."""
+        with self._reading() as session:
+            return self._rules.load(session)
+
+    def load_tenure(self) -> Tenure:
+        """See Store."""
+        with self._reading() as session:
+            return load_tenure(session)
+
+    def read_rows(self) -> Iterator[Row]:
+        """See Store."""
+        with self._reading() as session:
+            ended_after = session.read_clock() - RECENT_SECONDS
+            for chunk in session.stream(_ALL_SLOTS):
+                yield from SLOTS.read_all(chunk)
+            for chunk in session.stream(_ALL_HOLDS):
+                yield from HOLDS.read_all(chunk)
+            for chunk in session.stream(_RECENT, ended_after=ended_after):
+                yield from read_reservations(session, self._statements, chunk)
+
+    def read_changed_since(self, since: float) -> list[Row]:
+        """See Store."""
+        known = self._statements
+        with self._reading() as session:
+            slots = SLOTS.read_all(session.fetch(known.slots.changed, since=since))
+            holds = HOLDS.read_all(session.fetch(known.holds.changed, since=since))
+            rows = session.fetch(known.reservations.changed, since=since)
+            return [*slots, *holds, *read_reservations(session, known, rows)]
+
+    def find_reservations(
+        self, *, ids: Sequence[str] | None = None, phases: Sequence[str] | None = None, limit: int = 1000
+    ) -> list[Reservation]:
+        """See Store."""
+        with self._reading() as session:
+            if ids is not None:
+                found = list(session.fetch_for(self._statements.reservations.find, ids))
+                found.sort(key=attrgetter("sequence"))
+                rows = [row for row in found if phases is None or row.phase in phases]
+            elif phases is not None:
+                # Phase by phase, each in the order of its index: no whole phase has to be sorted.
+                parts = [session.fetch(_IN_PHASE, wanted_phase=phase, limit=limit) for phase in set(phases)]
+                rows = list(merge(*parts, key=attrgetter("sequence")))
+            else:
+                rows = list(session.fetch(_SUBMITTED, limit=limit))
+            return list(read_reservations(session, self._statements, rows[:limit]))
+
+    def find_slots(self, *, ids: Sequence[str] | None = None, states: Sequence[str] | None = None) -> list[Slot]:
+        """See Store."""
+        with self._reading() as session:
+            if ids is not None:
+                rows = [
+                    row
+                    for row in session.fetch_for(self._statements.slots.find, ids)
+                    if states is None or row.state in states
+                ]
+            elif states is not None:
+                rows = list(session.fetch(_SLOTS_IN_STATES, states=list(states)))
+            else:
+                rows = list(session.fetch(_ALL_SLOTS))
+            return SLOTS.read_all(rows)
+
+    def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[Outgoing]:
+        """See Store."""
+        with self._reading() as session:
+            return OUTGOING.read_all(session.fetch(_DUE, sent_before=sent_before, limit=limit))
+
+    def count_phases(self) -> dict[str, int]:
+        """See Store."""
+        with self._reading() as session:
+            counted = dict(tuple(row) for row in session.fetch(_PHASES))
+            return {phase: counted.get(phase, 0) for phase in PHASES}
+
+    def read_events(self, which: EventFilter) -> list[Event]:
+        """See Store."""
+        with self._reading() as session:
+            found = EVENTS.read_all(session.fetch(_choose_events(which)))
+            return found[::-1] if which.newest else found
+
+    def prune(self, *, events_before: float, requests_before: float, ended_before: float) -> int:
+        """See Store."""
+        old_events = prune_before(self._writing, tables.events, events_before)
+        old_requests = prune_before(self._writing, tables.requests, requests_before)
+        return old_events + old_requests + prune_ended(self._writing, self._statements, ended_before)
+
+    def _reading(self) -> AbstractContextManager[Session]:
+        return open_session(self.engine, self._dialect, writes=False)
+
+    def _writing(self) -> AbstractContextManager[Session]:
+        return open_session(self.engine, self._dialect, writes=True)
+
+
+def _choose_events(which: EventFilter) -> Select[Any]:
+    wanted = {"reservation": which.reservation, "slot": which.slot, "name": which.name}
+    same = [_EVENT[name] == value for name, value in wanted.items() if value is not None]
+    order = _EVENT.number.desc() if which.newest else _EVENT.number
+    found = select(*EVENTS.columns).where(_EVENT.number > which.after, *same)
+    return found.order_by(order).limit(which.limit)

@@ -1,0 +1,260 @@
+"""The Transaction port on SQL. Every row that is written is guarded by the version it was read with."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from sqlalchemy import Executable, bindparam, func, insert, select, update
+
+from scheduler.model.events import Event
+from scheduler.model.holds import Hold
+from scheduler.model.moves import INACTIVE
+from scheduler.model.reservations import Reservation
+from scheduler.model.rules import read_rules
+from scheduler.model.slots import Slot
+from scheduler.model.view import KINDS, Gone, Row
+from scheduler.ports import Answered, DeposedError, Outgoing, StaleWriteError, StoredRules, Tenure
+from scheduler.store import tables
+from scheduler.store.marks import take_marks
+from scheduler.store.reading import RulesReader, load_tenure, read_reservations
+from scheduler.store.session import Session
+from scheduler.store.shapes import ANSWERS, HOLDS, SLOTS, StoredLease
+from scheduler.store.statements import RowStatements, Statements
+
+Lost = TypeVar("Lost", StaleWriteError, DeposedError)
+
+_LEADER = tables.leader.c
+_COUNT = (
+    update(tables.counters)
+    .where(tables.counters.c.name == bindparam("counter"))
+    .values(value=tables.counters.c.value + bindparam("count"))
+    .returning(tables.counters.c.value)
+)
+_TAKE_TERM = (
+    update(tables.leader)
+    .values(term=_LEADER.term + 1, holder=bindparam("me"))
+    .returning(_LEADER.term, _LEADER.holder, _LEADER.ticked_at)
+)
+_ALL_SLOTS = select(*SLOTS.columns).order_by(tables.slots.c.id).with_for_update()
+_ACTIVE = select(func.count()).where(
+    tables.slots.c.pool == bindparam("of_pool"), tables.slots.c.state.not_in(sorted(INACTIVE))
+)
+_RULES_VERSION = select(func.coalesce(func.max(tables.rules.c.version), 0))
+_SAVE_RULES = insert(tables.rules)
+_NOTE_TICK = (
+    update(tables.leader)
+    .where(_LEADER.term == bindparam("my_term"), _LEADER.holder == bindparam("me"))
+    .values(ticked_at=bindparam("now"))
+)
+
+
+class SqlTransaction:
+    """One transaction of a SqlStore; good until the block of `transaction()` ends."""
+
+    def __init__(self, session: Session, statements: Statements, rules: RulesReader) -> None:
+        self._session, self._statements, self._rules = session, statements, rules
+        self._now = session.read_clock()
+        self._lost: StaleWriteError | DeposedError | None = None
+
+    def check_whole(self) -> None:
+        """Raise again what was raised before: a block that swallowed it may not commit."""
+        if self._lost is not None:
+            raise self._lost
+
+    def now(self) -> float:
+        """See Transaction."""
+        return self._now
+
+    def check_term(self, tenure: Tenure) -> None:
+        """See Transaction."""
+        current = load_tenure(self._session, lock=True)
+        if (current.term, current.holder) != (tenure.term, tenure.holder):
+            raise self._lose(DeposedError(f"term {tenure.term} is over: it is {current.term} now"))
+
+    def take_term(self, holder: str) -> Tenure:
+        """See Transaction."""
+        (row,) = self._session.fetch(_TAKE_TERM, me=holder)
+        return Tenure(*row)
+
+    def note_tick(self, tenure: Tenure, now: float) -> None:
+        """See Transaction."""
+        if self._session.change(_NOTE_TICK, my_term=tenure.term, me=tenure.holder, now=now) != 1:
+            raise self._lose(DeposedError(f"term {tenure.term} is over"))
+
+    def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
+        """See Transaction."""
+        rows = list(self._session.fetch_for(self._statements.reservations.load, ids))
+        return {row.id: row for row in read_reservations(self._session, self._statements, rows)}
+
+    def load_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
+        """See Transaction."""
+        return {row.id: row for row in map(SLOTS.read, self._session.fetch_for(self._statements.slots.load, ids))}
+
+    def load_holds(self, ids: Iterable[str]) -> dict[str, Hold]:
+        """See Transaction."""
+        return {row.id: row for row in map(HOLDS.read, self._session.fetch_for(self._statements.holds.load, ids))}
+
+    def load_occupants(self, slots: Iterable[str]) -> dict[str, list[str]]:
+        """See Transaction."""
+        found: dict[str, list[str]] = {slot: [] for slot in slots}
+        for slot, owner in self._session.fetch_for(self._statements.leases.occupants, found):
+            found[slot].append(owner)
+        return found
+
+    def load_all_slots(self) -> list[Slot]:
+        """See Transaction."""
+        return SLOTS.read_all(self._session.fetch(_ALL_SLOTS))
+
+    def count_active(self, pool: str) -> int:
+        """See Transaction."""
+        ((count,),) = self._session.fetch(_ACTIVE, of_pool=pool)
+        return int(count)
+
+    def insert_reservations(self, rows: Sequence[Reservation]) -> list[Reservation]:
+        """See Transaction."""
+        known = {
+            row_id
+            for (row_id,) in self._session.fetch_for(self._statements.kept.known_reservations, (row.id for row in rows))
+        }
+        fresh = {row.id: row for row in reversed(rows) if row.id not in known}
+        numbers = self._count("sequence", len(fresh))
+        stored = [
+            msgspec.structs.replace(row, sequence=number, version=1, marked_at=self._now)
+            for row, number in zip(reversed(fresh.values()), numbers, strict=True)
+        ]
+        self._write(self._statements.reservations.insert, stored)
+        self._insert_leases(stored)
+        return stored
+
+    def save(self, rows: Sequence[Row]) -> list[Row]:
+        """See Transaction."""
+        stored = [msgspec.structs.replace(row, version=row.version + 1, marked_at=self._now) for row in rows]
+        for kind, alike in _by_kind(stored).items():
+            if kind is Reservation:
+                self._save_reservations([row for row in alike if isinstance(row, Reservation)])
+            else:
+                statements = self._statements_for(kind)
+                self._write(statements.insert, [row for row in alike if row.version == 1])
+                self._write(statements.update, [row for row in alike if row.version > 1])
+        return stored
+
+    def mark(self, rows: Sequence[Row]) -> list[Row]:
+        """See Transaction."""
+        current = self._load_current(rows)
+        marked = []
+        for row in rows:
+            known = current.get((type(row), row.id))
+            if known is None or known.version != row.version:
+                raise self._lose(StaleWriteError(f"{KINDS[type(row)]} {row.id}: not as it was when it was read"))
+            marked.append(take_marks(known, row, self._now))
+        for kind, alike in _by_kind(marked).items():
+            self._write(self._statements_for(kind).mark, alike)
+        self._session.write(self._statements.leases.confirm, _lay_out_leases(marked))
+        return marked
+
+    def delete(self, rows: Sequence[Row]) -> list[Gone]:
+        """See Transaction."""
+        for kind, alike in _by_kind(rows).items():
+            self._write(self._statements_for(kind).delete, alike)
+        owners = [row.id for row in rows if isinstance(row, Reservation)]
+        self._session.change_for(self._statements.leases.forget, owners)
+        return [Gone(KINDS[type(row)], row.id, row.version + 1) for row in rows]
+
+    def next_tokens(self, count: int) -> range:
+        """See Transaction."""
+        return self._count("token", count)
+
+    def append_events(self, events: Sequence[Event]) -> None:
+        """See Transaction."""
+        self._session.write(self._statements.kept.append_events, events)
+
+    def find_answers(self, ids: Iterable[str]) -> dict[str, Answered]:
+        """See Transaction."""
+        rows = self._session.fetch_for(self._statements.kept.find_answers, ids)
+        return {answered.id: answered for answered in map(ANSWERS.read, rows)}
+
+    def save_answers(self, answers: Sequence[Answered]) -> None:
+        """See Transaction."""
+        self._write(self._statements.kept.insert_answers, answers)
+
+    def save_outgoing(self, rows: Sequence[Outgoing]) -> None:
+        """See Transaction."""
+        self._session.write(self._statements.kept.put_outgoing, rows)
+
+    def delete_outgoing(self, ids: Iterable[str]) -> None:
+        """See Transaction."""
+        self._session.change_for(self._statements.kept.delete_outgoing, ids)
+
+    def load_rules(self) -> StoredRules:
+        """See Transaction."""
+        return self._rules.load(self._session)
+
+    def save_rules(self, document: Mapping[str, Any], version: int) -> int:
+        """See Transaction."""
+        read_rules(dict(document))
+        ((current,),) = self._session.fetch(_RULES_VERSION)
+        if current != version:
+            raise self._lose(StaleWriteError(f"the rules have version {current}, not {version}"))
+        text = msgspec.json.encode(document).decode()
+        self._session.change(_SAVE_RULES, version=version + 1, document=text, applied_at=self._now)
+        return version + 1
+
+    def _count(self, counter: str, count: int) -> range:
+        """The next `count` numbers of a counter."""
+        ((last,),) = self._session.fetch(_COUNT, counter=counter, count=count)
+        return range(last - count + 1, last + 1)
+
+    def _save_reservations(self, rows: Sequence[Reservation]) -> None:
+        self._write(self._statements.reservations.update, rows)
+        self._session.change_for(self._statements.leases.forget, [row.id for row in rows])
+        self._insert_leases(rows)
+
+    def _insert_leases(self, rows: Sequence[Row]) -> None:
+        self._write(self._statements.leases.insert, _lay_out_leases(rows))
+
+    def _load_current(self, rows: Sequence[Row]) -> dict[tuple[type, str], Row]:
+        found: dict[tuple[type, str], Row] = {}
+        for kind, alike in _by_kind(rows).items():
+            current = self._load(kind, [row.id for row in alike])
+            found.update(((kind, row_id), row) for row_id, row in current.items())
+        return found
+
+    def _load(self, kind: type[Row], ids: Sequence[str]) -> Mapping[str, Row]:
+        if kind is Slot:
+            return self.load_slots(ids)
+        return self.load_holds(ids) if kind is Hold else self.load_reservations(ids)
+
+    def _statements_for(self, kind: type[Row]) -> RowStatements:
+        if kind is Slot:
+            return self._statements.slots
+        return self._statements.holds if kind is Hold else self._statements.reservations
+
+    def _write(self, statement: Executable, rows: Sequence[msgspec.Struct]) -> None:
+        """Write rows, every one of which has to be written: else its version was another."""
+        try:
+            written = self._session.write(statement, rows)
+        except StaleWriteError as error:
+            raise self._lose(error) from error
+        if written != len(rows):
+            message = f"{len(rows) - written} of {len(rows)} rows are not as they were when they were read"
+            raise self._lose(StaleWriteError(message))
+
+    def _lose(self, error: Lost) -> Lost:
+        self._lost = error
+        return error
+
+
+def _by_kind(rows: Sequence[Row]) -> dict[type[Row], list[Row]]:
+    found: dict[type[Row], list[Row]] = {}
+    for row in rows:
+        found.setdefault(type(row), []).append(row)
+    return found
+
+
+def _lay_out_leases(rows: Sequence[Row]) -> list[StoredLease]:
+    return [
+        StoredLease(row.id, position, lease)
+        for row in rows
+        if isinstance(row, Reservation)
+        for position, lease in enumerate(row.leases)
+    ]

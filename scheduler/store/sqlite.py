@@ -1,0 +1,150 @@
+"""SQLite as the SQL store sees it: one file in WAL mode, every commit synced to disk, one writer at a time."""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    FromClause,
+    Insert,
+    QueuePool,
+    Select,
+    Table,
+    Text,
+    bindparam,
+    create_engine,
+    event,
+    func,
+    literal_column,
+    select,
+    true,
+)
+from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+
+from scheduler.ports import StaleWriteError, StoreUnavailableError
+from scheduler.store.dialect import Field
+
+BUSY_SECONDS: Final = 10.0
+"""How long a writer waits for another one; transactions are short."""
+
+_PRAGMAS: Final = (
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",
+    "PRAGMA cache_size = -32000",
+    "PRAGMA temp_store = MEMORY",
+)
+
+_MIGRATE: Final = "run `leasehold migrate`"
+_CAUSES: Final = (
+    ("SQLITE_BUSY", "another process keeps it locked"),
+    ("SQLITE_LOCKED", "another process keeps it locked"),
+    ("SQLITE_FULL", "the disk is full"),
+    ("SQLITE_READONLY", "it is read-only"),
+    ("SQLITE_PERM", "it may not be opened"),
+    ("SQLITE_AUTH", "it may not be opened"),
+    ("SQLITE_NOTADB", "the file is no SQLite database"),
+    ("SQLITE_CORRUPT", "the file is damaged"),
+    ("SQLITE_IOERR", "reading or writing the file failed"),
+)
+
+
+class SqliteDialect:
+    """One database file. `clock`: seconds since the epoch, the host's where it is not a test's.
+
+    `create`: make the file if it is missing, as migrations do; nobody else makes an empty database by
+    mistyping its path.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float], *, create: bool = False) -> None:
+        self.path = path.absolute()
+        self._clock = clock
+        self._mode = "rwc" if create else "rw"
+
+    def create_engine(self) -> Engine:
+        """See Dialect."""
+        engine = create_engine("sqlite://", creator=self._connect, poolclass=QueuePool, pool_size=5, max_overflow=50)
+        event.listen(engine, "begin", _begin)
+        return engine
+
+    def given(self, fields: Sequence[Field]) -> FromClause:
+        """See Dialect."""
+        items = func.json_each(bindparam("rows", type_=Text)).table_valued("value", name="items")
+        # Materialized: else SQLite writes an item out anew for every column that is taken from it (4 x slower).
+        rows = select(items.c.value).cte("rows", nesting=True).prefix_with("MATERIALIZED")
+        values = [
+            func.json_extract(rows.c.value, _path(path), type_=column.type).label(column.name)
+            for column, path in fields
+        ]
+        return select(*values).subquery("given")
+
+    def ids(self) -> Select[tuple[str]]:
+        """See Dialect."""
+        ids = func.json_each(bindparam("ids", type_=Text)).table_valued("value", name="ids")
+        return select(ids.c.value)
+
+    def replace(self, table: Table, fields: Sequence[Field]) -> Insert:
+        """See Dialect."""
+        given, columns = self.given(fields), [column for column, _ in fields]
+        # SQLite reads the ON of ON CONFLICT as a join's unless a WHERE stands before it.
+        statement = insert(table).from_select(list(columns), select(given).where(true()))
+        excluded = {column.name: statement.excluded[column.name] for column in columns}
+        return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=excluded)
+
+    def read_clock(self, connection: Connection) -> float:  # noqa: ARG002 - another database is asked for its own
+        """See Dialect."""
+        return self._clock()
+
+    def explain(self, error: SQLAlchemyError) -> Exception:
+        """See Dialect."""
+        if isinstance(error, IntegrityError):
+            return StaleWriteError(f"a row is there already: {error.orig}")
+        return StoreUnavailableError(f"{self.path}: {self._find_cause(error)}")
+
+    def _find_cause(self, error: SQLAlchemyError) -> str:
+        if not isinstance(error, DBAPIError):
+            return str(error).partition("\n")[0]
+        name = getattr(error.orig, "sqlite_errorname", "")
+        said = str(error.orig).partition("\n")[0]
+        for prefix, cause in _CAUSES:
+            if name.startswith(prefix):
+                return cause
+        if name.startswith("SQLITE_CANTOPEN"):
+            return self._why_unopened()
+        if said.startswith("no such table") or "column" in said:
+            return f"its tables are missing or older than this program ({said}): {_MIGRATE}"
+        return said
+
+    def _why_unopened(self) -> str:
+        if not self.path.parent.is_dir():
+            return "there is no such directory"
+        return "it cannot be opened" if self.path.exists() else f"there is no such database: {_MIGRATE}"
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"{self.path.as_uri()}?mode={self._mode}",
+            uri=True,
+            timeout=BUSY_SECONDS,
+            # We begin transactions ourselves, see _begin.
+            isolation_level=None,
+            # The pool hands a connection to one thread at a time.
+            check_same_thread=False,
+        )
+        for pragma in _PRAGMAS:
+            connection.execute(pragma)
+        return connection
+
+
+def _begin(connection: Connection) -> None:
+    """A writer takes the lock at once: a reader that turns writer could find its picture outdated."""
+    writes = connection.get_execution_options().get("writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _path(path: Sequence[int | str]) -> ColumnElement[str]:
+    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return literal_column(f"'${''.join(steps)}'", Text)

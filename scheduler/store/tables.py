@@ -1,0 +1,256 @@
+"""The schema: a column for whatever is asked for or read by people, JSON text for the nested parts.
+
+Columns bear the names of the fields that they hold. One that is taken from deeper in the row says so in
+`info["path"]`; one whose value never changes after the insert has `info["fixed"]`.
+"""
+
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    TextClause,
+    text,
+)
+
+from scheduler.model.moves import ENDED
+
+metadata: Final = MetaData()
+
+ENDED_PHASES: Final[TextClause] = text(f"phase IN ({', '.join(repr(phase) for phase in sorted(ENDED))})")
+"""Spelled out, not bound: SQLite uses a partial index only where it recognises the index's own words."""
+
+_NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
+"""SQLite numbers rows by a column only if it is called INTEGER."""
+
+
+def _text(name: str, *, null: bool = False, **info: object) -> Column[Any]:
+    return Column(name, Text, nullable=null, info=dict(info))
+
+
+def _json(name: str, *, null: bool = False, **info: object) -> Column[Any]:
+    """JSON text; `info["json"]` tells those who read it back, `info["alike"]` that many rows have the same."""
+    return Column(name, Text, nullable=null, info={"json": True, **info})
+
+
+def _real(name: str, *, null: bool = False, **info: object) -> Column[Any]:
+    return Column(name, Double, nullable=null, info=dict(info))
+
+
+def _whole(name: str, **info: object) -> Column[Any]:
+    return Column(name, BigInteger, nullable=False, info=dict(info))
+
+
+def _flag(name: str, **info: object) -> Column[Any]:
+    return Column(name, Boolean, nullable=False, info=dict(info))
+
+
+def _wish(name: str, *, null: bool = True) -> Column[Any]:
+    """A part of a reservation's request that is looked for or shown."""
+    return _text(name, null=null, path=("request", name), fixed=True)
+
+
+reservations: Final = Table(
+    "reservations",
+    metadata,
+    Column("sequence", _NUMBER, primary_key=True, autoincrement=False, info={"fixed": True}),
+    Column("id", Text, nullable=False, unique=True),
+    _whole("version"),
+    _real("marked_at"),
+    _text("phase"),
+    _text("reason", null=True),
+    _real("changed_at"),
+    _wish("system"),
+    _wish("pool"),
+    _wish("account"),
+    _wish("restart_policy", null=False),
+    _real("priority"),
+    _json("request", fixed=True, alike=True),
+    _real("created_at", fixed=True),
+    _real("expires_at", null=True),
+    _real("leased_at", null=True),
+    _real("confirmed_at", null=True),
+    _real("failed_at", null=True),
+    _real("restarted_at", null=True),
+    _real("finished_at", null=True),
+    _whole("restarts"),
+    _whole("unconfirmed"),
+    _whole("interruptions"),
+    _whole("token"),
+    _flag("suspended"),
+    _json("declined", alike=True),
+    _text("revoke_reason", null=True),
+    _real("revoke_by", null=True),
+)
+Index("reservations_by_phase", reservations.c.phase, reservations.c.sequence)
+Index("reservations_by_mark", reservations.c.marked_at)
+Index("reservations_ended", reservations.c.changed_at, sqlite_where=ENDED_PHASES, postgresql_where=ENDED_PHASES)
+
+
+def _of_lease(column: Column[Any]) -> Column[Any]:
+    column.info["path"] = ("lease", column.name)
+    return column
+
+
+leases: Final = Table(
+    "leases",
+    metadata,
+    _text("reservation"),
+    _of_lease(_text("component")),
+    _whole("position"),
+    _of_lease(_text("kind")),
+    _of_lease(_text("slot")),
+    _of_lease(_whole("epoch")),
+    _of_lease(_whole("token")),
+    _of_lease(_json("resources", alike=True)),
+    _of_lease(_whole("level")),
+    _of_lease(_json("cost", alike=True)),
+    _of_lease(_real("assigned_at")),
+    _of_lease(_real("confirmed_at", null=True)),
+    _of_lease(_text("state")),
+    _of_lease(_real("revoke_by", null=True)),
+    PrimaryKeyConstraint("reservation", "component"),
+    sqlite_with_rowid=False,
+)
+Index("leases_by_slot", leases.c.slot)
+
+slots: Final = Table(
+    "slots",
+    metadata,
+    Column("id", Text, primary_key=True),
+    _whole("version"),
+    _real("marked_at"),
+    _text("pool"),
+    _text("state"),
+    _whole("epoch"),
+    _real("since"),
+    _real("idle_since", null=True),
+    _text("offering", null=True),
+    _text("market", null=True),
+    _real("price", null=True),
+    _json("resources", null=True),
+    _json("labels"),
+    _text("machine", null=True),
+    _flag("cordoned"),
+    _real("last_seen", null=True),
+    _real("interrupted_at", null=True),
+    _real("interrupted_by", null=True),
+    _text("drain_reason", null=True),
+    _text("error", null=True),
+    _text("launch_id", null=True),
+    _text("launch_reason", null=True),
+    _json("launch_request", null=True),
+    _whole("attempts"),
+    _real("not_before"),
+    _real("sent_at"),
+    _text("instance_id", null=True),
+    _text("address", null=True),
+    _text("instance_type", null=True),
+    _text("zone", null=True),
+    _whole("missed"),
+    _whole("uses"),
+    _whole("failed_boots"),
+)
+Index("slots_by_state", slots.c.state)
+Index("slots_by_pool", slots.c.pool, slots.c.state)
+Index("slots_by_mark", slots.c.marked_at)
+
+holds: Final = Table(
+    "holds",
+    metadata,
+    Column("id", Text, primary_key=True),
+    _whole("version"),
+    _real("marked_at"),
+    _text("pool"),
+    _text("kind"),
+    _text("subject"),
+    _real("refused_at"),
+    _real("until"),
+    _real("delay"),
+    _whole("active"),
+    _real("decided_at"),
+    _whole("streak"),
+)
+Index("holds_by_mark", holds.c.marked_at)
+
+events: Final = Table(
+    "events",
+    metadata,
+    Column("number", _NUMBER, primary_key=True, autoincrement=True),
+    _real("at"),
+    _text("name"),
+    _text("cause"),
+    _text("slot", null=True),
+    _text("reservation", null=True),
+    _json("detail", null=True),
+    # Numbers are not given out again after the newest events were pruned.
+    sqlite_autoincrement=True,
+)
+Index("events_by_time", events.c.at)
+Index(
+    "events_by_reservation",
+    events.c.reservation,
+    events.c.number,
+    sqlite_where=events.c.reservation.is_not(None),
+    postgresql_where=events.c.reservation.is_not(None),
+)
+Index(
+    "events_by_slot",
+    events.c.slot,
+    events.c.number,
+    sqlite_where=events.c.slot.is_not(None),
+    postgresql_where=events.c.slot.is_not(None),
+)
+
+requests: Final = Table(
+    "requests",
+    metadata,
+    Column("id", Text, primary_key=True),
+    _real("at"),
+    _json("answer"),
+)
+Index("requests_by_time", requests.c.at)
+
+outgoing: Final = Table(
+    "outgoing",
+    metadata,
+    Column("id", Text, primary_key=True),
+    _json("callback"),
+    _json("payload"),
+    _real("created_at"),
+    _real("sent_at"),
+    _whole("attempts"),
+)
+Index("outgoing_by_time", outgoing.c.created_at)
+
+rules: Final = Table(
+    "rules",
+    metadata,
+    Column("version", _NUMBER, primary_key=True, autoincrement=False),
+    _json("document"),
+    _real("applied_at"),
+)
+
+leader: Final = Table(
+    "leader",
+    metadata,
+    Column("id", _NUMBER, primary_key=True, autoincrement=False),
+    _whole("term"),
+    _text("holder"),
+    _real("ticked_at"),
+)
+
+counters: Final = Table(
+    "counters",
+    metadata,
+    Column("name", Text, primary_key=True),
+    _whole("value"),
+)
