@@ -63,11 +63,11 @@ def send_slow_work(engine: Engine, outcome: Outcome) -> None:
 
 
 def send_notices(engine: Engine, outcome: Outcome) -> None:
-    """Tell the waiters of each reservation what became of it."""
+    """Tell the waiters of each reservation what became of it; of a new one there is nothing to tell."""
     rows = {row.id: row for row in outcome.rows if isinstance(row, Reservation)}
     for event in last_by_reservation(outcome.events):
         row = rows.get(event.reservation or "")
-        if row is not None:
+        if row is not None and event.name != "reservation_submitted":
             engine.bell.notify(row.id, describe_notice(event, row, outcome.slots))
 
 

@@ -4,6 +4,7 @@ import msgspec
 
 from scheduler.model.slots import Slot
 from scheduler.operations.engine import Engine, announce
+from scheduler.operations.launch import MOST_DELAY
 from scheduler.operations.ledger import Ledger
 from scheduler.ports import CloudError
 
@@ -12,18 +13,37 @@ def terminate(engine: Engine, slot_id: str, epoch: int) -> str:
     """Ask the cloud to end the machine; the slot is empty only once the cloud says that it is gone.
 
     A slot without an instance id may have a launch under way: it is looked for by its launch id, and if none is
-    found the frozen request is sent again, and only that answer decides.
+    found the frozen request is sent again, and only that answer decides. Where the cloud refuses, `recover` sends
+    this again, later and later, without end: a machine that is given up would cost money for ever.
     """
     slot = next(iter(engine.store.find_slots(ids=[slot_id])), None)
     if slot is None or slot.state != "terminating" or slot.epoch != epoch:
         return "not_wanted"
-    machines = [slot.instance_id] if slot.instance_id else _find_launched(engine, slot)
+    if engine.store.now() < slot.not_before:
+        return "not_due"
+    try:
+        machines = [slot.instance_id] if slot.instance_id else _find_launched(engine, slot)
+        engine.fleet.terminate(machines)
+    except CloudError as error:
+        _put_off(engine, slot)
+        return error.category
     if not machines:
         return _settle_empty(engine, slot)
-    engine.fleet.terminate(machines)
     _note_machine(engine, slot, machines[0])
     engine.dispatcher.send_checks([slot_id])
     return "asked"
+
+
+def _put_off(engine: Engine, slot: Slot) -> None:
+    """Again later: 1, 2, 4, … 60 s from now; `recover` sends it."""
+    with engine.store.transaction() as transaction:
+        current = transaction.load_slots([slot.id]).get(slot.id)
+        if current is not None and _is_meant(current, slot):
+            delay = min(MOST_DELAY, 2.0 ** min(current.attempts, 10))
+            due = transaction.now() + delay
+            transaction.mark(
+                [msgspec.structs.replace(current, not_before=due, sent_at=0.0, attempts=current.attempts + 1)]
+            )
 
 
 def _find_launched(engine: Engine, slot: Slot) -> list[str]:

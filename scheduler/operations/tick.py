@@ -3,6 +3,7 @@
 PROTOCOLS.md, "A tick", says the order and what each line guards against.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from time import monotonic
@@ -61,14 +62,19 @@ class Ticked:
     seconds: float = 0.0
 
 
-def tick(engine: Engine, leader: Leader, keep_lock: AbstractContextManager[object] | None = None) -> list[Ticked]:
-    """Tick once, and once more for every mark that others left meanwhile; nothing when another one leads."""
+def tick(
+    engine: Engine, leader: Leader, keep_lock: Callable[[], AbstractContextManager[object]] = nullcontext
+) -> list[Ticked]:
+    """Tick once, and once more for every mark that others left meanwhile; nothing when another one leads.
+
+    `keep_lock` makes the block within which the lock is renewed in the background, one for each tick.
+    """
     done: list[Ticked] = []
     again = True
     while again and engine.lock.take():
         again = False
         try:
-            with keep_lock or nullcontext():
+            with keep_lock():
                 done.append(_tick_once(engine, leader))
         finally:
             again = engine.lock.release()

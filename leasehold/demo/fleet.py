@@ -1,0 +1,32 @@
+"""What the demo's stack is made of: one pool with three sizes of machines, all spot."""
+
+from typing import Any
+
+from leasehold.demo.stretch import Stretch
+
+IMAGE = "ami-0123456789abcdef0"
+"""The EC2 emulator takes any image."""
+SIZES: tuple[tuple[str, int, float], ...] = (
+    ("m6i.2xlarge", 8, 0.15),
+    ("m6i.8xlarge", 32, 0.60),
+    ("m6i.32xlarge", 128, 2.40),
+)
+"""Instance type, cpus and dollars an hour."""
+
+
+def describe_fleet(stretch: Stretch, max_slots: int) -> dict[str, Any]:
+    """The rules: a pool whose offerings hold every job of the stretch, and which lets go quickly."""
+    widest = max(job.processors for job in stretch.jobs)
+    needed = [size for index, size in enumerate(SIZES) if index == 0 or SIZES[index - 1][1] < widest]
+    offerings: list[dict[str, Any]] = [
+        {"name": name, "market": "spot", "price": price, "resources": {"cpus": cpus}} for name, cpus, price in needed
+    ]
+    offerings[-1]["resources"]["cpus"] = max(offerings[-1]["resources"]["cpus"], widest)
+    pool = {
+        "system": "x86_64-linux",
+        "max_slots": max_slots,
+        "idle_scale_down": 2,
+        "offerings": offerings,
+        "ec2": {"image": IMAGE},
+    }
+    return {"scheduler": {"queue": "fifo"}, "pools": {"demo": pool}}

@@ -1,0 +1,91 @@
+"""The demo as people see it while it runs: jobs, slots and queues."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from leasehold.demo.holders import Progress
+from leasehold.demo.stretch import Stretch
+from leasehold.demo.summary import Summary
+from leasehold.results import Slot
+
+COLOURS = {
+    "empty": "bright_black",
+    "launching": "yellow",
+    "booting": "yellow",
+    "binding": "bright_yellow",
+    "ready": "green",
+    "draining": "magenta",
+    "terminating": "red",
+    "error": "bright_red",
+}
+
+
+def draw(
+    stretch: Stretch, progress: Progress, slots: tuple[Slot, ...], queues: Mapping[str, int], now: float
+) -> RenderableType:
+    """The whole picture at one moment."""
+    return Group(_draw_jobs(stretch, progress, now), _draw_slots(slots, progress), _draw_queues(queues))
+
+
+def describe(progress: Progress, slots: tuple[Slot, ...], now: float) -> str:
+    """The same in a line, where there is no terminal."""
+    states = Counter(slot.state for slot in slots)
+    machines = ", ".join(f"{count} {state}" for state, count in sorted(states.items()) if state != "empty")
+    waiting, running = _count(progress)
+    done = len(progress.released)
+    return f"{now:5.1f} s  {waiting} waiting, {running} running, {done} done; slots: {machines or 'all empty'}"
+
+
+def _count(progress: Progress) -> tuple[int, int]:
+    return len(progress.submitted) - len(progress.leased), len(progress.leased) - len(progress.released)
+
+
+def _draw_jobs(stretch: Stretch, progress: Progress, now: float) -> RenderableType:
+    waiting, running = _count(progress)
+    done, total = len(progress.released), len(stretch.jobs)
+    table = Table.grid(padding=(0, 2))
+    table.add_row("jobs", ProgressBar(total, done, width=40), f"{done} of {total} done")
+    table.add_row("", f"[yellow]{waiting} waiting[/]  [green]{running} running[/]", f"{now:.0f} s")
+    return table
+
+
+def _draw_slots(slots: tuple[Slot, ...], progress: Progress) -> RenderableType:
+    held = Counter(progress.slots[name] for name in progress.leased if name not in progress.released)
+    table = Table("slot", "state", "type", "instance", "leases", box=None, header_style="bold")
+    for slot in slots:
+        colour = COLOURS.get(slot.state, "white")
+        leases = "■" * min(held[slot.id], 24)
+        state = Text(slot.state, style=colour)
+        table.add_row(slot.id, state, slot.instance_type or slot.offering or "", slot.instance_id or "", leases)
+    return table
+
+
+def _draw_queues(queues: Mapping[str, int]) -> RenderableType:
+    texts = (f"{name} {length}" for name, length in queues.items())
+    return Text("queues: " + "  ".join(texts), style="bright_black")
+
+
+def tabulate(summary: Summary) -> Table:
+    """The summary as a table."""
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    calls = ", ".join(f"{count} {action}" for action, count in summary.ec2_calls.items())
+    types = ", ".join(f"{count} {name}" for name, count in summary.machines_by_type.items())
+    rows = {
+        "jobs served": f"{summary.served} of {summary.jobs}",
+        "played in": f"{summary.seconds:.1f} s, {summary.speed:.0f} times as fast as the log",
+        "wait for a lease": (
+            f"p50 {summary.wait_p50:.2f} s, p95 {summary.wait_p95:.2f} s, longest {summary.wait_max:.2f} s"
+        ),
+        "machines launched": f"{summary.launches} ({types})" if types else f"{summary.launches}",
+        "machines let go": f"{summary.let_go}, {summary.left} left",
+        "EC2 calls": calls,
+        "holders, SQL and EC2": "agree" if not summary.differences else "; ".join(summary.differences),
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table

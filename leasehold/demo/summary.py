@@ -1,0 +1,96 @@
+"""What the demo comes to: the holders' own figures, held against SQL and against the emulator's call log."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import quantiles
+from typing import Any
+from urllib.request import urlopen
+
+from leasehold.demo.holders import Progress
+from leasehold.demo.stretch import Stretch
+from scheduler.ports import EventFilter, Store
+
+LAUNCHING = frozenset({"RunInstances", "CreateFleet"})
+GONE = frozenset({"terminated"})
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The figures of one play. `differences` names what holders, SQL and EC2 do not agree on: nothing, it is hoped."""
+
+    jobs: int
+    served: int
+    speed: float
+    seconds: float
+    wait_p50: float
+    wait_p95: float
+    wait_max: float
+    launches: int
+    machines_by_type: dict[str, int]
+    ec2_calls: dict[str, int]
+    let_go: int
+    left: int
+    ticks: int
+    differences: tuple[str, ...]
+
+    @property
+    def is_good(self) -> bool:
+        """Whether all were served, nothing is left, and the three sources agree."""
+        return self.served == self.jobs and self.left == 0 and not self.differences
+
+
+def summarise(progress: Progress, stretch: Stretch, store: Store, emulator_url: str, seconds: float) -> Summary:
+    """Work the figures out, and compare them."""
+    calls = _read(emulator_url, "calls")["calls"]
+    instances = _read(emulator_url, "state")["instances"]
+    events = Counter(event.name for event in _read_events(store))
+    launched = sorted({name for call in calls if call["action"] in LAUNCHING for name in call.get("instances", ())})
+    alive = [each for each in instances if each.get("state") not in GONE]
+    phases = store.count_phases()
+    compared = {
+        "jobs served (holders, SQL)": (len(progress.released), phases["released"]),
+        "machines launched (SQL, EC2)": (events["slot_booting"], len(launched)),
+        "machines let go (SQL, EC2)": (events["slot_terminating"], len(launched) - len(alive)),
+    }
+    waits = progress.waits
+    return Summary(
+        jobs=len(stretch.jobs),
+        served=len(progress.released),
+        speed=stretch.speed,
+        seconds=seconds,
+        wait_p50=_quantile(waits, 50),
+        wait_p95=_quantile(waits, 95),
+        wait_max=max(waits, default=0.0),
+        launches=len(launched),
+        machines_by_type=dict(sorted(Counter(_type_of(each) for each in instances).items())),
+        ec2_calls=dict(sorted(Counter(call["action"] for call in calls).items())),
+        let_go=len(launched) - len(alive),
+        left=len(alive),
+        ticks=events["tick"],
+        differences=tuple(f"{name}: {one} and {other}" for name, (one, other) in compared.items() if one != other),
+    )
+
+
+def _quantile(values: Sequence[float], percent: int) -> float:
+    if len(values) < 2:  # noqa: PLR2004 (two points make a quantile)
+        return max(values, default=0.0)
+    return quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+def _type_of(instance: dict[str, Any]) -> str:
+    return str(instance.get("type") or "unknown")
+
+
+def _read_events(store: Store) -> Iterable[Any]:
+    after = 0
+    while events := store.read_events(EventFilter(after=after)):
+        yield from events
+        after = events[-1].number
+
+
+def _read(emulator_url: str, what: str) -> dict[str, Any]:
+    with urlopen(f"{emulator_url}/_leasehold/{what}", timeout=10) as answer:  # noqa: S310 (our own emulator)
+        document: dict[str, Any] = json.load(answer)
+    return document
