@@ -1,0 +1,333 @@
+"""The producer's client: asks for reservations, waits for them, holds their leases, tells why they wait.
+
+Changes travel as Celery messages and are accepted when they are committed; reads come from the view in Redis.
+It imports nothing of the application: a producer needs `leasehold`, Redis and no more.
+"""
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypedDict, Unpack
+
+import msgspec
+
+from leasehold.errors import Refused, Unavailable, Unknown, read_faults
+from leasehold.lease import Lease
+from leasehold.reading import ViewReader
+from leasehold.results import Answer, Explanation, Reservation, Slot, list_phases, read_answer
+from leasehold.running import find_address
+from leasehold.watching import Watch, wait_for_phase
+from leasehold.wire import Wire
+
+ITEMS_A_REQUEST: Final = 1000
+TIMEOUT_SECONDS: Final = 30.0
+
+
+class CallbackFields(TypedDict):
+    """A Celery task of the producer's own, and the queue that its workers read."""
+
+    task: str
+    queue: str
+
+
+class ComponentFields(TypedDict, total=False):
+    """One component: `count` alike instances, each on one slot."""
+
+    name: str
+    count: int
+    kind: Literal["essential", "elastic"]
+    resources: Mapping[str, float]
+    labels: Mapping[str, str]
+
+
+class ReservationFields(TypedDict, total=False):
+    """What can be asked for. Either `system` or `pool`; without an `id` one is made up."""
+
+    id: str
+    system: str
+    pool: str
+    resources: Mapping[str, float]
+    labels: Mapping[str, str]
+    prefers: Mapping[str, str]
+    account: str
+    priority: float
+    size: float
+    ttl: float | str
+    restart_policy: Literal["never", "on_failure"]
+    on_interruption: Literal["requeue", "fail"]
+    preemptible: bool
+    tags: Mapping[str, str]
+    runtime: float | str
+    components: Iterable[ComponentFields]
+    on_lease: CallbackFields
+    on_end: CallbackFields
+
+
+class Client:
+    """Talks to one stack. For any number of threads; a forked child makes its own connections.
+
+    `url`: the Redis of the stack; left out it is LEASEHOLD_BROKER__URL, else that of the stack which runs in
+    this folder or above it. `view_url` and `prefix` matter where the view has a Redis or names of its own; left
+    out they are LEASEHOLD_VIEW__URL and LEASEHOLD_VIEW__PREFIX, else the broker's and `leasehold:`.
+    `timeout`: seconds for which an answer is waited for where none is given. Raises NoStack, Unavailable.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        view_url: str | None = None,
+        prefix: str | None = None,
+        timeout: float = TIMEOUT_SECONDS,
+    ) -> None:
+        found = find_address(url, view_url, prefix)
+        self.url, self.timeout = found.broker_url, timeout
+        self._wire = Wire(found.broker_url, found.prefix, found.view_url)
+        self._reader = ViewReader(self._wire.redis, found.prefix, found.view_url)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of all connections. Leases that are held run out unless they are left first."""
+        self._wire.close()
+
+    def ping(self) -> None:
+        """Raise Unavailable unless Redis answers and holds a valid view."""
+        self._reader.check()
+
+    # What changes something.
+
+    def reserve(self, *, timeout: float | None = None, **fields: Unpack[ReservationFields]) -> Reservation:
+        """Ask for a reservation; it is accepted, durably, when this returns. The same id again changes nothing.
+
+        Raises Refused, NotAnswered (ask again with the same id), Unavailable.
+        """
+        document = _with_id(fields)
+        answer = self._ask("submit", document, timeout)
+        return self._describe(answer)
+
+    def reserve_many(self, items: Iterable[ReservationFields], *, timeout: float | None = None) -> tuple[Answer, ...]:
+        """Ask for many at once, a thousand a message; the answers by index: good ones are accepted, bad ones
+        carry `errors`. Raises NotAnswered and Unavailable; what was accepted until then stays accepted.
+        """
+        sizes: list[int] = []
+
+        def requests() -> Iterator[dict[str, Any]]:
+            for chunk in _chunks(items):
+                sizes.append(len(chunk))
+                yield {"items": chunk}
+
+        answers = self._wire.ask_each("submit", requests(), self._timeout(timeout))
+        return tuple(
+            answer
+            for number, document in enumerate(answers)
+            for answer in _split(document, sizes[number], number * ITEMS_A_REQUEST)
+        )
+
+    def renew(self, reservation: str, token: int | None = None, *, timeout: float | None = None) -> Answer:
+        """Move its expiry to now + ttl; the holder's first renewal also confirms its lease."""
+        return self._tell("renew", reservation, token, timeout)
+
+    def confirm(
+        self,
+        reservation: str,
+        token: int | None = None,
+        *,
+        slot: str | None = None,
+        timeout: float | None = None,
+    ) -> Answer:
+        """It runs where it was put."""
+        return self._tell("confirm", reservation, token, timeout, slot=slot)
+
+    def release(self, reservation: str, token: int | None = None, *, timeout: float | None = None) -> Answer:
+        """Its holder is done: the reservation ends. One that is pending needs no token."""
+        return self._tell("release", reservation, token, timeout)
+
+    def cancel(self, reservation: str, *, reason: str | None = None, timeout: float | None = None) -> Answer:
+        """Nobody wants it any more, in whatever phase; needs no token."""
+        return self._tell("cancel", reservation, None, timeout, reason=reason)
+
+    def priority(self, reservation: str, priority: float, *, timeout: float | None = None) -> Answer:
+        """Higher is served first under the queue `priority`; 0 puts one that waits on hold."""
+        return self._tell("priority", reservation, None, timeout, priority=priority)
+
+    def fail(
+        self,
+        reservation: str,
+        token: int | None = None,
+        *,
+        component: str | None = None,
+        reason: str | None = None,
+        timeout: float | None = None,
+    ) -> Answer:
+        """A component died, or the whole of it: it fails, and its restart policy decides what comes next."""
+        return self._tell("fail", reservation, token, timeout, component=component, reason=reason)
+
+    def surrender(
+        self,
+        reservation: str,
+        token: int | None = None,
+        *,
+        component: str | None = None,
+        timeout: float | None = None,
+    ) -> Answer:
+        """Give back what is being revoked before its deadline."""
+        return self._tell("surrender", reservation, token, timeout, component=component)
+
+    def cordon(self, slot: str, *, timeout: float | None = None) -> Answer:
+        """An operator's word: the slot takes no new leases."""
+        return self._ask("cordon", {"slot": slot}, timeout)
+
+    def uncordon(self, slot: str, *, timeout: float | None = None) -> Answer:
+        """An operator's word: undo a cordon."""
+        return self._ask("uncordon", {"slot": slot}, timeout)
+
+    def drain(self, slot: str, *, timeout: float | None = None) -> Answer:
+        """An operator's word: the slot's leases run on, then its machine goes."""
+        return self._ask("drain", {"slot": slot}, timeout)
+
+    # What reads. All of it raises Unavailable while there is no Redis or no valid view.
+
+    def get(self, reservation: str) -> Reservation | None:
+        """The reservation with its leases and their machines; None for an id that the view does not know.
+
+        One that has ended stays in the view for ten minutes.
+        """
+        return self._reader.find_reservations([reservation])[0]
+
+    def slots(self, *, pool: str | None = None, state: str | None = None) -> tuple[Slot, ...]:
+        """The slots of the view, those of a pool, or those in a state, in order of their names."""
+        found = (
+            slot for slot in self._reader.scan_slots() if pool in {None, slot.pool} and state in {None, slot.state}
+        )
+        return tuple(sorted(found, key=lambda slot: (slot.pool, len(slot.id), slot.id)))
+
+    def report(self) -> dict[str, Any]:
+        """What the last tick said: term, time, who waits and why."""
+        return self._reader.read_report()
+
+    def explain(self, reservation: str) -> Explanation:
+        """Why it is where it is, and what it waits for. Raises Unknown."""
+        row = self.get(reservation)
+        if row is None:
+            raise Unknown(f"no reservation {reservation} is in the view")
+        report = self.report()
+        waiting: dict[str, Any] = report.get("waiting", {})
+        found = waiting.get(reservation) if row.phase == "pending" else None
+        code, detail = found or (None, None)
+        return Explanation(
+            reservation=row.id,
+            phase=row.phase,
+            reason=row.reason,
+            code=code,
+            detail=detail,
+            position=list(waiting).index(reservation) + 1 if found else None,
+            waiting=len(waiting),
+            as_of=report.get("at"),
+        )
+
+    def wait(
+        self, reservation: str, phase: str | Iterable[str] = "leased", timeout: float | None = None
+    ) -> Reservation:
+        """Return when it is in this phase (or one of several; `ended` is any end). `timeout` None: for ever.
+
+        Raises Ended when it is over otherwise, Unknown, and NotAnswered or Unavailable when time runs out.
+        """
+        phases = list_phases(phase) or frozenset()
+        with self.watch(reservation) as watch:
+            return wait_for_phase(watch, phases, timeout)
+
+    def watch(self, reservation: str) -> Watch:
+        """A watch over one reservation, for those who want to see every change; to be used as a context."""
+        return Watch(self._wire, self._reader, reservation)
+
+    def lease(
+        self,
+        *,
+        wait: float | None = None,
+        on_revoke: Callable[[Lease], object] | None = None,
+        on_lost: Callable[[Lease], object] | None = None,
+        **fields: Unpack[ReservationFields],
+    ) -> Lease:
+        """A lease to hold: `with client.lease(system="x86_64-linux") as lease:` reserves, waits for `wait` seconds
+        at most (None: for ever), renews by itself and releases at the end. See Lease.
+        """
+        lease = Lease(self, _with_id(fields), wait)
+        for callback, add in ((on_revoke, lease.on_revoke), (on_lost, lease.on_lost)):
+            if callback is not None:
+                add(callback)
+        return lease
+
+    def list(
+        self,
+        phase: str | Iterable[str] | None = None,
+        *,
+        account: str | None = None,
+        pool: str | None = None,
+        system: str | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> tuple[Reservation, ...]:
+        """The reservations of the view that match all that is given, in order of submission."""
+        phases = list_phases(phase)
+        wanted = {"account": account, "pool": pool, "system": system}
+        found = [
+            row
+            for row in self._reader.scan_reservations()
+            if (phases is None or row.phase in phases)
+            and all(value in {None, getattr(row.request, name)} for name, value in wanted.items())
+            and (tags or {}).items() <= row.request.tags.items()
+        ]
+        # A scan meets a row twice when the hash grows under it.
+        rows = {row.id: row for row in found}
+        ordered = sorted(rows.values(), key=lambda row: row.sequence)
+        return tuple(row for row in self._reader.with_machines(ordered) if row is not None)
+
+    def _timeout(self, given: float | None) -> float:
+        return self.timeout if given is None else given
+
+    def _tell(self, verb: str, reservation: str, token: int | None, timeout: float | None, **more: Any) -> Answer:
+        content = {"reservation": reservation, "token": token, **more}
+        return self._ask(verb, {key: value for key, value in content.items() if value is not None}, timeout)
+
+    def _ask(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> Answer:
+        answer = self._wire.ask(verb, document, self._timeout(timeout))
+        if not answer.get("ok"):
+            raise Refused(read_faults(answer.get("errors", [])))
+        return read_answer(answer)
+
+    def _describe(self, answer: Answer) -> Reservation:
+        """The row that an answer is about; what the answer itself says where the view has it not (yet)."""
+        name, phase = answer.reservation or "", answer.phase or "pending"
+        try:
+            row = self.get(name)
+        except Unavailable:
+            row = None
+        return row or Reservation(id=name, phase=phase, expires_at=answer.expires_at, token=answer.token or 0)
+
+
+def _with_id(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields as JSON values, with an id made up where none is given; a None says nothing."""
+    said = {key: value for key, value in fields.items() if value is not None}
+    document: dict[str, Any] = msgspec.to_builtins(said)
+    return document if "id" in document else {"id": f"r-{secrets.token_hex(8)}", **document}
+
+
+def _chunks(items: Iterable[Mapping[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    iterator = iter(items)
+    while chunk := [_with_id(item) for item in islice(iterator, ITEMS_A_REQUEST)]:
+        yield chunk
+
+
+def _split(document: Mapping[str, Any], size: int, offset: int) -> Iterator[Answer]:
+    """The answers of one request by index; where it was refused as a whole, that for each of its items."""
+    results = document.get("results") or [document] * size
+    for index, result in enumerate(results):
+        errors = [{**each, "index": offset + index} for each in result.get("errors", ())]
+        yield read_answer({**result, "errors": errors} if errors else result)

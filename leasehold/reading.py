@@ -1,0 +1,160 @@
+"""The view as a producer reads it: straight from Redis, and only when it is valid.
+
+A view whose generation does not name this very server (flushed, restarted, restored) is not to be believed:
+then reads raise Unavailable until a leader has rebuilt it.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+import redis
+
+from leasehold.errors import Unavailable
+from leasehold.results import Reservation, Slot
+from leasehold.wire import show_url
+
+ROWS_A_CALL: Final = 1000
+Row = TypeVar("Row", Reservation, Slot)
+
+
+@dataclass(frozen=True)
+class ViewKeys:
+    """The names of the keys and channels that a client reads."""
+
+    prefix: str
+
+    @property
+    def generation(self) -> str:
+        """The view's generation: `<random>:<run id of the server>`."""
+        return f"{self.prefix}view:generation"
+
+    @property
+    def reservations(self) -> str:
+        """The hash of reservations: id -> JSON."""
+        return f"{self.prefix}view:reservations"
+
+    @property
+    def slots(self) -> str:
+        """The hash of slots: id -> JSON."""
+        return f"{self.prefix}view:slots"
+
+    @property
+    def report(self) -> str:
+        """What the last tick said, as JSON."""
+        return f"{self.prefix}view:report"
+
+    @property
+    def leader(self) -> str:
+        """The leader lock."""
+        return f"{self.prefix}leader"
+
+    def notice(self, reservation: str) -> str:
+        """The channel on which the waiters of a reservation are told of its changes."""
+        return f"{self.prefix}notice:{reservation}"
+
+
+class ViewReader:
+    """Reads rows and the report. Every method raises Unavailable without a Redis or without a valid view."""
+
+    def __init__(self, client: redis.Redis, prefix: str, url: str) -> None:
+        self._redis, self._url = client, url
+        self.keys = ViewKeys(prefix)
+
+    def find_reservations(self, ids: Sequence[str]) -> list[Reservation | None]:
+        """The rows of these ids with their machines, in that order; None for an id that the view has not."""
+        bodies = self._fetch(self.keys.reservations, ids)
+        rows = [None if body is None else _decode(body, Reservation) for body in bodies]
+        return self.with_machines(rows)
+
+    def find_slots(self, ids: Sequence[str]) -> list[Slot | None]:
+        """The rows of these slots, in that order; None for an id that the view has not."""
+        return [None if body is None else _decode(body, Slot) for body in self._fetch(self.keys.slots, ids)]
+
+    def scan_reservations(self) -> Iterator[Reservation]:
+        """Every reservation of the view, without its machines, in no order."""
+        return (_decode(body, Reservation) for body in self._scan(self.keys.reservations))
+
+    def scan_slots(self) -> Iterator[Slot]:
+        """Every slot of the view, in no order."""
+        return (_decode(body, Slot) for body in self._scan(self.keys.slots))
+
+    def read_report(self) -> dict[str, Any]:
+        """What the last tick said; {} before the first."""
+        try:
+            body = cast("bytes | None", self._redis.get(self.keys.report))
+        except redis.RedisError as error:
+            raise self._unreachable(error) from error
+        return msgspec.json.decode(body, type=dict[str, Any]) if body else {}
+
+    def with_machines(self, rows: Iterable[Reservation | None]) -> list[Reservation | None]:
+        """The same with instance id, address, type and zone at each of their leases."""
+        found = list(rows)
+        wanted = {lease.slot for row in found if row is not None for lease in row.leases}
+        names = sorted(wanted)
+        slots = dict(zip(names, self.find_slots(names), strict=True)) if names else {}
+        return [row and _join_machines(row, slots) for row in found]
+
+    def check(self) -> None:
+        """Raise Unavailable unless Redis answers and holds a valid view."""
+        self._fetch(self.keys.slots, [""])
+
+    def _fetch(self, key: str, ids: Sequence[str]) -> list[bytes | None]:
+        found: list[bytes | None] = []
+        for start in range(0, len(ids), ROWS_A_CALL):
+            found += self._fetch_some(key, ids[start : start + ROWS_A_CALL])
+        return found
+
+    def _fetch_some(self, key: str, ids: Sequence[str]) -> list[bytes | None]:
+        pipeline = self._redis.pipeline(transaction=True)
+        pipeline.get(self.keys.generation)
+        pipeline.info("server")
+        pipeline.hmget(key, list(ids))
+        try:
+            generation, server, bodies = pipeline.execute()
+        except redis.RedisError as error:
+            raise self._unreachable(error) from error
+        self._check_generation(generation, server)
+        return cast("list[bytes | None]", bodies)
+
+    def _scan(self, key: str) -> Iterator[bytes]:
+        self.check()
+        try:
+            for _, body in self._redis.hscan_iter(key, count=ROWS_A_CALL):
+                yield cast("bytes", body)
+        except redis.RedisError as error:
+            raise self._unreachable(error) from error
+
+    def _check_generation(self, generation: bytes | None, server: dict[str, Any]) -> None:
+        if generation is None or not generation.decode().endswith(str(server.get("run_id"))):
+            raise Unavailable(
+                f"Redis at {show_url(self._url)} holds no valid view: the next tick builds it, if a scheduler runs"
+            )
+
+    def _unreachable(self, error: redis.RedisError) -> Unavailable:
+        return Unavailable(f"Redis at {show_url(self._url)} cannot be reached: {error}")
+
+
+def _join_machines(row: Reservation, slots: dict[str, Slot | None]) -> Reservation:
+    leases = []
+    for lease in row.leases:
+        slot = slots.get(lease.slot)
+        if slot is not None and slot.epoch == lease.epoch:
+            machine = {
+                "instance_id": slot.instance_id,
+                "address": slot.address,
+                "type": slot.instance_type,
+                "zone": slot.zone,
+            }
+            leases.append(msgspec.structs.replace(lease, **machine))
+        else:
+            leases.append(lease)
+    return msgspec.structs.replace(row, leases=tuple(leases))
+
+
+def _decode(body: bytes, type_: type[Row]) -> Row:
+    try:
+        return msgspec.json.decode(body, type=type_)
+    except msgspec.DecodeError as error:
+        raise Unavailable(f"the view was written by another version of Leasehold: {error}") from error

@@ -1,0 +1,176 @@
+"""What the client hands out: reservations, slots and answers as typed values, read from the view's JSON.
+
+Fields that a newer server adds are passed over. Times are seconds since the epoch, None where it never
+happened.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from leasehold.errors import Fault
+
+Phase = Literal["pending", "leased", "revoking", "released", "cancelled", "expired", "failed"]
+ENDED: Final = frozenset({"released", "cancelled", "expired", "failed"})
+
+
+class Component(msgspec.Struct, frozen=True, kw_only=True):
+    """`count` alike instances that were asked for."""
+
+    name: str
+    count: int = 1
+    kind: str = "essential"
+    resources: dict[str, float] = {}
+    labels: dict[str, str] = {}
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for. `ttl` None: the pool's rule; 0: it never expires."""
+
+    system: str | None = None
+    pool: str | None = None
+    components: tuple[Component, ...] = ()
+    labels: dict[str, str] = {}
+    prefers: dict[str, str] = {}
+    account: str | None = None
+    size: float = 0
+    ttl: float | None = None
+    restart_policy: str = "never"
+    on_interruption: str = "requeue"
+    preemptible: bool = True
+    runtime: float | None = None
+    tags: dict[str, str] = {}
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """One component's lease: on which slot, under which fencing token, with what; then the slot's machine."""
+
+    component: str
+    kind: str = "essential"
+    slot: str
+    epoch: int = 0
+    token: int = 0
+    resources: dict[str, float] = {}
+    assigned_at: float = 0.0
+    state: str = "held"
+    revoke_by: float | None = None
+    instance_id: str | None = None
+    address: str | None = None
+    type: str | None = None
+    zone: str | None = None
+
+
+class Reservation(msgspec.Struct, frozen=True, kw_only=True):
+    """A reservation as the view has it. `token` is 0 until it was leased for the first time."""
+
+    id: str
+    phase: Phase
+    reason: str | None = None
+    """Why the phase is what it is."""
+    request: Request = Request()
+    priority: float = 1
+    sequence: int = 0
+    """Order of submission."""
+    marked_at: float = 0.0
+    """When the row was written last."""
+    created_at: float = 0.0
+    changed_at: float = 0.0
+    expires_at: float | None = None
+    leased_at: float | None = None
+    confirmed_at: float | None = None
+    finished_at: float | None = None
+    restarts: int = 0
+    interruptions: int = 0
+    token: int = 0
+    revoke_reason: str | None = None
+    revoke_by: float | None = None
+    """While `revoking`: why, and when the leases are taken at the latest."""
+    leases: tuple[Placement, ...] = ()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended for good: a failed one may still be restarted by its own policy."""
+        restarts = self.phase == "failed" and self.request.restart_policy == "on_failure"
+        return self.phase in ENDED and not restarts
+
+
+class Slot(msgspec.Struct, frozen=True, kw_only=True):
+    """A slot as the view has it."""
+
+    id: str
+    pool: str
+    state: str = "empty"
+    epoch: int = 0
+    since: float = 0.0
+    idle_since: float | None = None
+    offering: str | None = None
+    market: str | None = None
+    price: float | None = None
+    resources: dict[str, float] | None = None
+    labels: dict[str, str] = {}
+    cordoned: bool = False
+    last_seen: float | None = None
+    interrupted_by: float | None = None
+    drain_reason: str | None = None
+    error: str | None = None
+    instance_id: str | None = None
+    address: str | None = None
+    instance_type: str | None = None
+    zone: str | None = None
+    uses: int = 0
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one request: `ok`, or the errors for which it was refused."""
+
+    ok: bool
+    reservation: str | None = None
+    phase: Phase | None = None
+    expires_at: float | None = None
+    token: int | None = None
+    deadline: float | None = None
+    slot: str | None = None
+    state: str | None = None
+    cordoned: bool | None = None
+    errors: tuple[Fault, ...] = ()
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a reservation is where it is. `code` and `detail` tell why a pending one waits.
+
+    `position` is its place among those that wait, from 1 on; None while no tick has looked at it yet.
+    """
+
+    reservation: str
+    phase: Phase
+    reason: str | None = None
+    code: str | None = None
+    detail: str | None = None
+    position: int | None = None
+    waiting: int = 0
+    """How many wait in all."""
+    as_of: float | None = None
+    """When the tick that said so was."""
+
+    def __str__(self) -> str:
+        text = f"{self.reservation} is {self.phase}"
+        text += f" ({self.reason})" if self.reason else ""
+        if self.phase != "pending":
+            return text
+        if self.code is None:
+            return f"{text}: no tick has looked at it yet"
+        return f"{text}, {self.position} of {self.waiting} in the queue: {self.code}: {self.detail}"
+
+
+def read_answer(document: Mapping[str, Any]) -> Answer:
+    """An answer as it came over the wire, single or one of `results`."""
+    return msgspec.convert(document, Answer)
+
+
+def list_phases(phase: str | Iterable[str] | None) -> frozenset[str] | None:
+    """A phase, several of them, or `ended` for all four in which a reservation ends; None for any."""
+    if phase is None:
+        return None
+    named = {phase} if isinstance(phase, str) else set(phase)
+    return frozenset(named - {"ended"} | (ENDED if "ended" in named else set()))

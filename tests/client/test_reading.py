@@ -1,0 +1,171 @@
+"""Reading the view: what is shown, what is not believed, and waiting for a change."""
+
+import threading
+from typing import Any
+
+import pytest
+import redis
+
+from leasehold import Client, Ended, NotAnswered, Unavailable, Unknown
+from tests.builders import a_lease, a_slot
+from tests.client.intake import FakeIntake, a_row
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leasehold.watching.POLL_SECONDS", 0.1)
+
+
+def a_leased_row(name: str = "r1", **changes: Any) -> Any:
+    defaults: dict[str, Any] = {
+        "version": 2,
+        "phase": "leased",
+        "token": 1,
+        "leases": (a_lease("linux-1", resources={"cpus": 2.0}),),
+    }
+    return a_row(name, **(defaults | changes))
+
+
+def test_a_row_comes_with_the_machines_of_its_leases(intake: FakeIntake, client: Client) -> None:
+    slot = a_slot("linux-1", version=1, instance_type="m7g.large", zone="us-east-1a")
+    intake.publish(slot, a_leased_row())
+    row = client.get("r1")
+    assert row is not None
+    assert row.phase == "leased"
+    (lease,) = row.leases
+    assert (lease.slot, lease.token, lease.resources) == ("linux-1", 1, {"cpus": 2.0})
+    assert (lease.instance_id, lease.address, lease.type, lease.zone) == (
+        "i-linux-1",
+        "10.0.0.1",
+        "m7g.large",
+        "us-east-1a",
+    )
+
+
+def test_the_machine_of_a_later_epoch_is_not_the_leases(intake: FakeIntake, client: Client) -> None:
+    intake.publish(a_slot("linux-1", version=1, epoch=2), a_leased_row())
+    row = client.get("r1")
+    assert row is not None
+    assert row.leases[0].instance_id is None
+
+
+def test_an_id_that_the_view_has_not_is_none(client: Client) -> None:
+    assert client.get("nobody") is None
+
+
+def test_a_flushed_redis_is_no_empty_view(client: Client, redis_client: redis.Redis) -> None:
+    redis_client.flushall()
+    for read in (lambda: client.get("r1"), client.list, client.slots, client.ping):
+        with pytest.raises(Unavailable, match="no valid view"):
+            read()
+
+
+def test_a_view_of_another_server_is_not_believed(client: Client, redis_client: redis.Redis) -> None:
+    redis_client.set("leasehold:view:generation", "abc:" + "0" * 40)
+    with pytest.raises(Unavailable, match="no valid view"):
+        client.get("r1")
+
+
+def test_a_view_of_another_version_is_said_to_be_so(client: Client, redis_client: redis.Redis) -> None:
+    redis_client.hset("leasehold:view:reservations", "r1", '{"version":1}')
+    with pytest.raises(Unavailable, match="another version"):
+        client.get("r1")
+
+
+def test_the_list_is_in_order_of_submission_and_can_be_narrowed(intake: FakeIntake, client: Client) -> None:
+    intake.publish(
+        a_row("r2", sequence=2, account="ci", tags={"run": "7"}),
+        a_row("r1", sequence=1),
+        a_leased_row("r3", sequence=3),
+        a_row("r4", sequence=4, phase="cancelled", version=3),
+    )
+    assert [row.id for row in client.list()] == ["r1", "r2", "r3", "r4"]
+    assert [row.id for row in client.list("pending")] == ["r1", "r2"]
+    assert [row.id for row in client.list(["leased", "ended"])] == ["r3", "r4"]
+    assert [row.id for row in client.list(account="ci")] == ["r2"]
+    assert [row.id for row in client.list(tags={"run": "7"})] == ["r2"]
+    assert client.list(pool="other") == ()
+
+
+def test_slots_are_in_order_of_their_numbers(intake: FakeIntake, client: Client) -> None:
+    intake.publish(*(a_slot(f"linux-{number}", version=1) for number in (10, 2, 1)))
+    intake.publish(a_slot("arm-1", version=1, state="empty"))
+    assert [slot.id for slot in client.slots()] == ["arm-1", "linux-1", "linux-2", "linux-10"]
+    assert [slot.id for slot in client.slots(pool="linux", state="ready")] == ["linux-1", "linux-2", "linux-10"]
+
+
+def test_a_wait_is_explained_by_the_last_tick(intake: FakeIntake, client: Client) -> None:
+    intake.publish(a_row("r1"), a_row("r2"), a_row("r3"))
+    intake.board.write_report({"at": 5.0, "waiting": {"r1": ["booting", "soon"], "r2": ["at_max_slots", "10 of 10"]}})
+    found = client.explain("r2")
+    assert (found.code, found.detail, found.position, found.waiting, found.as_of) == (
+        "at_max_slots",
+        "10 of 10",
+        2,
+        2,
+        5.0,
+    )
+    assert str(found) == "r2 is pending, 2 of 2 in the queue: at_max_slots: 10 of 10"
+    assert str(client.explain("r3")) == "r3 is pending: no tick has looked at it yet"
+    with pytest.raises(Unknown, match="nobody"):
+        client.explain("nobody")
+
+
+def test_waiting_ends_with_the_notice(intake: FakeIntake, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leasehold.watching.POLL_SECONDS", 60.0)
+    intake.publish(a_row("r1"))
+    # Again and again: a notice that comes before anybody listens is lost, as notices may be.
+    versions = iter(range(2, 1000))
+    done = threading.Event()
+
+    def announce() -> None:
+        while not done.wait(0.05):
+            intake.publish(a_leased_row("r1", version=next(versions)))
+
+    thread = threading.Thread(target=announce)
+    thread.start()
+    assert client.wait("r1", timeout=30).phase == "leased"
+    done.set()
+    thread.join()
+
+
+def test_waiting_ends_without_the_notice_too(intake: FakeIntake, client: Client) -> None:
+    intake.publish(a_row("r1"))
+    threading.Timer(0.05, intake.publish_silently, [a_leased_row("r1")]).start()
+    assert client.wait("r1", timeout=30).token == 1
+
+
+def test_one_that_ended_otherwise_ends_the_wait(intake: FakeIntake, client: Client) -> None:
+    intake.publish(a_row("r1", phase="expired", reason=None))
+    with pytest.raises(Ended, match="r1 is expired"):
+        client.wait("r1")
+    assert client.wait("r1", "ended").phase == "expired"
+
+
+def test_a_failed_one_that_restarts_has_not_ended(intake: FakeIntake, client: Client) -> None:
+    intake.publish(a_row("r1", phase="failed", restart_policy="on_failure"))
+    with pytest.raises(NotAnswered, match="still failed"):
+        client.wait("r1", timeout=0.2)
+
+
+def test_a_wait_that_takes_too_long_says_where_it_stands(intake: FakeIntake, client: Client) -> None:
+    intake.publish(a_row("r1"))
+    with pytest.raises(NotAnswered, match="r1 is still pending after"):
+        client.wait("r1", timeout=0.2)
+
+
+def test_waiting_for_nobody_ends(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leasehold.watching.UNKNOWN_SECONDS", 0.2)
+    with pytest.raises(Unknown, match="nobody"):
+        client.wait("nobody")
+
+
+def test_waiting_outlives_a_flush(intake: FakeIntake, client: Client, redis_client: redis.Redis) -> None:
+    intake.publish(a_row("r1"))
+
+    def flush_and_rebuild() -> None:
+        redis_client.flushall()
+        intake.board.rebuild([a_slot("linux-1", version=1), a_leased_row("r1")])
+
+    threading.Timer(0.1, flush_and_rebuild).start()
+    assert client.wait("r1", timeout=30).phase == "leased"
