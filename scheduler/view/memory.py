@@ -9,6 +9,7 @@ from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Change, Row, View
 from scheduler.ports import ViewUnavailableError
+from scheduler.view.metric_table import find_label_values
 from scheduler.view.shelf import Shelf
 
 
@@ -191,9 +192,11 @@ class MemoryMeter:
 
     def count(self, name: str, labels: Mapping[str, str], amount: float = 1) -> None:
         """See Meter.count."""
+        find_label_values(name, "counter", labels)
         # Counter's type speaks of ints; it adds whatever it is given.
         self.counts[name, tuple(sorted(labels.items()))] += amount  # type: ignore[assignment]
 
     def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
         """See Meter.observe."""
+        find_label_values(name, "histogram", labels)
         self.observations.append((name, dict(labels), value))

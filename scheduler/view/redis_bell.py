@@ -10,7 +10,7 @@ import redis
 from scheduler.ports import ForeignAddressError
 from scheduler.view.connection import DEFAULT_PREFIX, redis_errors
 
-KICK_MS = 2000
+KICK_SECONDS = 2.0
 """For how long one message stands for all kicks; a tick that begins ends it sooner."""
 REPLY_SECONDS = 60
 
@@ -28,10 +28,10 @@ class RedisBell:
         send_tick: Callable[[], None],
         prefix: str = DEFAULT_PREFIX,
         *,
-        kick_ms: int = KICK_MS,
+        kick_seconds: float = KICK_SECONDS,
     ) -> None:
         self._client, self._send_tick = client, send_tick
-        self._prefix, self._kick_ms = prefix, kick_ms
+        self._prefix, self._kick_ms = prefix, int(kick_seconds * 1000)
         self._flag = f"{prefix}kick"
         self._addresses = re.compile(rf"{re.escape(prefix)}reply:[A-Za-z0-9._-]{{1,100}}")
 

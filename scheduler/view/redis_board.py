@@ -32,7 +32,10 @@ T = TypeVar("T")
 
 
 class RedisBoard:
-    """The Board on Redis; one a process. `client` gives bytes (`make_redis`). Not for use by several threads.
+    """The Board on Redis; one a process. `client` gives bytes (`make_redis`).
+
+    Any thread may publish, read rows and write reports; the warm copy (`catch_up`, `load`, `rebuild`) belongs to
+    one thread.
 
     A publish is accepted by whatever generation is valid when it arrives, since whole rows merge by version;
     readers hold on to the generation that they copied.

@@ -1,15 +1,11 @@
-"""Who tries to lead, on Redis, and the renewal that goes on in the background while a tick runs."""
+"""Who tries to lead: the leader lock on Redis."""
 
 import secrets
-import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
 
 import redis
 
-from scheduler.ports import Lock, ViewUnavailableError
 from scheduler.view.connection import DEFAULT_PREFIX, load_script, redis_errors
 
 
@@ -67,39 +63,3 @@ class RedisLock:
         """See Lock.seconds_left."""
         since = self._held_since
         return 0.0 if since is None else max(0.0, since + self._lock_ms / 1000 - self._clock())
-
-
-class Renewal:
-    """While the block runs, the lock is renewed in the background every `every_seconds`, a third of its time.
-
-    It ends when the lock is another's, or ran out unrenewed; `Lock.seconds_left` then tells so. An unreachable
-    Redis is asked again as long as time is left. Leaving the block waits for a renewal that is under way.
-    """
-
-    def __init__(self, lock: Lock, every_seconds: float) -> None:
-        self._lock, self._every_seconds = lock, every_seconds
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lock-renewal", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._is_over.wait(self._every_seconds) and self._is_held():
-            pass
-
-    def _is_held(self) -> bool:
-        try:
-            return self._lock.renew()
-        except ViewUnavailableError:
-            return self._lock.seconds_left() > 0

@@ -1,0 +1,84 @@
+"""Every counter and histogram that the processes add up: names, labels, and what is written as zero."""
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+
+
+class UnknownMetricError(ValueError):
+    """A metric, or a set of its labels, that METRICS does not declare: a fault of ours."""
+
+
+class Metric(msgspec.Struct, frozen=True, kw_only=True):
+    """What is counted, by which labels. `zeros` are values of the labels that are there from the start.
+
+    A histogram has `buckets`: upper bounds (inclusive), ascending; the one without a bound is added to them.
+    """
+
+    name: str
+    kind: Literal["counter", "histogram"]
+    help: str
+    labels: tuple[str, ...] = ()
+    zeros: tuple[tuple[str, ...], ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+LAUNCH_RESULTS: Final = (
+    "success",
+    "capacity",
+    "quota",
+    "throttled",
+    "transient",
+    "auth",
+    "misconfigured",
+    "not_found",
+    "unknown",
+    "aborted",
+)
+"""`success`, the category of the cloud's error, or `aborted`: nobody wanted the machine any more."""
+_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+METRICS: Final[dict[str, Metric]] = {
+    metric.name: metric
+    for metric in (
+        Metric(
+            name="leasehold_launches_total",
+            kind="counter",
+            help="Attempts at launches by outcome",
+            labels=("pool", "offering", "result"),
+        ),
+        Metric(
+            name="leasehold_ticks_total",
+            kind="counter",
+            help="Scheduling passes by outcome; one that fails counts itself too",
+            labels=("result",),
+            zeros=(("success",), ("error",)),
+        ),
+        Metric(
+            name="leasehold_tick_duration_seconds",
+            kind="histogram",
+            help="Time that a scheduling pass took",
+            zeros=((),),
+            buckets=_SECONDS,
+        ),
+        Metric(
+            name="leasehold_task_seconds",
+            kind="histogram",
+            help="Time that a Celery task took, by outcome",
+            labels=("task", "result"),
+            buckets=_SECONDS,
+        ),
+    )
+}
+
+
+def find_label_values(name: str, kind: Literal["counter", "histogram"], labels: Mapping[str, str]) -> list[str]:
+    """The values of a metric's labels in the declared order.
+
+    Raises UnknownMetricError unless it is declared, of this kind and with just these labels.
+    """
+    metric = METRICS.get(name)
+    if metric is None or metric.kind != kind or set(metric.labels) != set(labels):
+        raise UnknownMetricError(f"no {kind} {name} with the labels {sorted(labels)} is declared in METRICS")
+    return [labels[label] for label in metric.labels]

@@ -1,0 +1,95 @@
+"""Counters and durations of all processes, added up in one Redis hash; losing it loses counts, nothing else."""
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import cast
+
+import msgspec
+import redis
+
+from scheduler.view.connection import DEFAULT_PREFIX, redis_errors
+from scheduler.view.metric_table import METRICS, find_label_values
+
+Labels = tuple[str, ...]
+"""Values of a metric's labels, in the declared order."""
+_FIELD = msgspec.json.Decoder(tuple[str, Labels, str])
+
+
+class Spread(msgspec.Struct):
+    """The observations of one histogram: how many fell into each bucket alone (by its index), and their sum."""
+
+    counts: list[int]
+    sum: float = 0.0
+
+
+class Tally(msgspec.Struct):
+    """Everything that was added up, by metric and values of its labels."""
+
+    counters: dict[str, dict[Labels, float]]
+    histograms: dict[str, dict[Labels, Spread]]
+
+
+class RedisMeter:
+    """The Meter on Redis: `<prefix>metrics`, field = JSON of [name, label values, part], value = a number.
+
+    The part of a counter is "", those of a histogram are `sum` and the indices of its buckets.
+    """
+
+    def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX) -> None:
+        self._client, self._key = client, f"{prefix}metrics"
+
+    def count(self, name: str, labels: Mapping[str, str], amount: float = 1) -> None:
+        """See Meter.count."""
+        self._add(name, find_label_values(name, "counter", labels), {"": amount})
+
+    def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
+        """See Meter.observe."""
+        values = find_label_values(name, "histogram", labels)
+        bucket = bisect_left(METRICS[name].buckets, value)
+        self._add(name, values, {str(bucket): 1, "sum": value})
+
+    @redis_errors()
+    def read(self) -> Tally:
+        """All that was counted, zeros of the table included. Raises ViewUnavailableError without Redis."""
+        stored = cast("dict[bytes, bytes]", self._client.hgetall(self._key))
+        tally = _start_tally()
+        for field, value in stored.items():
+            name, labels, part = _FIELD.decode(field)
+            # What another version of ours counted and this one does not know is left out.
+            if name in METRICS and len(labels) == len(METRICS[name].labels):
+                _enter(tally, name, labels, part, float(value))
+        return tally
+
+    def _add(self, name: str, values: list[str], parts: Mapping[str, float]) -> None:
+        # A lost count is no harm, and whoever counts has better things to do than to fail for it.
+        with suppress(redis.RedisError), self._client.pipeline(transaction=False) as pipeline:
+            for part, amount in parts.items():
+                field = msgspec.json.encode((name, values, part))
+                pipeline.hincrbyfloat(self._key, field.decode(), amount)
+            pipeline.execute()
+
+
+def _start_tally() -> Tally:
+    tally = Tally({}, {})
+    for metric in METRICS.values():
+        if metric.kind == "counter":
+            tally.counters[metric.name] = dict.fromkeys(metric.zeros, 0.0)
+        else:
+            tally.histograms[metric.name] = {labels: _no_spread(metric.name) for labels in metric.zeros}
+    return tally
+
+
+def _no_spread(name: str) -> Spread:
+    return Spread([0] * (len(METRICS[name].buckets) + 1))
+
+
+def _enter(tally: Tally, name: str, labels: Labels, part: str, value: float) -> None:
+    if METRICS[name].kind == "counter":
+        tally.counters[name][labels] = value
+        return
+    spread = tally.histograms[name].setdefault(labels, _no_spread(name))
+    if part == "sum":
+        spread.sum = value
+    elif int(part) < len(spread.counts):
+        spread.counts[int(part)] = int(value)

@@ -1,0 +1,130 @@
+"""What Prometheus reads: gauges from SQL, and the counters that the processes add up in Redis."""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import accumulate
+from threading import Thread
+from typing import Protocol
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from scheduler.model.moves import PHASES, SLOT_STATES
+from scheduler.model.rules import Rules
+from scheduler.ports import Store, StoreUnavailableError, ViewUnavailableError
+from scheduler.view.metric_table import LAUNCH_RESULTS, METRICS, Metric
+from scheduler.view.redis_meter import Labels, Spread, Tally
+
+LAUNCHES = "leasehold_launches_total"
+
+
+class MeterReader(Protocol):
+    """Whatever adds up the counts of all processes."""
+
+    def read(self) -> Tally:
+        """All that was counted. Raises ViewUnavailableError when it cannot be reached."""
+
+
+def collect(store: Store, meter: MeterReader) -> Iterator[Family]:
+    """All families of one scrape. Of SQL or Redis, what cannot be reached is left out; `leasehold_up` says so."""
+    gauges, rules = _read_gauges(store)
+    counts = _read_counts(meter, rules)
+    yield from (*gauges, *counts)
+    up = GaugeMetricFamily("leasehold_up", "Whether the database and Redis could be read", labels=["part"])
+    up.add_metric(["database"], float(rules is not None))
+    up.add_metric(["redis"], float(bool(counts)))
+    yield up
+
+
+class LeaseholdCollector(Collector):
+    """Asks anew at every scrape, so no process exports what it knew when it still led."""
+
+    def __init__(self, store: Store, meter: MeterReader) -> None:
+        self._store, self._meter = store, meter
+
+    def collect(self) -> Iterator[Family]:
+        """See `collect`."""
+        return collect(self._store, self._meter)
+
+    def describe(self) -> list[Family]:
+        """Nothing: registering it must read neither SQL nor Redis."""
+        return []
+
+
+def start_metrics(store: Store, meter: MeterReader, host: str, port: int) -> tuple[WSGIServer, Thread]:
+    """Serve `/metrics` in a thread; port 0 takes any free one. `host` should be loopback: there is no password.
+
+    End it with the server's `shutdown()` and `server_close()`. Raises OSError when the port is taken.
+    """
+    registry = CollectorRegistry()
+    registry.register(LeaseholdCollector(store, meter))
+    return start_http_server(port, addr=host, registry=registry)
+
+
+def serve_metrics(store: Store, meter: MeterReader, host: str = "127.0.0.1", port: int = 9108) -> None:
+    """Serve `/metrics` until the process is told to end. Raises OSError when the port is taken."""
+    _, thread = start_metrics(store, meter, host, port)
+    thread.join()
+
+
+def _read_gauges(store: Store) -> tuple[list[Family], Rules | None]:
+    try:
+        rules = store.load_rules().rules
+        return [_count_slots(store, rules), _count_reservations(store)], rules
+    except StoreUnavailableError:
+        return [], None
+
+
+def _count_slots(store: Store, rules: Rules) -> Family:
+    found = Counter((slot.pool, slot.state) for slot in store.find_slots())
+    family = GaugeMetricFamily("leasehold_slots", "Slots by pool and state", labels=["pool", "state"])
+    for pool in sorted({*rules.pools, *(pool for pool, _ in found)}):
+        for state in SLOT_STATES:
+            family.add_metric([pool, state], found[pool, state])
+    return family
+
+
+def _count_reservations(store: Store) -> Family:
+    found = store.count_phases()
+    family = GaugeMetricFamily("leasehold_reservations", "Reservations by phase", labels=["phase"])
+    for phase in PHASES:
+        family.add_metric([phase], found.get(phase, 0))
+    return family
+
+
+def _read_counts(meter: MeterReader, rules: Rules | None) -> list[Family]:
+    try:
+        tally = meter.read()
+    except ViewUnavailableError:
+        return []
+    for labels in _launches_of(rules) if rules else ():
+        tally.counters[LAUNCHES].setdefault(labels, 0.0)
+    counters = [_counter(METRICS[name], values) for name, values in tally.counters.items()]
+    return [*counters, *(_histogram(METRICS[name], values) for name, values in tally.histograms.items())]
+
+
+def _launches_of(rules: Rules) -> Iterator[Labels]:
+    """Every outcome of every offering of the pools that launch; "" stands for a pool that lists none."""
+    for name, pool in rules.pools.items():
+        offerings = list(pool.offering_by_key) or [""]
+        if pool.provider == "ec2":
+            yield from ((name, offering, result) for offering in offerings for result in LAUNCH_RESULTS)
+
+
+def _counter(metric: Metric, values: dict[Labels, float]) -> Family:
+    family = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
+    for labels, value in sorted(values.items()):
+        family.add_metric(labels, value)
+    return family
+
+
+def _histogram(metric: Metric, values: dict[Labels, Spread]) -> Family:
+    family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+    bounds = [*map(str, metric.buckets), "+Inf"]
+    for labels, spread in sorted(values.items()):
+        buckets = list(zip(bounds, accumulate(spread.counts), strict=True))
+        family.add_metric(labels, buckets, spread.sum)
+    return family
