@@ -1,1 +1,1 @@
-"""The Celery application: queues, beat schedule, one thin module per queue."""
+"""Celery: the app, queues and routes, the beat schedule, one thin module per queue, the dispatcher."""

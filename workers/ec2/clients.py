@@ -20,7 +20,7 @@ CONNECTIONS: Final = 32
 
 def make_client(
     *,
-    region: str,
+    region: str | None,
     endpoint_url: str | None = None,
     access_key_id: str | None = None,
     secret_access_key: str | None = None,

@@ -152,7 +152,8 @@ class Ec2Fleet:
 class Ec2Access(msgspec.Struct, frozen=True, kw_only=True):
     """How to reach EC2. Without keys boto3's own chain finds the credentials."""
 
-    region: str
+    region: str | None = None
+    """None: boto3's own chain finds it."""
     endpoint_url: str | None = None
     access_key_id: str | None = None
     secret_access_key: str | None = None

@@ -1,0 +1,140 @@
+"""The Celery application: `celery -A tasks.app worker -Q ticks`. It connects to nothing when it is imported.
+
+Why each setting is what it is stands in docs/operations.md.
+"""
+
+import sys
+from typing import Any, Final
+
+from celery import Celery
+from celery.signals import setup_logging
+
+from scheduler.model.validation import InvalidInputError
+from tasks.beat import make_schedule
+from tasks.dispatch import CeleryDispatcher
+from tasks.queues import RESERVATIONS, list_queues, list_routes
+from workers.configuration import load_settings
+from workers.logs import configure_logging
+from workers.services import Services
+from workers.settings import Settings
+
+MODULES: Final = (
+    "tasks.reservations",
+    "tasks.ticks",
+    "tasks.launch",
+    "tasks.health",
+    "tasks.terminate",
+    "tasks.canary",
+)
+
+
+def make_app(settings: Settings) -> Celery:
+    """The application by these settings."""
+    app = Celery("leasehold", task_cls="tasks.base:LeaseholdTask", include=MODULES)
+    app.conf.update(_messages(settings), **_broker(settings), **_workers(settings))
+    app.conf.update(
+        beat_schedule=make_schedule(settings),
+        # In memory: no file is left anywhere, and each entry is due an interval after the start.
+        beat_scheduler="celery.beat:Scheduler",
+    )
+    return app
+
+
+def _messages(settings: Settings) -> dict[str, Any]:
+    return {
+        "task_serializer": "json",
+        "accept_content": ["json"],
+        "event_serializer": "json",
+        "result_backend": None,
+        "task_ignore_result": True,
+        "task_store_errors_even_if_ignored": False,
+        "task_queues": list_queues(),
+        "task_routes": list_routes(),
+        "task_default_queue": RESERVATIONS,
+        "task_create_missing_queues": False,
+        "task_acks_late": True,
+        "task_acks_on_failure_or_timeout": True,
+        "task_reject_on_worker_lost": False,
+        "task_track_started": True,
+        "task_publish_retry": True,
+        "task_publish_retry_policy": {
+            "max_retries": 3,
+            "interval_start": 0.0,
+            "interval_step": 0.2,
+            "interval_max": 0.5,
+        },
+        "task_time_limit": settings.celery.hard_time_limit,
+        "task_soft_time_limit": settings.celery.soft_time_limit,
+        "enable_utc": True,
+        "timezone": "UTC",
+    }
+
+
+def _broker(settings: Settings) -> dict[str, Any]:
+    return {
+        # All three: a CELERY_BROKER_URL of the surroundings must not win over our settings.
+        "broker_url": settings.broker_url,
+        "broker_read_url": settings.broker_url,
+        "broker_write_url": settings.broker_url,
+        "broker_pool_limit": 5,
+        "broker_connection_retry": True,
+        "broker_connection_retry_on_startup": True,
+        "broker_connection_max_retries": None,
+        "broker_connection_timeout": 3.0,
+        "broker_transport_options": {
+            "visibility_timeout": settings.celery.visibility_timeout,
+            "unacked_restore_interval": 5,
+            "unacked_restore_throttle": 1,
+            "unacked_mutex_expire": 30,
+            "socket_timeout": 30,
+            "socket_connect_timeout": 3,
+            "socket_keepalive": True,
+            "health_check_interval": 10,
+        },
+    }
+
+
+def _workers(settings: Settings) -> dict[str, Any]:
+    return {
+        "worker_prefetch_multiplier": 1,
+        "worker_soft_shutdown_timeout": settings.celery.soft_shutdown,
+        "worker_enable_soft_shutdown_on_idle": False,
+        "worker_cancel_long_running_tasks_on_connection_loss": False,
+        "worker_send_task_events": True,
+        "worker_hijack_root_logger": False,
+        "worker_redirect_stdouts": False,
+    }
+
+
+def _read_settings() -> Settings:
+    """The settings of this process; a fault in them ends it with one line for each."""
+    try:
+        return load_settings()
+    except InvalidInputError as error:
+        sys.exit("\n".join(f"leasehold: {fault}" for fault in error.faults))
+
+
+def require_broker() -> None:
+    """End this process with a line unless the settings name a broker; there is no default to fall back to."""
+    if settings.broker_url is None:
+        sys.exit("leasehold: broker.url: expected the URL of a Redis (LEASEHOLD_BROKER__URL), got nothing")
+
+
+def _make_dispatcher() -> CeleryDispatcher:
+    return CeleryDispatcher(
+        app,
+        tick_seconds=settings.ticks.interval,
+        resend_seconds=settings.recover_interval,
+        sweep_seconds=settings.sweep_interval,
+    )
+
+
+settings: Final = _read_settings()
+app: Final = make_app(settings)
+services: Final = Services(settings, _make_dispatcher)
+
+
+@setup_logging.connect(weak=False)
+def _set_up_logging(**_signal: object) -> None:
+    """Celery leaves logging alone once somebody listens here."""
+    configure_logging(settings.log.format, settings.log.level)

@@ -1,0 +1,48 @@
+"""Queue `health`: looks at machines, and the level triggers that bring back what got lost."""
+
+from typing import Final
+
+from scheduler.operations.check import check
+from scheduler.operations.recover import recover, sweep
+from tasks.app import app, services
+from tasks.queues import CHECK, PRUNE, RECOVER, SWEEP
+from workers.logs import get_logger
+
+log = get_logger(__name__)
+
+DAY: Final = 86400.0
+
+
+@app.task(name=CHECK)
+def check_slots(slot_ids: list[str]) -> str:
+    """Mirror what EC2 and the probes say of these slots' machines."""
+    return f"moved: {check(services.engine, slot_ids)}"
+
+
+@app.task(name=SWEEP)
+def sweep_slots(all_machines: bool = False) -> str:  # noqa: FBT001, FBT002 - an argument of a message
+    """Have every slot looked at that is on its way up or down, or every one that has a machine."""
+    return f"sent: {sweep(services.engine, all_machines=all_machines)}"
+
+
+@app.task(name=RECOVER)
+def recover_lost() -> str:
+    """Send again what was decided and neither done nor sent lately."""
+    count = recover(services.engine)
+    if count:
+        log.info("Sent again what was due.", action="recover.sent", count=count)
+    return f"sent: {count}"
+
+
+@app.task(name=PRUNE)
+def prune() -> str:
+    """Forget events, answers and ended reservations that are older than the settings say."""
+    keep, store = services.settings.keep, services.engine.store
+    now = store.now()
+    count = store.prune(
+        events_before=now - keep.events_days * DAY,
+        requests_before=now - keep.requests,
+        ended_before=now - keep.ended_days * DAY,
+    )
+    log.info("Forgot what is old.", action="prune.done", count=count)
+    return f"forgotten: {count}"

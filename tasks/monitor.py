@@ -1,0 +1,38 @@
+"""`python -m tasks.monitor [--local]`: Flower, Celery's web page, on the address that the settings say.
+
+Flower shows what every task is about and can stop workers. So it starts without a password in the local stack
+only (`--local`, which `leasehold up` passes), and there on loopback only.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from workers.settings import FlowerSettings, is_loopback
+
+
+def refuse(flower: FlowerSettings, *, local: bool) -> str | None:
+    """Why Flower may not start like this; None when it may."""
+    if flower.basic_auth is not None or (local and is_loopback(flower.host)):
+        return None
+    return (
+        'flower.basic_auth: expected "user:password" (without one, Flower starts in the local stack only), got nothing'
+    )
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve until stopped; ends with status 1 when it may not start."""
+    from tasks.app import app, require_broker, settings  # noqa: PLC0415 - a fault in the configuration ends it
+
+    require_broker()
+    flower = settings.flower
+    if fault := refuse(flower, local="--local" in arguments):
+        sys.exit(f"leasehold: {fault}")
+    if flower.basic_auth is not None:
+        # Not on the command line, which every user of this host may read.
+        os.environ["FLOWER_BASIC_AUTH"] = flower.basic_auth.get_secret_value()
+    app.start(["flower", f"--address={flower.host}", f"--port={flower.port}"])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,41 @@
+"""The queues, and which tasks travel on which: `leasehold.QUEUE.VERB` goes to QUEUE."""
+
+from typing import Final
+
+from kombu import Queue
+
+RESERVATIONS: Final = "reservations"
+TICKS: Final = "ticks"
+LAUNCH: Final = "launch"
+HEALTH: Final = "health"
+TERMINATE: Final = "terminate"
+
+QUEUE_NAMES: Final = (RESERVATIONS, TICKS, LAUNCH, HEALTH, TERMINATE)
+PREFIX: Final = "leasehold"
+
+
+def task_name(queue: str, verb: str) -> str:
+    """The name under which a task is known and routed: `leasehold.launch.slot`."""
+    return f"{PREFIX}.{queue}.{verb}"
+
+
+TICK: Final = task_name(TICKS, "tick")
+LAUNCH_SLOT: Final = task_name(LAUNCH, "slot")
+TERMINATE_SLOT: Final = task_name(TERMINATE, "slot")
+CHECK: Final = task_name(HEALTH, "check")
+SWEEP: Final = task_name(HEALTH, "sweep")
+RECOVER: Final = task_name(HEALTH, "recover")
+PRUNE: Final = task_name(HEALTH, "prune")
+QUERY: Final = task_name(RESERVATIONS, "query")
+CANARY: Final = "canary"
+"""The verb of the task that every queue has, to see whether it is consumed."""
+
+
+def list_queues() -> list[Queue]:
+    """Plain direct queues: a message goes straight onto the Redis list of that name, so a flush breaks nothing."""
+    return [Queue(name, routing_key=name) for name in QUEUE_NAMES]
+
+
+def list_routes() -> dict[str, dict[str, str]]:
+    """A task's queue is the middle word of its name."""
+    return {f"{PREFIX}.{name}.*": {"queue": name} for name in QUEUE_NAMES}

@@ -1,0 +1,97 @@
+"""Queue `reservations`: what producers, holders and operators ask. One task a verb, each answered after the
+commit, on the list that `reply_to` names.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from scheduler.model.validation import Document, InvalidInputError, Name, Text, read_document
+from scheduler.model.wishes import WISHES
+from scheduler.operations.intake import Answer, accept
+from scheduler.ports import StaleWriteError
+from tasks.app import app, services
+from tasks.queues import QUERY, RESERVATIONS, task_name
+from workers.logs import get_logger
+
+log = get_logger(__name__)
+
+MOST_TRIES: Final = 3
+"""Of a request that met a copy of itself, or another change of its rows, on its way into the database."""
+MOST_QUERIED: Final = 1000
+
+
+class QueryDocument(Document):
+    """Asks for reservations as SQL has them, ended ones too, however long ago."""
+
+    request: Name
+    reply_to: Text
+    ids: list[Name]
+
+
+def _register(verb: str) -> None:
+    """The task of one verb: every verb is carried out alike."""
+
+    def carry_out(document: Any) -> str:
+        answer = _accept(verb, document)
+        send_answer(document, answer)
+        return describe_answer(answer)
+
+    carry_out.__doc__ = WISHES[verb].__doc__
+    app.task(name=task_name(RESERVATIONS, verb))(carry_out)
+
+
+for _verb in WISHES:
+    _register(_verb)
+
+
+@app.task(name=QUERY)
+def query(document: Any) -> str:
+    """Answer with the rows of these reservations: `{"ok": true, "reservations": [row, …]}`."""
+    try:
+        wish = read_document(QueryDocument, document)
+    except InvalidInputError as error:
+        answer: Answer = {"ok": False, "errors": [{"index": 0, **msgspec.to_builtins(each)} for each in error.faults]}
+    else:
+        rows = services.engine.store.find_reservations(ids=wish.ids[:MOST_QUERIED], limit=MOST_QUERIED)
+        answer = {"ok": True, "reservations": [msgspec.to_builtins(row) for row in rows]}
+    send_answer(document, answer)
+    return describe_answer(answer)
+
+
+def _accept(verb: str, document: object) -> Answer:
+    return _repeat_if_stale(lambda: accept(services.engine, verb, document))
+
+
+def _repeat_if_stale(act: Callable[[], Answer]) -> Answer:
+    for _ in range(MOST_TRIES - 1):
+        try:
+            return act()
+        except StaleWriteError:
+            continue
+    return act()
+
+
+def send_answer(document: object, answer: Answer) -> None:
+    """Put the answer where the document says; a producer that names no place gets none."""
+    address = document.get("reply_to") if isinstance(document, dict) else None
+    if isinstance(address, str):
+        services.engine.bell.reply(address, answer)
+    elif not answer["ok"]:
+        errors = [f"{each['path']}: expected {each['expected']}, got {each['got']}" for each in list_errors(answer)]
+        log.warning("A request without a place for its answer was refused.", action="request.refused", errors=errors)
+
+
+def list_errors(answer: Answer) -> list[dict[str, Any]]:
+    """What was refused, of a single document or of a list."""
+    return [error for each in answer.get("results", [answer]) for error in each.get("errors", ())]
+
+
+def describe_answer(answer: Answer) -> str:
+    """The answer in a few words, without tokens."""
+    results = answer.get("results", [answer])
+    refused = sum(not each["ok"] for each in results)
+    if refused:
+        return f"refused: {refused} of {len(results)}"
+    return "accepted" if len(results) == 1 else f"accepted: {len(results)}"

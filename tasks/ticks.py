@@ -1,0 +1,42 @@
+"""Queue `ticks`: one scheduling pass after the other, by whoever gets the lock."""
+
+from scheduler.operations.tick import Ticked, tick
+from scheduler.view.renewal import Renewal
+from tasks.app import app, services
+from tasks.queues import TICK
+from workers.logs import get_logger
+
+log = get_logger(__name__)
+
+
+@app.task(name=TICK)
+def run_tick() -> str:
+    """Tick, unless another process does: that one ticks once more when it is done."""
+    engine = services.engine
+    try:
+        done = tick(engine, services.leader, _keep_lock)
+    except Exception:
+        engine.meter.count("leasehold_ticks_total", {"result": "error"})
+        raise
+    for ticked in done:
+        engine.meter.count("leasehold_ticks_total", {"result": "success"})
+        engine.meter.observe("leasehold_tick_duration_seconds", {}, ticked.seconds)
+        _tell(ticked)
+    return f"ticked: {sum(len(each.plan.decisions) for each in done)} decisions" if done else "not_leader"
+
+
+def _keep_lock() -> Renewal:
+    return Renewal(services.engine.lock, services.settings.ticks.lock_seconds)
+
+
+def _tell(ticked: Ticked) -> None:
+    if ticked.plan.decisions:
+        log.info(
+            "Ticked.",
+            action="tick.done",
+            term=ticked.term,
+            decisions=len(ticked.plan.decisions),
+            skipped=len(ticked.skipped),
+            waiting=len(ticked.plan.waiting),
+            milliseconds=round(ticked.seconds * 1000, 1),
+        )

@@ -1,0 +1,51 @@
+"""`python -m tasks.worker QUEUE`: the Celery worker of one queue, with the pool that suits it. The Procfile's lines.
+
+The same as `celery -A tasks.app worker -Q QUEUE …`; but the concurrency comes from the settings, a stray
+`tasks.py` in the working folder cannot hide ours, and what is wrong with the configuration is said in a line.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from tasks.queues import HEALTH, LAUNCH, QUEUE_NAMES, RESERVATIONS, TERMINATE, TICKS
+from workers.settings import ConcurrencySettings
+
+Pool = Literal["prefork", "solo", "threads"]
+
+POOLS: Final[dict[str, Pool]] = {
+    RESERVATIONS: "prefork",
+    TICKS: "prefork",
+    LAUNCH: "threads",
+    HEALTH: "threads",
+    TERMINATE: "threads",
+}
+"""Processes where time limits must hold and Python computes; threads where EC2 and machines are waited for."""
+
+
+def worker_arguments(queue: str, concurrency: ConcurrencySettings) -> list[str]:
+    """The options of `celery worker` for this queue."""
+    return [
+        "worker",
+        f"--queues={queue}",
+        f"--hostname={queue}@%h",
+        f"--pool={POOLS[queue]}",
+        f"--concurrency={getattr(concurrency, queue)}",
+        "--without-gossip",
+        "--without-mingle",
+    ]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Work until stopped; ends with status 2 when the arguments are wrong, 1 when the configuration is."""
+    if len(arguments) != 1 or arguments[0] not in QUEUE_NAMES:
+        sys.stderr.write(f"usage: python -m tasks.worker {{{','.join(QUEUE_NAMES)}}}\n")
+        sys.exit(2)
+    from tasks.app import app, require_broker, settings  # noqa: PLC0415 - only when it is going to be used
+
+    require_broker()
+    app.worker_main(worker_arguments(arguments[0], settings.celery.concurrency))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,31 @@
+"""`python -m workers.exporter`: the process that serves Prometheus."""
+
+import sys
+
+from scheduler.model.validation import InvalidInputError
+from scheduler.store.opening import open_store
+from scheduler.view.connection import make_redis
+from scheduler.view.redis_meter import RedisMeter
+from workers.configuration import load_settings
+from workers.logs import configure_logging
+from workers.metrics import serve_metrics
+
+
+def main() -> int:
+    """Serve until stopped; 1 when the configuration is wrong or the port is taken."""
+    try:
+        settings = load_settings()
+        configure_logging(settings.log.format, settings.log.level)
+        meter = RedisMeter(make_redis(settings.view_url or ""), settings.view.prefix)
+        serve_metrics(open_store(settings.database_url), meter, settings.metrics.host, settings.metrics.port)
+    except InvalidInputError as error:
+        sys.stderr.writelines(f"leasehold: {fault}\n" for fault in error.faults)
+        return 1
+    except OSError as error:
+        sys.stderr.write(f"leasehold: metrics.port: expected a free port, got {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

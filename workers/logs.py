@@ -1,0 +1,114 @@
+"""Log lines: a sentence, a stable `action`, and ids; as text for people or as JSON for machines.
+
+Whatever wrote a line (ours, Celery's, boto3's), it passes the same mask: passwords in URLs, tokens and user
+data do not get out.
+"""
+
+import logging
+import re
+import sys
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any, Final, Literal, TextIO
+
+import structlog
+from structlog.typing import Processor
+
+Format = Literal["text", "json"]
+
+MASK: Final = "***"
+_SECRET_KEYS: Final = re.compile(r"(?i)(password|passwd|secret|token|credential|user_?data|authorization|basic_auth)")
+_URL_PASSWORD: Final = re.compile(r"(?i)(\b[a-z][a-z0-9+.-]*://[^\s:/@'\"]*):[^\s@'\"]+@")
+_ASSIGNED: Final = re.compile(
+    r"""(?ix) (["']? [\w-]* (?:password|secret|token|user_?data|authorization) [\w-]* ["']? \s* [:=] \s*)
+    ( "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' | [^\s,;)}\]]+ )"""
+)
+MOST_TEXT: Final = 4000
+"""Characters of one value; what is longer is cut."""
+_QUIET: Final = {
+    "celery.worker.strategy": logging.WARNING,
+    "celery.app.trace": logging.WARNING,
+    "celery.beat": logging.WARNING,
+    "botocore": logging.WARNING,
+    "boto3": logging.WARNING,
+    "urllib3": logging.WARNING,
+    "kombu": logging.WARNING,
+}
+"""Loggers that would write a line or two for every task or call; ours says what matters of each."""
+
+
+def configure_logging(form: Format = "text", level: str = "INFO", stream: TextIO | None = None) -> None:
+    """Make structlog and the standard library's logging write the same lines to one stream (standard error)."""
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.PositionalArgumentsFormatter(),
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder(allow=())],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.format_exc_info,
+                mask_secrets,
+                *_renderers(form),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for name, least in _QUIET.items():
+        logging.getLogger(name).setLevel(max(least, root.level))
+
+
+def _renderers(form: Format) -> list[Processor]:
+    if form == "json":
+        return [structlog.processors.EventRenamer("message"), structlog.processors.JSONRenderer(default=str)]
+    return [structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0, sort_keys=False)]
+
+
+def get_logger(name: str) -> structlog.stdlib.BoundLogger:
+    """The logger of a module; each line is `log.info("Sentence.", action="noun.verb", slot=…)`."""
+    logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(name)
+    return logger
+
+
+def mask_secrets(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Replace what must not be read: values under secret names, passwords in URLs, `token=…` in texts."""
+    return {key: _mask(key, value) for key, value in event.items()}
+
+
+def _mask(key: str, value: object) -> object:
+    if _SECRET_KEYS.search(key) and value is not None:
+        return MASK
+    match value:
+        case str():
+            return mask_text(value)
+        case Mapping():
+            return {str(name): _mask(str(name), inner) for name, inner in value.items()}
+        case bytes() | bytearray():
+            return f"{len(value)} bytes"
+        case Sequence() | set() | frozenset():
+            return [_mask("", inner) for inner in value]
+        case bool() | int() | float() | None:
+            return value
+        case _:
+            return mask_text(str(value))
+
+
+def mask_text(text: str) -> str:
+    """The text without passwords in URLs and without what is assigned to a secret name, cut if it is long."""
+    masked = _ASSIGNED.sub(rf"\1{MASK}", _URL_PASSWORD.sub(rf"\1:{MASK}@", text))
+    return masked if len(masked) <= MOST_TEXT else f"{masked[:MOST_TEXT]}… ({len(masked)} characters)"

@@ -1,0 +1,148 @@
+"""The composition root: from the settings to wired operations; the only place that knows every adapter.
+
+Nothing is built before it is first used, and each process builds its own: a connection that was made before a
+fork belongs to the parent.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar, cast
+from uuid import uuid4
+
+from pydantic import SecretStr
+from redis import Redis
+
+from scheduler.operations.engine import Engine
+from scheduler.operations.tick import Leader
+from scheduler.ports import Dispatcher, Fleet, Store
+from workers.settings import Settings
+
+Value = TypeVar("Value")
+
+
+class TickingDispatcher(Dispatcher, Protocol):
+    """A dispatcher that the bell can send its tick messages with."""
+
+    def send_tick(self) -> None:
+        """Ask the ticks queue for a tick now."""
+
+
+class PerProcess(Generic[Value]):
+    """A value that each process makes for itself on first use, whatever its parent had made before the fork."""
+
+    def __init__(self, make: Callable[[], Value]) -> None:
+        self._make = make
+        self._pid = 0
+        self._guard = threading.Lock()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def get(self) -> Value:
+        """This process's value; made once, however many threads ask."""
+        if self._pid != os.getpid():
+            with self._guard:
+                if self._pid != os.getpid():
+                    self._value = self._make()
+                    self._pid = os.getpid()
+        return self._value
+
+    def _forget(self) -> None:
+        # The lock too: another thread of the parent may have held it at the fork.
+        self._guard = threading.Lock()
+        self._pid = 0
+
+
+class _OnDemand:
+    """Stands for an object that is made when something of it is first asked for."""
+
+    def __init__(self, make: Callable[[], object]) -> None:
+        self._made = PerProcess(make)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._made.get(), name)
+
+
+class Services:
+    """Everything that tasks and commands work with. `make_dispatcher` is called once a process, and sends what the
+    operations want done later.
+    """
+
+    def __init__(self, settings: Settings, make_dispatcher: Callable[[], TickingDispatcher]) -> None:
+        self.settings = settings
+        self._make_dispatcher = make_dispatcher
+        self._redis = PerProcess(self._connect)
+        self._engine = PerProcess(self._wire)
+        self._leader = PerProcess(self._make_leader)
+
+    @property
+    def engine(self) -> Engine:
+        """The adapters that every operation is handed."""
+        return self._engine.get()
+
+    @property
+    def redis(self) -> Redis:
+        """The client of the Redis that holds the view, answers and counters."""
+        return self._redis.get()
+
+    @property
+    def leader(self) -> Leader:
+        """What this process remembers between its ticks; its holder id is random."""
+        return self._leader.get()
+
+    def open_store(self) -> Store:
+        """A store of its own, for commands that need nothing else."""
+        from scheduler.store.opening import open_store
+
+        return open_store(self.settings.database_url)
+
+    def _connect(self) -> Redis:
+        from scheduler.view.connection import make_redis
+
+        return make_redis(self.settings.view_url or "")
+
+    def _make_leader(self) -> Leader:
+        ticks = self.settings.ticks
+        return Leader(holder=uuid4().hex, interval=ticks.interval, lock_seconds=ticks.lock_seconds)
+
+    def _wire(self) -> Engine:
+        from scheduler.view.redis_bell import RedisBell
+        from scheduler.view.redis_board import RedisBoard
+        from scheduler.view.redis_lock import RedisLock
+        from scheduler.view.redis_meter import RedisMeter
+        from workers.probes import Probes
+
+        view, ticks, prefix = self.settings.view, self.settings.ticks, self.settings.view.prefix
+        client, dispatcher = self.redis, self._make_dispatcher()
+        return Engine(
+            store=self.open_store(),
+            board=RedisBoard(client, prefix, kept_seconds=view.tombstones),
+            lock=RedisLock(client, prefix, lock_seconds=ticks.lock_seconds),
+            bell=RedisBell(client, dispatcher.send_tick, prefix, kick_seconds=ticks.kick_seconds),
+            dispatcher=dispatcher,
+            meter=RedisMeter(client, prefix),
+            fleet=self._make_fleet(),
+            probe=Probes(),
+            new_id=lambda: uuid4().hex,
+        )
+
+    def _make_fleet(self) -> Fleet:
+        """boto3's clients take a second to make and may be refused for want of a region: intake and ticks, which
+        need none, do not make them.
+        """
+        return cast("Fleet", _OnDemand(self._open_fleet))
+
+    def _open_fleet(self) -> Fleet:
+        from workers.ec2.fleet import Ec2Access, make_fleet
+
+        aws = self.settings.aws
+        access = Ec2Access(
+            region=aws.region,
+            endpoint_url=aws.endpoint_url,
+            access_key_id=_reveal(aws.access_key_id),
+            secret_access_key=_reveal(aws.secret_access_key),
+        )
+        return make_fleet(aws.cluster, access)
+
+
+def _reveal(secret: SecretStr | None) -> str | None:
+    return secret.get_secret_value() if secret else None
