@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 
 from leasehold.client import Client, ReservationFields
@@ -67,7 +68,7 @@ class Holders:
         now = self.now
         for name in [name for name, (at, _) in self._due.items() if now >= at]:
             _, token = self._due.pop(name)
-            self._pool.submit(self._guarded, name, lambda name=name, token=token: self._release(name, token))
+            self._pool.submit(self._guarded, name, partial(self._release, name, token))
 
     def _submit_due(self) -> None:
         now, due = self.now, []
