@@ -2,8 +2,8 @@
 --
 -- KEYS[1] view:generation  string
 -- KEYS[2] view:sequence    string
--- KEYS[3] view:deltas      stream  "<sequence after it>-0" -> "count" = how many changes, then by kind and for
---                                  "gone" a JSON array of them
+-- KEYS[3] view:deltas      stream  "<sequence after it>-0" -> "count" = how many changes, then by kind a JSON
+--                                  array of them, those of "gone" last
 -- ARGV[1] generation of the reader's copy
 -- ARGV[2] number of the last change in it
 -- ARGV[3] how many entries to return at most

@@ -11,9 +11,6 @@ from redis.retry import Retry
 
 from scheduler.ports import ViewUnavailableError
 
-DEFAULT_PREFIX = "leasehold:"
-"""What the names of all our keys and channels begin with."""
-
 
 def make_redis(url: str, *, socket_seconds: float = 5.0, connect_seconds: float = 3.0) -> redis.Redis:
     """A client that never hangs: each command gets `socket_seconds`, and one more try on a new connection.

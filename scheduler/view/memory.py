@@ -9,6 +9,7 @@ from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Change, Row, View
 from scheduler.ports import ViewUnavailableError
+from scheduler.view.addresses import DEFAULT_PREFIX, check_reply_address
 from scheduler.view.metric_table import find_label_values
 from scheduler.view.shelf import Shelf
 
@@ -24,7 +25,7 @@ class MemoryBoard:
     def publish(self, changes: Sequence[Change]) -> bool:
         """See Board.publish."""
         with self.shelf.guard:
-            if self.shelf.generation is None:
+            if self.shelf.generation is None and self.shelf.building is None:
                 return False
             self.shelf.accept(changes)
             return True
@@ -165,10 +166,10 @@ class MemoryBell:
         self.kicks += 1
         if self.is_rung:
             return
-        self._flag_until = self._clock() + self._kick_seconds
-        self.ticks_sent += 1
         if self._send_tick is not None:
             self._send_tick()
+        self.ticks_sent += 1
+        self._flag_until = self._clock() + self._kick_seconds
 
     def hear(self) -> None:
         """See Bell.hear."""
@@ -180,6 +181,7 @@ class MemoryBell:
 
     def reply(self, address: str, answer: Mapping[str, Any]) -> None:
         """See Bell.reply."""
+        check_reply_address(address, DEFAULT_PREFIX)
         self.replies.setdefault(address, []).append(dict(answer))
 
 

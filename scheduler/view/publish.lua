@@ -3,8 +3,8 @@
 -- KEYS[1] view:generation    string  the valid view; absent while there is none
 -- KEYS[2] view:building      string  the generation that a rebuild is at
 -- KEYS[3] view:sequence      string  number of changes accepted in this generation
--- KEYS[4] view:deltas        stream  "<sequence after it>-0" -> "count" = how many changes, then by kind and
---                                    for "gone" a JSON array of them
+-- KEYS[4] view:deltas        stream  "<sequence after it>-0" -> "count" = how many changes, then by kind a JSON
+--                                    array of them, those of "gone" last
 -- KEYS[5] view:gone          hash    "<kind>/<id>" -> version of the tombstone
 -- KEYS[6] view:leaving       zset    "<hash>/<field>" that goes at that time (ms): tombstones, ended reservations
 -- KEYS[7] view:slots         hash    id -> JSON of the row, "version" and "marked_at" first
@@ -51,7 +51,9 @@ local function is_newer(kind, id, version, marked_at)
   return version > known_version or (version == known_version and marked_at > known_mark)
 end
 
--- The accepted changes' JSON, by kind or "gone".
+-- The accepted changes' JSON, by kind or "gone". Deletions come last in an entry: a reader has no tombstones, so
+-- one that met "gone at 2" before "row at 1" of the same publish would keep the row.
+local FIELDS = { 'slots', 'reservations', 'holds', 'gone' }
 local deltas, accepted = {}, 0
 
 local function note(field, json)
@@ -84,9 +86,11 @@ end
 local function append_deltas()
   local sequence = redis.call('INCRBY', KEYS[3], accepted)
   local entry = { 'count', accepted }
-  for field, list in pairs(deltas) do
-    table.insert(entry, field)
-    table.insert(entry, '[' .. table.concat(list, ',') .. ']')
+  for _, field in ipairs(FIELDS) do
+    if deltas[field] then
+      table.insert(entry, field)
+      table.insert(entry, '[' .. table.concat(deltas[field], ',') .. ']')
+    end
   end
   local oldest = string.format('%d-0', math.max(0, sequence - ARGV[3]))
   redis.call('XADD', KEYS[4], 'MINID', '~', oldest, string.format('%d-0', sequence), unpack(entry))

@@ -1,14 +1,13 @@
 """Kicks, notices and replies on Redis: hints that make things quick."""
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 import redis
 
-from scheduler.ports import ForeignAddressError
-from scheduler.view.connection import DEFAULT_PREFIX, redis_errors
+from scheduler.view.addresses import DEFAULT_PREFIX, check_reply_address
+from scheduler.view.connection import redis_errors
 
 KICK_SECONDS = 2.0
 """For how long one message stands for all kicks; a tick that begins ends it sooner."""
@@ -33,7 +32,6 @@ class RedisBell:
         self._client, self._send_tick = client, send_tick
         self._prefix, self._kick_ms = prefix, int(kick_seconds * 1000)
         self._flag = f"{prefix}kick"
-        self._addresses = re.compile(rf"{re.escape(prefix)}reply:[A-Za-z0-9._-]{{1,100}}")
 
     def kick(self) -> None:
         """See Bell.kick. A message that could not be sent leaves no flag, so that the next kick sends one."""
@@ -60,8 +58,7 @@ class RedisBell:
     @redis_errors()
     def reply(self, address: str, answer: Mapping[str, Any]) -> None:
         """See Bell.reply."""
-        if not self._addresses.fullmatch(address):
-            raise ForeignAddressError(f"expected {self._prefix}reply:<word>, got {address[:200]!r}")
+        check_reply_address(address, self._prefix)
         with self._client.pipeline(transaction=True) as both:
             both.rpush(address, msgspec.json.encode(answer))
             both.expire(address, REPLY_SECONDS)

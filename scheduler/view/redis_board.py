@@ -17,8 +17,9 @@ from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import ROW_TYPES, Change, Kind, Row, View
 from scheduler.ports import ViewUnavailableError
+from scheduler.view.addresses import DEFAULT_PREFIX
 from scheduler.view.codec import decode_deltas, decode_row, pack_changes
-from scheduler.view.connection import DEFAULT_PREFIX, load_script, redis_errors
+from scheduler.view.connection import load_script, redis_errors
 
 CHANGES_A_CALL = 500
 """Changes sent to one script: Redis serves nobody else while it runs, some milliseconds."""

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import redis
 
-from scheduler.view.connection import DEFAULT_PREFIX, load_script, redis_errors
+from scheduler.view.addresses import DEFAULT_PREFIX
+from scheduler.view.connection import load_script, redis_errors
 
 
 class RedisLock:

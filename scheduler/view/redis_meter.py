@@ -8,7 +8,8 @@ from typing import cast
 import msgspec
 import redis
 
-from scheduler.view.connection import DEFAULT_PREFIX, redis_errors
+from scheduler.view.addresses import DEFAULT_PREFIX
+from scheduler.view.connection import redis_errors
 from scheduler.view.metric_table import METRICS, find_label_values
 
 Labels = tuple[str, ...]

@@ -18,12 +18,14 @@ DELTAS = 100_000
 class Shelf:
     """Rows, tombstones and deltas of one view. `clock` gives seconds; several boards may share one shelf.
 
-    `generation` is None while there is no valid view; `sequence` numbers the accepted changes without gaps.
+    `generation` is None while there is no valid view, `building` is the one that a rebuild is at. `sequence`
+    numbers the accepted changes without gaps.
     """
 
     def __init__(self, clock: Callable[[], float], kept_seconds: float = KEPT_SECONDS) -> None:
         self.guard = threading.RLock()
         self.generation: int | None = None
+        self.building: int | None = None
         self.sequence = 0
         self.rows: dict[Kind, dict[str, Row]] = {kind: {} for kind in KINDS.values()}
         self.report: dict[str, Any] = {}
@@ -44,11 +46,13 @@ class Shelf:
                 rows.clear()
 
     def begin_generation(self, rows: Iterable[Row]) -> None:
-        """Make everything anew from these rows."""
+        """Make everything anew from these rows, and from what is published while they are read."""
         report = self.report
         self.flush()
-        self.accept(rows)
         self._generations += 1
+        self.building = self._generations
+        self.accept(rows)
+        self.building = None
         self.generation, self.report = self._generations, report
 
     def accept(self, changes: Iterable[Change]) -> None:

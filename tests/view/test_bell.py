@@ -1,0 +1,148 @@
+"""The Bell's contract, in memory and on Redis."""
+
+import json
+import threading
+
+import pytest
+import redis
+
+from scheduler.ports import ForeignAddressError
+from scheduler.view.connection import make_redis
+from scheduler.view.memory import MemoryBell
+from scheduler.view.redis_bell import RedisBell
+from tests.view.conftest import MakeBell
+
+
+class Ticks:
+    """Counts the tick messages that were sent; can be told to fail."""
+
+    def __init__(self) -> None:
+        self.sent, self.is_broken = 0, False
+
+    def __call__(self) -> None:
+        if self.is_broken:
+            raise ConnectionError("no broker")
+        self.sent += 1
+
+
+def test_kicks_send_one_message_until_a_tick_hears_them(make_bell: MakeBell) -> None:
+    ticks = Ticks()
+    bell = make_bell(ticks)
+    for _ in range(3):
+        bell.kick()
+    assert ticks.sent == 1
+    bell.hear()
+    assert ticks.sent == 1
+    bell.kick()
+    bell.kick()
+    assert ticks.sent == 2
+
+
+def test_a_kick_whose_message_was_not_sent_spares_nobody_the_next(make_bell: MakeBell) -> None:
+    ticks = Ticks()
+    bell = make_bell(ticks)
+    ticks.is_broken = True
+    with pytest.raises(ConnectionError):
+        bell.kick()
+    ticks.is_broken = False
+    bell.kick()
+    assert ticks.sent == 1
+
+
+def test_processes_that_kick_at_once_send_one_message(redis_url: str) -> None:
+    ticks, start = Ticks(), threading.Barrier(8)
+
+    def kick() -> None:
+        with make_redis(redis_url) as client:
+            start.wait()
+            RedisBell(client, ticks).kick()
+
+    threads = [threading.Thread(target=kick) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ticks.sent == 1
+
+
+def test_a_kick_that_no_tick_hears_spares_messages_for_two_seconds_only(redis_client: redis.Redis) -> None:
+    ticks = Ticks()
+    bell = RedisBell(redis_client, ticks)
+    bell.kick()
+    left = redis_client.pttl("leasehold:kick")
+    assert isinstance(left, int)
+    assert 0 < left <= 2000
+    redis_client.pexpire("leasehold:kick", 1)
+    while redis_client.exists("leasehold:kick"):
+        pass
+    bell.kick()
+    assert ticks.sent == 2
+
+
+def test_in_memory_the_two_seconds_pass_by_the_clock_that_was_given() -> None:
+    now, ticks = [0.0], Ticks()
+    bell = MemoryBell(ticks, clock=lambda: now[0])
+    bell.kick()
+    now[0] = 1.9
+    bell.kick()
+    now[0] = 2.0
+    bell.kick()
+    assert (bell.kicks, bell.ticks_sent, ticks.sent) == (3, 2, 2)
+
+
+def test_notices_without_a_listener_are_fine(make_bell: MakeBell) -> None:
+    make_bell(Ticks()).notify("r1", {"event": "leased"})
+
+
+def test_notices_reach_those_who_wait_on_the_reservation(redis_client: redis.Redis) -> None:
+    # redis-py leaves this one without types.
+    with redis_client.pubsub(ignore_subscribe_messages=True) as listener:  # type: ignore[no-untyped-call]
+        listener.subscribe("leasehold:notice:r1")
+        assert listener.get_message(timeout=5) is None  # the subscription was confirmed
+        bell = RedisBell(redis_client, Ticks())
+        bell.notify("r2", {"event": "leased"})
+        bell.notify("r1", {"event": "leased", "token": 7})
+        message = listener.get_message(timeout=5)
+    assert message is not None
+    assert json.loads(message["data"]) == {"event": "leased", "token": 7}
+
+
+def test_an_answer_waits_a_minute_at_its_address(redis_client: redis.Redis) -> None:
+    bell = RedisBell(redis_client, Ticks())
+    bell.reply("leasehold:reply:9f-1", {"ok": True})
+    bell.reply("leasehold:reply:9f-1", {"ok": False, "errors": []})
+    stored = redis_client.lrange("leasehold:reply:9f-1", 0, -1)
+    assert isinstance(stored, list)
+    assert [json.loads(each) for each in stored] == [{"ok": True}, {"ok": False, "errors": []}]
+    left = redis_client.ttl("leasehold:reply:9f-1")
+    assert isinstance(left, int)
+    assert 50 < left <= 60
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        # our own keys
+        "leasehold:leader",
+        "leasehold:view:generation",
+        # a Celery queue
+        "reservations",
+        # ways out of the prefix
+        "leasehold:reply:",
+        "leasehold:reply:a b",
+        "leasehold:reply:a\n",
+        "leasehold:reply:a:b",
+        "x:leasehold:reply:a",
+        "leasehold:reply:" + "a" * 101,
+        "",
+    ],
+)
+def test_an_address_from_outside_cannot_name_another_key(make_bell: MakeBell, address: str) -> None:
+    with pytest.raises(ForeignAddressError):
+        make_bell(Ticks()).reply(address, {"ok": True})
+
+
+def test_nothing_is_written_at_a_foreign_address(redis_client: redis.Redis) -> None:
+    with pytest.raises(ForeignAddressError):
+        RedisBell(redis_client, Ticks()).reply("reservations", {})
+    assert redis_client.dbsize() == 0

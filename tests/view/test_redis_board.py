@@ -1,0 +1,230 @@
+"""What only Redis can do to a view: be flushed, killed, restarted empty or old, fall behind; never believed then."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from scheduler.model.slots import Slot
+from scheduler.model.view import Gone
+from scheduler.ports import ViewUnavailableError
+from scheduler.view.connection import make_redis
+from scheduler.view.redis_board import RedisBoard
+from tests.servers import start_own_redis
+from tests.view.rows import content, reservation_at, slot_at
+from workers.embedded_redis import RedisServer
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[RedisServer]:
+    server = start_own_redis(tmp_path)
+    yield server
+    server.stop()
+
+
+def boards(url: str) -> tuple[RedisBoard, RedisBoard]:
+    """The board of a leader that built the view with one row, and one of another process."""
+    leader = RedisBoard(make_redis(url))
+    leader.rebuild([slot_at(1)])
+    return leader, RedisBoard(make_redis(url))
+
+
+def assert_not_believed(*processes: RedisBoard) -> None:
+    for board in processes:
+        assert board.publish([slot_at(9)]) is False
+        assert board.catch_up() is None
+        assert board.load() is None
+        with pytest.raises(ViewUnavailableError):
+            board.read_slots(["linux-1"])
+
+
+def test_a_flushed_view_is_refused_until_it_was_rebuilt(redis_client: redis.Redis, redis_url: str) -> None:
+    leader, other = boards(redis_url)
+    redis_client.flushall()
+    assert_not_believed(leader, other)
+    leader.rebuild([slot_at(2)])
+    assert other.publish([slot_at(3)])
+    assert content(leader.catch_up())["slots"] == content(other.load())["slots"] == {"linux-1": slot_at(3)}
+
+
+def test_an_old_snapshot_that_came_back_with_a_restart_is_refused(own_server: RedisServer) -> None:
+    leader, other = boards(own_server.url)
+    with make_redis(own_server.url) as client:
+        client.save()
+        leader.publish([slot_at(2)])
+        own_server.kill()
+        own_server.restart()
+        assert client.hget("leasehold:view:slots", "linux-1") is not None
+    assert_not_believed(leader, other)
+    assert content(leader.rebuild([slot_at(2)]))["slots"] == {"linux-1": slot_at(2)}
+
+
+def test_a_snapshot_in_the_middle_of_a_rebuild_is_refused(own_server: RedisServer) -> None:
+    leader, other = boards(own_server.url)
+
+    def rows() -> Iterator[Slot]:
+        yield slot_at(1)
+        with make_redis(own_server.url) as client:
+            client.save()
+        own_server.kill()
+        own_server.restart()
+
+    with pytest.raises(ViewUnavailableError):
+        leader.rebuild(rows())
+    assert_not_believed(leader, other)
+
+
+def test_a_rebuild_that_was_overtaken_by_another_is_given_up(redis_url: str) -> None:
+    leader, other = boards(redis_url)
+
+    def rows() -> Iterator[Slot]:
+        yield slot_at(1, "old")
+        other.rebuild([slot_at(2, "new")])
+
+    with pytest.raises(ViewUnavailableError, match="another process"):
+        leader.rebuild(rows())
+    assert content(leader.load())["slots"] == {"new": slot_at(2, "new")}
+
+
+def test_a_half_built_view_is_not_copied_but_takes_what_is_published(redis_url: str) -> None:
+    leader, other = boards(redis_url)
+
+    def rows() -> Iterator[Slot]:
+        assert other.load() is None
+        assert other.publish([slot_at(2)])
+        yield slot_at(1)
+
+    assert content(leader.rebuild(rows()))["slots"] == {"linux-1": slot_at(2)}
+
+
+def test_a_builder_that_died_leaves_no_view(redis_url: str) -> None:
+    leader, other = boards(redis_url)
+
+    def rows() -> Iterator[Slot]:
+        yield slot_at(1)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        leader.rebuild(rows())
+    assert leader.catch_up() is None
+    assert other.load() is None
+    assert content(other.rebuild([slot_at(3)]))["slots"] == {"linux-1": slot_at(3)}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        # the stream was lost
+        lambda client: client.delete("leasehold:view:deltas"),
+        # its oldest entries were
+        lambda client: client.xtrim("leasehold:view:deltas", maxlen=1, approximate=False),
+        # one in the middle was
+        lambda client: client.xdel("leasehold:view:deltas", "2-0"),
+        # the last one was
+        lambda client: client.xdel("leasehold:view:deltas", "3-0"),
+    ],
+)
+def test_a_reader_that_finds_a_gap_reloads(redis_client: redis.Redis, redis_url: str, damage: object) -> None:
+    leader, other = boards(redis_url)
+    other.publish([slot_at(2)])
+    assert leader.catch_up() is not None
+    other.publish([slot_at(3)])
+    other.publish([slot_at(4)])
+    assert callable(damage)
+    damage(redis_client)
+    assert leader.catch_up() is None
+    assert content(leader.load())["slots"] == {"linux-1": slot_at(4)}
+
+
+@pytest.mark.parametrize("value", [0, None, "odd"])
+def test_a_view_whose_counter_was_lost_is_rebuilt(
+    redis_client: redis.Redis, redis_url: str, value: int | str | None
+) -> None:
+    leader, other = boards(redis_url)
+    other.publish([slot_at(2)])
+    if value is None:
+        redis_client.delete("leasehold:view:sequence")
+    else:
+        redis_client.set("leasehold:view:sequence", value)
+    assert leader.catch_up() is None
+    assert leader.load() is None
+    assert content(leader.rebuild([slot_at(3)]))["slots"] == {"linux-1": slot_at(3)}
+
+
+def test_only_so_many_deltas_are_kept(redis_client: redis.Redis, redis_url: str) -> None:
+    leader = RedisBoard(make_redis(redis_url), deltas_kept=500)
+    leader.rebuild([])
+    for version in range(1, 1001):
+        leader.publish([slot_at(version)])
+    length = redis_client.xlen("leasehold:view:deltas")
+    assert isinstance(length, int)
+    assert 500 <= length <= 700
+    assert leader.catch_up() is None
+    assert content(leader.load())["slots"] == {"linux-1": slot_at(1000)}
+
+
+def test_large_publishes_and_long_delays_are_caught_up_in_parts(redis_url: str) -> None:
+    leader, other = boards(redis_url)
+    other.publish([slot_at(1, f"s-{number}") for number in range(1203)])
+    for version in range(2, 252):
+        other.publish([slot_at(version)])
+    view = leader.catch_up()
+    assert view is not None
+    assert len(view.slots) == 1204
+    assert view.slots["linux-1"].version == 251
+
+
+def test_tombstones_and_ended_reservations_go_when_their_time_is_over(
+    redis_client: redis.Redis, redis_url: str
+) -> None:
+    board = RedisBoard(make_redis(redis_url), kept_seconds=0)
+    board.rebuild([])
+    board.publish([reservation_at(2, phase="released"), slot_at(1), Gone("slots", "linux-1", 2)])
+
+    def is_forgotten() -> bool:
+        # Each publish, an empty one too, drops what is past by Redis' own clock.
+        board.publish([reservation_at(1, "r2")])
+        return redis_client.zcard("leasehold:view:leaving") == 0
+
+    while not is_forgotten():
+        pass
+    assert board.read_reservations(["r1"]) == {}
+    assert redis_client.hlen("leasehold:view:gone") == 0
+    assert content(board.catch_up())["reservations"] == {"r2": reservation_at(1, "r2")}
+
+
+def test_a_reservation_that_failed_and_restarts_is_not_forgotten(redis_client: redis.Redis, redis_url: str) -> None:
+    board = RedisBoard(make_redis(redis_url))
+    board.rebuild([])
+    board.publish([reservation_at(2, phase="failed"), reservation_at(3, phase="pending")])
+    assert redis_client.zcard("leasehold:view:leaving") == 0
+
+
+def test_rows_that_another_version_wrote_lead_to_a_rebuild(redis_client: redis.Redis, redis_url: str) -> None:
+    leader, other = boards(redis_url)
+    redis_client.hset("leasehold:view:slots", "odd", '{"version":1,"marked_at":1.0,"id":"odd","pool":7}')
+    assert other.load() is None
+    with pytest.raises(ViewUnavailableError, match="another version"):
+        other.read_slots(["odd"])
+    leader.rebuild([slot_at(1)])
+    assert content(other.load())["slots"] == {"linux-1": slot_at(1)}
+
+
+def test_a_redis_that_is_away_is_said_by_the_ports_error_and_comes_back(own_server: RedisServer) -> None:
+    leader, other = boards(own_server.url)
+    own_server.kill()
+    for ask in (leader.catch_up, leader.load, leader.read_report, lambda: other.publish([slot_at(2)])):
+        with pytest.raises(ViewUnavailableError, match="Redis"):
+            ask()
+    own_server.restart()
+    assert other.publish([slot_at(2)]) is False
+    assert content(leader.rebuild([slot_at(2)]))["slots"] == {"linux-1": slot_at(2)}
+
+
+def test_two_clusters_share_a_redis_under_prefixes_of_their_own(redis_url: str) -> None:
+    ours, theirs = (RedisBoard(make_redis(redis_url), prefix) for prefix in ("ours:", "theirs:"))
+    ours.rebuild([slot_at(1)])
+    assert theirs.load() is None
+    theirs.rebuild([])
+    assert content(ours.catch_up())["slots"] == {"linux-1": slot_at(1)}
