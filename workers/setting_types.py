@@ -3,6 +3,8 @@
 What is wrong with a secret or a URL is said without showing user, password or secret.
 """
 
+import ipaddress
+import re
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
@@ -13,6 +15,7 @@ from scheduler.model.validation import check_unicode, expected, is_number, parse
 
 _HIDDEN: Final = "(hidden)"
 _MOST_SECRET: Final = 1024
+_HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 
 def _period(value: object) -> float:
@@ -36,7 +39,7 @@ def _secret(value: object) -> object:
         return value
     if not isinstance(value, str) or not 0 < len(value) <= _MOST_SECRET:
         raise expected(f"a text of 1 to {_MOST_SECRET} characters", got=_HIDDEN)
-    return check_unicode(value)
+    return check_unicode(value, got=_HIDDEN)
 
 
 def _basic_auth(value: object) -> object:
@@ -45,6 +48,20 @@ def _basic_auth(value: object) -> object:
     if not (name and colon and password):
         raise expected('a text like "user:password"', got=_HIDDEN)
     return value
+
+
+def _host(value: object) -> object:
+    if not isinstance(value, str) or not (_HOST.fullmatch(value) or _is_address(value)):
+        raise expected("the name or address of a host")
+    return value
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _redis_url(value: object) -> object:
@@ -70,7 +87,7 @@ def _url(value: object, schemes: tuple[str, ...], wanted: str) -> object:
         good = False
     if not good or len(text) > _MOST_SECRET:
         raise expected(wanted, got=_show_url(text))
-    check_unicode(text)
+    check_unicode(text, got=_show_url(text))
     return value
 
 
@@ -90,6 +107,7 @@ def reveal(value: object) -> str:
 Period = Annotated[float, BeforeValidator(_period)]
 Days = Annotated[float, BeforeValidator(_days)]
 Secret = Annotated[SecretStr, BeforeValidator(_secret)]
+Host = Annotated[str, BeforeValidator(_host)]
 BasicAuth = Annotated[SecretStr, BeforeValidator(_basic_auth)]
 RedisUrl = Annotated[SecretStr, BeforeValidator(_redis_url)]
 DatabaseUrl = Annotated[SecretStr, BeforeValidator(_database_url)]

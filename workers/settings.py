@@ -26,7 +26,7 @@ from scheduler.model.validation import (
     suggest,
 )
 from workers.environment import DELIMITER, PREFIX, EnvironmentSource, name_origin
-from workers.setting_types import BasicAuth, DatabaseUrl, Days, EndpointUrl, Period, RedisUrl, Secret, reveal
+from workers.setting_types import BasicAuth, DatabaseUrl, Days, EndpointUrl, Host, Period, RedisUrl, Secret, reveal
 
 
 class BrokerSettings(Document):
@@ -131,7 +131,7 @@ class LogSettings(Document):
 class MetricsSettings(Document):
     """The process that serves Prometheus."""
 
-    host: Name = "127.0.0.1"
+    host: Host = "127.0.0.1"
     """Address that it listens on."""
     port: Port = 9108
     """Port that it listens on."""
@@ -140,7 +140,7 @@ class MetricsSettings(Document):
 class FlowerSettings(Document):
     """Flower, Celery's web page. It shows arguments: keep it on loopback, or behind a password."""
 
-    host: Name = "127.0.0.1"
+    host: Host = "127.0.0.1"
     """Address that it listens on."""
     port: Port = 5555
     """Port that it listens on."""

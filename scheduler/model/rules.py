@@ -41,10 +41,11 @@ def _market(value: object) -> object:
 
 def _user_data(value: object) -> str:
     if not isinstance(value, str):
-        raise expected("a text")
+        raise expected("a text", got=type(value).__name__)
+    got = f"{len(value)} characters"
     if len(value) > MOST_USER_DATA:
-        raise expected(f"a text of at most {MOST_USER_DATA} characters", got=f"{len(value)} characters")
-    return check_unicode(value)
+        raise expected(f"a text of at most {MOST_USER_DATA} characters", got=got)
+    return check_unicode(value, got=got)
 
 
 class Offering(Document):
@@ -104,9 +105,9 @@ class Ec2Rules(Document):
     image: Text | None = None
     """Id of the image (AMI); a pool without a launch template needs it."""
     subnets: Annotated[tuple[Text, ...], Field(strict=False)] = ()
-    """Ids of the subnets, one or more a zone; none = the default network's."""
+    """`subnet-…`, or `ZONE:subnet-…` for offerings of that zone; none = the default network's."""
     security_groups: Annotated[tuple[Text, ...], Field(strict=False)] = ()
-    """Ids of the security groups; none = the network's default one."""
+    """Ids of the security groups; none = the network's default one; a launch template brings its own."""
     instance_profile: Text | None = None
     """Name or ARN of the instance profile; left out = none."""
     key_name: Text | None = None
@@ -122,7 +123,7 @@ class Ec2Rules(Document):
     spot_allocation: Literal["price-capacity-optimized", "capacity-optimized", "lowest-price"] = (
         "price-capacity-optimized"
     )
-    """How EC2 chooses among several subnets of a spot launch."""
+    """How EC2 chooses among several subnets of a spot launch with a launch template."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> "Ec2Rules":
@@ -167,7 +168,7 @@ class Pool(Document):
     terminating_timeout: Seconds = 300.0
     """A slot may be `terminating` so long before that is tried again."""
     offline_timeout: Seconds = 180.0
-    """A slot that was not heard of for so long is offline."""
+    """A static host that was not heard of for longer is offline."""
     error_cooldown: Seconds = 60.0
     """A slot in `error`, or an offering that is misconfigured, rests so long."""
     capacity_hold: Seconds = 60.0
@@ -189,7 +190,7 @@ class Pool(Document):
     labels: LabelMap = {}
     """Labels of its slots, which reservations may require or prefer."""
     offerings: Annotated[tuple[Offering, ...], Field(strict=False)] = ()
-    """The instance types that may be launched."""
+    """The instance types that may be launched; none = the one of the launch template or image."""
     price_factor: Amount = 1.5
     """How many times as dear as the cheapest that fits an offering may be; 1.0 = only the cheapest."""
     ec2: Ec2Rules = Ec2Rules()
@@ -264,7 +265,7 @@ class Scheduler(Document):
     max_unconfirmed: Count = 0
     """Unconfirmed assignments in a row, then it fails; 0 = no limit."""
     adoption_timeout: Seconds = 60.0
-    """A lease on a slot that nobody knows is kept so long for the slot to turn up."""
+    """After a restart, unconfirmed leases wait so long for machines that have not answered yet."""
     confirm_timeout: Seconds = 0.0
     """A lease that its holder did not confirm for so long is taken back; 0 = off."""
     max_slots: Count = 0

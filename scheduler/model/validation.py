@@ -161,10 +161,13 @@ def _text(value: object) -> str:
     return check_unicode(value)
 
 
-def check_unicode(text: str) -> str:
-    """The text as it is; raises the error of a validator if UTF-8 or a database cannot hold it."""
+def check_unicode(text: str, **context: object) -> str:
+    """The text as it is; raises the error of a validator if UTF-8 or a database cannot hold it.
+
+    `got` in the context is shown in place of the text.
+    """
     if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
-        raise expected("a text of whole characters, without NUL")
+        raise expected("a text of whole characters, without NUL", **context)
     return text
 
 

@@ -1,0 +1,237 @@
+"""What `leasehold.toml` can say: every key with its default and meaning, taken from the models.
+
+`leasehold config init` writes it as a commented file, docs/configuration.md shows it as tables.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Literal, get_args, get_origin
+
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+
+from scheduler.model.rules import Ec2Rules, Offering, Pool, ProbeRules, Scheduler
+from scheduler.model.validation import fault, inner_model
+from scheduler.simulation.scenario import CloudDocument
+from workers.settings import Settings
+
+REQUIRED: Final = "required"
+_HEAD: Final = """\
+# Leasehold's configuration: every key with its default. Lines that begin with "#key =" are keys that have none;
+# what stands there is an example. Durations are seconds, or texts like "30s", "15m", "1h30m".
+#
+# The tables scheduler, pools and accounts are the rules: `leasehold apply` checks them and writes them to the
+# database. All others are settings of the processes, read when these start; a variable of the environment like
+# LEASEHOLD_TICKS__INTERVAL goes before them.
+"""
+_ACCOUNTS: Final = """\
+# Quota accounts, a table for each.
+#[accounts.ci]
+#description = "builds"
+"""
+_LIVE: Final[Mapping[str, tuple[dict[str, Any], ...]]] = MappingProxyType(
+    {
+        "pools.linux": (
+            {
+                "system": "x86_64-linux",
+                "max_slots": 4,
+                "default_resources": {"cpus": 1, "memory_mib": 1024},
+                "resources": {"cpus": 2, "memory_mib": 8192},
+            },
+        ),
+        "pools.linux.ec2": ({"image": "ami-04681a1dbd79675a5"},),
+        "pools.linux.offerings": (
+            {"name": "m5.large", "market": "spot", "price": 0.04},
+            {"name": "m5.large", "market": "on-demand", "price": 0.096},
+        ),
+    }
+)
+"""The example: one pool that works on the embedded stack. A table for each of a list."""
+_EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "scheduler.interruption_grace": "30s",
+        "pools.linux.max_leases_per_slot": 1,
+        "pools.linux.ec2.launch_template": "lt-0123456789abcdef0",
+        "pools.linux.ec2.launch_template_version": 1,
+        "pools.linux.ec2.instance_profile": "builder",
+        "pools.linux.ec2.key_name": "operator",
+        "pools.linux.ec2.volume_gib": 40,
+        "pools.linux.ec2.user_data_file": "user-data.sh",
+        "pools.linux.ec2.user_data": "#!/bin/sh\necho slot ${slot}\n",
+        "pools.linux.probe.port": 22,
+        "pools.linux.offerings.resources": {"cpus": 2, "memory_mib": 8192},
+        "pools.linux.offerings.labels": {"disk": "ssd"},
+        "pools.linux.offerings.type": "m5.large",
+        "pools.linux.offerings.zone": "us-east-1a",
+        "cloud.quota": 10,
+        "broker.url": "redis://127.0.0.1:6379/0",
+        "view.url": "redis://127.0.0.1:6379/1",
+        "aws.region": "us-east-1",
+        "aws.endpoint_url": "http://127.0.0.1:5000",
+        "aws.access_key_id": "testing",
+        "aws.secret_access_key": "testing",
+        "flower.basic_auth": "user:password",
+    }
+)
+"""Of keys that have no default."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """One table of the file. `is_list`: an array of tables."""
+
+    path: str
+    model: type[BaseModel]
+    meaning: str
+    is_list: bool = False
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a table: `default` as TOML, "" = none, REQUIRED = it must be given."""
+
+    section: Section
+    name: str
+    default: str
+    meaning: str
+
+    @property
+    def path(self) -> str:
+        """The key's full name, like `ticks.interval`."""
+        return f"{self.section.path}.{self.name}" if self.section.path else self.name
+
+
+def list_sections(pool: str = "NAME") -> list[Section]:
+    """Every table, in the order of the file; the pool's name stands for any."""
+    rules = [
+        Section("scheduler", Scheduler, _meaning(Scheduler)),
+        Section(f"pools.{pool}", Pool, _meaning(Pool)),
+        Section(f"pools.{pool}.ec2", Ec2Rules, _meaning(Ec2Rules)),
+        Section(f"pools.{pool}.probe", ProbeRules, _meaning(ProbeRules)),
+        Section(f"pools.{pool}.offerings", Offering, _meaning(Offering), is_list=True),
+    ]
+    cloud = Section("cloud", CloudDocument, _meaning(CloudDocument))
+    top = Section("", Settings, "Settings of the processes that stand in no table.")
+    return [top, *rules, *_settings_sections(Settings, ""), cloud]
+
+
+def list_keys(section: Section) -> list[Key]:
+    """The keys of a table that are no tables themselves, in the order of the model."""
+    return [
+        Key(section, name, _default(field), _describe(field))
+        for name, field in section.model.model_fields.items()
+        if not _is_model(inner_model(field.annotation))
+    ]
+
+
+def write_commented(path: Path | None = None) -> str:
+    """A complete commented `leasehold.toml`: it parses, and says nothing but the defaults and one example pool.
+
+    With a path it is also written there; raises InvalidInputError when there is a file, or none can be.
+    """
+    text = _format_file()
+    if path is not None:
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            raise fault(str(path), "no file there yet", "a file") from None
+        except OSError as error:
+            raise fault(str(path), "a file that can be written", error.strerror) from None
+    return text
+
+
+def format_tables() -> str:
+    """Markdown: a table for each table of the file, with every key, its default and its meaning."""
+    return "\n".join(_format_table(section) for section in list_sections())
+
+
+def _format_table(section: Section) -> str:
+    header = f"`[[{section.path}]]`" if section.is_list else f"`[{section.path}]`"
+    rows = [f"| `{key.name}` | {_cell(key.default)} | {key.meaning} |" for key in list_keys(section)]
+    title = f"### {header if section.path else 'At the top'}"
+    return "\n".join([title, "", section.meaning, "", "| key | default | meaning |", "|---|---|---|", *rows, ""])
+
+
+def _cell(default: str) -> str:
+    return default if default in {"", REQUIRED} else f"`{default}`"
+
+
+def _format_file() -> str:
+    blocks = [_HEAD]
+    for section in list_sections("linux"):
+        if section.path == "broker":
+            blocks.append(_ACCOUNTS)
+        blocks += [_format_block(section, live) for live in _LIVE.get(section.path, ({},))]
+    return "\n".join(blocks)
+
+
+def _format_block(section: Section, live: dict[str, Any]) -> str:
+    header = f"[[{section.path}]]" if section.is_list else f"[{section.path}]"
+    lines = [f"# {section.meaning}", *([header] if section.path else [])]
+    for key in list_keys(section):
+        lines += [f"# {key.meaning}"] if key.meaning else []
+        lines.append(_format_key(key, live))
+    return "\n".join(lines) + "\n"
+
+
+def _format_key(key: Key, live: dict[str, Any]) -> str:
+    if key.name in live:
+        return f"{key.name} = {format_value(live[key.name])}"
+    if key.default:
+        return f"{key.name} = {key.default}"
+    return f"#{key.name} = {format_value(_EXAMPLES[key.path])}"
+
+
+def format_value(value: object) -> str:
+    """A value as TOML. JSON's texts, true and false are TOML's too."""
+    if isinstance(value, SecretStr):
+        value = value.get_secret_value()
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, Mapping):
+        pairs = ", ".join(f"{name} = {format_value(each)}" for name, each in value.items())
+        return f"{{ {pairs} }}" if pairs else "{}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(format_value, value))}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _settings_sections(model: type[BaseModel], path: str) -> Iterator[Section]:
+    for name, field in model.model_fields.items():
+        inner = inner_model(field.annotation)
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            full = f"{path}.{name}" if path else name
+            yield Section(full, inner, _meaning(inner))
+            yield from _settings_sections(inner, full)
+
+
+def _is_model(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _meaning(model: type[BaseModel]) -> str:
+    return (model.__doc__ or "").partition("\n")[0]
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return REQUIRED
+    return "" if field.default is None else format_value(field.default)
+
+
+def _describe(field: FieldInfo) -> str:
+    """The key's line, with the values that it may have where it does not name them."""
+    meaning = (field.description or "").replace("\n", " ")
+    words = [f"`{word}`" for word in _choices(field.annotation)]
+    if all(word in meaning for word in words):
+        return meaning
+    return f"{meaning} One of {', '.join(words)}.".strip()
+
+
+def _choices(annotation: object) -> Iterator[str]:
+    if get_origin(annotation) is Literal:
+        yield from map(str, get_args(annotation))

@@ -1,0 +1,235 @@
+"""`leasehold.toml`: the settings of the processes, the rules and the simulated cloud, read and checked together.
+
+The settings are for the process that reads them; the rules are what `leasehold apply` writes to the database.
+"""
+
+import copy
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from scheduler.model.rules import Pool, Rules, read_rules
+from scheduler.model.validation import Fault, InvalidInputError, fault, format_path, read_document, show, suggest
+from scheduler.simulation.scenario import CloudDocument
+from workers.commented import write_commented
+from workers.ec2.user_data import VARIABLES, render_user_data
+from workers.settings import Settings, is_loopback, read_settings
+
+__all__ = [
+    "Configuration",
+    "check_configuration",
+    "find_configuration",
+    "find_warnings",
+    "load_settings",
+    "read_configuration",
+    "write_commented",
+]
+
+PATH_VARIABLE: Final = "LEASEHOLD_CONFIG"
+USUAL_PATH: Final = Path("leasehold.toml")
+_RULES: Final = tuple(Rules.model_fields)
+_KNOWN: Final = (*Settings.model_fields, *_RULES, "cloud")
+_POSITION: Final = re.compile(r"(.*) \(at (line \d+, column \d+|end of document)\)", re.DOTALL)
+
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A whole `leasehold.toml`, checked. `path` is None where there was no file: all defaults, no pools.
+
+    `rules_document` is the rules as they were written, user data files read into `user_data`; `rules` is the
+    same with every default filled in.
+    """
+
+    path: Path | None
+    settings: Settings
+    rules_document: dict[str, Any]
+    rules: Rules
+    cloud: CloudDocument
+
+
+def find_configuration(path: Path | None = None) -> Path | None:
+    """The file to read: the one given, else that of LEASEHOLD_CONFIG, else ./leasehold.toml if there is one.
+
+    One that is named is not looked for: reading it says whether it is there.
+    """
+    named = path or os.environ.get(PATH_VARIABLE)
+    if named:
+        return Path(named)
+    return USUAL_PATH if USUAL_PATH.exists() else None
+
+
+def read_configuration(path: Path | None = None) -> Configuration:
+    """All of the configuration, the environment laid over its settings.
+
+    Raises InvalidInputError with every fault that was found, in settings, rules and cloud alike.
+    """
+    found = find_configuration(path)
+    document = _parse(found)
+    faults = _unknown_tables(document)
+    rules_document = {key: copy.deepcopy(document[key]) for key in _RULES if key in document}
+    faults += _fill_in_user_data(rules_document, found.parent if found else Path())
+    settings = _collect(faults, lambda: read_settings(_settings_part(document)))
+    rules = _collect(faults, lambda: read_rules(rules_document, ""))
+    cloud = _collect(faults, lambda: read_document(CloudDocument, document.get("cloud", {}), "cloud"))
+    faults += _template_faults(rules) if rules else []
+    if faults or settings is None or rules is None or cloud is None:
+        raise InvalidInputError(faults)
+    return Configuration(found, settings, rules_document, rules, cloud)
+
+
+def load_settings(path: Path | None = None) -> Settings:
+    """The settings alone, for a process that takes its rules from the database.
+
+    Raises InvalidInputError for a file that cannot be read, an unknown table or a wrong setting; what is
+    inside the rules is not looked at.
+    """
+    document = _parse(find_configuration(path))
+    faults = _unknown_tables(document)
+    settings = _collect(faults, lambda: read_settings(_settings_part(document)))
+    if faults or settings is None:
+        raise InvalidInputError(faults)
+    return settings
+
+
+def check_configuration(path: Path | None = None) -> list[Fault]:
+    """Everything that is wrong with the configuration; [] = it can be applied."""
+    try:
+        read_configuration(path)
+    except InvalidInputError as error:
+        return list(error.faults)
+    return []
+
+
+def find_warnings(configuration: Configuration) -> list[Fault]:
+    """What is allowed and yet hardly meant, for a person to look at."""
+    rules, metrics = configuration.rules, configuration.settings.metrics
+    found = [one for name, pool in rules.pools.items() for one in _pool_warnings(f"pools.{name}", pool)]
+    if not rules.pools:
+        found.append(Fault("pools", "at least one pool", "none"))
+    least, most = sum(pool.min_slots for pool in rules.pools.values()), rules.scheduler.max_slots
+    if most and least > most:
+        found.append(Fault("scheduler.max_slots", f"at least the pools' min_slots ({least})", str(most)))
+    if not is_loopback(metrics.host):
+        found.append(Fault("metrics.host", "a loopback address (there is no password)", show(metrics.host)))
+    return found
+
+
+def _pool_warnings(path: str, pool: Pool) -> Iterator[Fault]:
+    if pool.max_slots is not None and pool.target_warm_slots > pool.max_slots:
+        most = f"at most max_slots ({pool.max_slots})"
+        yield Fault(f"{path}.target_warm_slots", most, str(pool.target_warm_slots))
+    if not pool.is_elastic:
+        yield from _static_warnings(path, pool)
+    else:
+        yield from _launch_warnings(path, pool)
+    if pool.probe.kind == "none" and pool.probe.port is not None:
+        yield Fault(f"{path}.probe.port", "a probe of kind tcp or http beside it", "kind none")
+    yield from _resource_warnings(path, pool)
+
+
+def _launch_warnings(path: str, pool: Pool) -> Iterator[Fault]:
+    ec2 = pool.ec2
+    if not (ec2.launch_template or ec2.image):
+        yield Fault(f"{path}.ec2.image", "an image or a launch_template (EC2 cannot launch)", "neither")
+    if ec2.launch_template and ec2.security_groups:
+        got = f"{len(ec2.security_groups)} of them"
+        yield Fault(f"{path}.ec2.security_groups", "none beside a launch_template (it brings its own)", got)
+
+
+def _static_warnings(path: str, pool: Pool) -> Iterator[Fault]:
+    for key in ("min_slots", "target_warm_slots", "offerings"):
+        if value := getattr(pool, key):
+            got = f"{len(value)} of them" if key == "offerings" else str(value)
+            yield Fault(f"{path}.{key}", "nothing in a static pool (hosts register themselves)", got)
+
+
+def _resource_warnings(path: str, pool: Pool) -> Iterator[Fault]:
+    """What a pool's components ask for by default and no slot of it has: they would never fit."""
+    held = [pool.resources, *(offering.resources for offering in pool.offerings)]
+    most = {name: amount for each in held if each for name, amount in each.items()}
+    for name, amount in pool.default_resources.items():
+        largest = max((each.get(name, 0.0) for each in held if each), default=0.0)
+        if not pool.counts_leases_only and amount > largest:
+            known = f"at most {largest:g}" if name in most else f"one of {', '.join(most) or 'none'}"
+            yield Fault(f"{path}.default_resources.{name}", f"{known} (no slot holds more)", f"{amount:g}")
+
+
+def _collect(faults: list[Fault], read: Callable[[], Part]) -> Part | None:
+    """What `read` gives; None with its faults added when it refuses."""
+    try:
+        return read()
+    except InvalidInputError as error:
+        faults += error.faults
+        return None
+
+
+def _parse(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise fault(str(path), "a file that can be read", error.strerror) from None
+    except UnicodeDecodeError as error:
+        raise fault(str(path), "a text in UTF-8", f"byte {error.start}") from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError([_syntax_fault(path, str(error))]) from None
+
+
+def _syntax_fault(path: Path, message: str) -> Fault:
+    found = _POSITION.fullmatch(message)
+    reason, position = found.groups() if found else (message, "")
+    return Fault(f"{path}, {position}" if position else str(path), "valid TOML", show(reason))
+
+
+def _unknown_tables(document: dict[str, Any]) -> list[Fault]:
+    return [
+        Fault(format_path([key]), f"a known key{suggest(key, _KNOWN)}", show(key))
+        for key in document
+        if key not in _KNOWN
+    ]
+
+
+def _settings_part(document: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in document.items() if key in Settings.model_fields}
+
+
+def _fill_in_user_data(rules_document: dict[str, Any], folder: Path) -> list[Fault]:
+    """Read each pool's `user_data_file`, relative to `folder`, into its `user_data`."""
+    faults: list[Fault] = []
+    pools = rules_document.get("pools")
+    for name, pool in pools.items() if isinstance(pools, dict) else ():
+        ec2 = pool.get("ec2") if isinstance(pool, dict) else None
+        if isinstance(ec2, dict) and isinstance(ec2.get("user_data_file"), str):
+            faults += _fill_in(ec2, folder, f"pools.{name}.ec2")
+    return faults
+
+
+def _fill_in(ec2: dict[str, Any], folder: Path, path: str) -> list[Fault]:
+    file = ec2["user_data_file"]
+    if "user_data" in ec2:
+        return [Fault(f"{path}.user_data", "nothing beside user_data_file", "both")]
+    try:
+        ec2["user_data"] = (folder / file).read_text(encoding="utf-8")
+    except OSError as error:
+        return [Fault(f"{path}.user_data_file", "a file that can be read", f"{show(file)}: {error.strerror}")]
+    except ValueError:
+        return [Fault(f"{path}.user_data_file", "the name of a text in UTF-8", show(file))]
+    return []
+
+
+def _template_faults(rules: Rules) -> list[Fault]:
+    faults: list[Fault] = []
+    for name, pool in rules.pools.items():
+        if pool.ec2.user_data is not None:
+            empty = dict.fromkeys(VARIABLES, "")
+            render = partial(render_user_data, pool.ec2.user_data, empty, f"pools.{name}.ec2.user_data")
+            _collect(faults, render)
+    return faults
