@@ -87,7 +87,15 @@ class Wire:
 
     def send(self, verb: str, document: Mapping[str, Any]) -> None:
         """Hand one message to the broker. Raises Unavailable when it is not taken."""
-        self._current_sender().send(verb, document)
+        self._current_sender().send(TASK_PREFIX + verb, QUEUE, document, describe_request(document))
+
+    def send_canary(self, queue: str, address: str) -> None:
+        """Ask whoever consumes this queue to answer on the list `address`. Raises as `send` does."""
+        self._current_sender().send(f"leasehold.{queue}.canary", queue, address, "canary")
+
+    def send_tick(self) -> None:
+        """Ask for a tick. Raises as `send` does."""
+        self._current_sender().send("leasehold.ticks.tick", "ticks", None, "")
 
     def pause(self) -> None:
         """Let a moment pass before Redis is tried again; ends at once when the wire is closed."""
@@ -125,20 +133,22 @@ class _Sender:
         self._producers: ProducerPool | None = None
         self._guard = threading.Lock()
 
-    def send(self, verb: str, document: Mapping[str, Any]) -> None:
-        """See Wire.send."""
-        from kombu.exceptions import OperationalError  # noqa: PLC0415 - half a second that reads need not wait
+    def send(self, task: str, queue: str, argument: object, shown: str) -> None:
+        """Send a task with one argument, or with none where it is None."""
+        from kombu import Queue  # noqa: PLC0415 - half a second that reads need not wait
+        from kombu.exceptions import OperationalError  # noqa: PLC0415 - as above
 
         app, producers = self._open()
         try:
             with producers.acquire(block=True, timeout=SOCKET_SECONDS) as producer:
                 app.send_task(
-                    TASK_PREFIX + verb,
-                    args=[document],
-                    queue=QUEUE,
+                    task,
+                    args=[] if argument is None else [argument],
+                    # Of the default exchange: straight onto the list, with no binding that a flush could lose.
+                    queue=Queue(queue, routing_key=queue),  # type: ignore[arg-type]  # the stubs know names only
                     producer=producer,
                     ignore_result=True,
-                    argsrepr=describe_request(document),
+                    argsrepr=shown,
                     retry=False,
                 )
         except (OperationalError, redis.RedisError, OSError) as error:
@@ -158,15 +168,10 @@ class _Sender:
 
 def _make_app(url: str) -> "Celery":
     from celery import Celery  # noqa: PLC0415 - see _Sender.send
-    from kombu import Queue  # noqa: PLC0415 - see _Sender.send
 
     # Not the current app: the producer's own tasks go on finding its own.
     app = Celery("leasehold-client", broker=url, set_as_current=False, fixups=[])
     app.conf.update(
-        # Of the default exchange: the message goes straight onto the list, with no binding that a flush could lose.
-        task_queues=[Queue(QUEUE, routing_key=QUEUE)],
-        task_default_queue=QUEUE,
-        task_create_missing_queues=False,
         task_serializer="json",
         accept_content=["json"],
         task_ignore_result=True,

@@ -1,0 +1,9 @@
+"""The embedded stack: Redis, SQLite, the EC2 emulator and every process of the Procfile, on this machine.
+
+`Stack` is what `leasehold up` and `leasehold demo` run; tests and benches use it as a context.
+"""
+
+from leasehold.stack.embedded import Stack
+from leasehold.stack.surroundings import StackError
+
+__all__ = ["Stack", "StackError"]

@@ -1,0 +1,270 @@
+"""A whole stack on this machine, as a context: `with Stack(folder) as stack: stack.client().reserve(...)`."""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from leasehold.client import Client
+from leasehold.errors import LeaseholdError
+from leasehold.running import FOLDER
+from leasehold.stack.folder import AlreadyRunningError, StackFolder
+from leasehold.stack.preparing import prepare_database, prepare_rules
+from leasehold.stack.procfile import ProcfileError, find_procfile, read_procfile
+from leasehold.stack.programs import Guardian, Program
+from leasehold.stack.readiness import QUEUES, Canaries, Check, answers_ping, listens, serves
+from leasehold.stack.supervisor import Supervisor
+from leasehold.stack.surroundings import EMULATOR, EXAMPLE_RULES, REDIS, StackError, Surroundings, survey
+from leasehold.wire import Wire
+from scheduler.ports import Store, StoreUnavailableError, ViewUnavailableError
+from scheduler.store.opening import open_store
+
+START_SECONDS: Final = 90.0
+"""How long a stack may take until all of it answers."""
+MOST_DEATHS: Final = 3
+"""A program that died so often while the stack starts is not going to stay up."""
+_LOOK_SECONDS: Final = 0.1
+
+Progress = Callable[[str, str], object]
+"""Called with (name, what has become of it): `started`, `ready`."""
+
+
+class Stack:
+    """Starts everything, keeps it running, and stops it; nothing of it outlives this process.
+
+    `directory` is where the processes run and where `.leasehold` is kept. `rules` replaces the rules of the
+    configuration file; `environment` is told to every process (`{"LEASEHOLD_TICKS__INTERVAL": "1"}`); `emulator`
+    are the emulator's times (`{"boot_seconds": 2}`). May be started once.
+    """
+
+    def __init__(
+        self,
+        directory: Path | None = None,
+        *,
+        config: Path | None = None,
+        rules: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] | None = None,
+        emulator: Mapping[str, float] | None = None,
+        on_progress: Progress = lambda _name, _state: None,
+    ) -> None:
+        self.directory = (directory or Path.cwd()).absolute()
+        self.folder = StackFolder(self.directory / FOLDER)
+        self._given: dict[str, Any] = {
+            "config": config,
+            "rules": rules,
+            "environment": environment,
+            "emulator": emulator,
+        }
+        self._on_progress = on_progress
+        self._surroundings: Surroundings | None = None
+        self._guardian: Guardian | None = None
+        self._supervisor: Supervisor | None = None
+        self._phase = "starting"
+        self._started_at = 0.0
+        self._stopped = threading.Event()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def surroundings(self) -> Surroundings:
+        """Where everything is. Raises StackError before the start."""
+        if self._surroundings is None:
+            raise StackError("the stack was not started")
+        return self._surroundings
+
+    @property
+    def url(self) -> str:
+        """The Redis: what a Client takes."""
+        return self.surroundings.broker_url
+
+    @property
+    def database_url(self) -> str:
+        """The database."""
+        return self.surroundings.database_url
+
+    @property
+    def emulator_url(self) -> str | None:
+        """The EC2 emulator; None where AWS is configured."""
+        return self.surroundings.emulator_url
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """The pages: `flower`, `metrics`, `emulator`."""
+        return self.surroundings.urls
+
+    def pids(self) -> dict[str, int]:
+        """The processes by name."""
+        return self._supervisor.pids() if self._supervisor else {}
+
+    def restarts(self) -> dict[str, int]:
+        """How often each program had to be started again."""
+        return self._supervisor.restarts() if self._supervisor else {}
+
+    def client(self, **options: Any) -> Client:
+        """A client of this stack; the caller closes it."""
+        view = self.surroundings.settings.view
+        return Client(self.url, view_url=self.surroundings.settings.view_url, prefix=view.prefix, **options)
+
+    def open_store(self) -> Store:
+        """The database, for figures; changes go through requests."""
+        return open_store(self.database_url)
+
+    def start(self, timeout: float = START_SECONDS) -> None:
+        """Start everything, and return when all of it answers.
+
+        Raises StackError, or InvalidInputError for a configuration that is wrong; nothing is left then.
+        """
+        self._lock()
+        try:
+            self._start(timeout)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End everything, in seconds. A second call does nothing."""
+        if self._stopped.is_set():
+            return
+        self._stopped.set()
+        self._phase = "stopping"
+        if self._supervisor is not None:
+            with contextlib.suppress(OSError):
+                self._write()
+            self._supervisor.end_all(last=[REDIS, EMULATOR])
+        if self._guardian is not None:
+            self._guardian.dismiss()
+        self.folder.unlock()
+
+    def _lock(self) -> None:
+        try:
+            self.folder.lock()
+            self.folder.empty_logs()
+        except AlreadyRunningError as error:
+            raise StackError(f"{error}: `leasehold down` stops it") from None
+        except OSError as error:
+            raise StackError(f"{self.folder.path} cannot be used: {error.strerror}") from None
+
+    def _start(self, timeout: float) -> None:
+        until = time.monotonic() + timeout
+        self._started_at = time.time()
+        self._surroundings = survey(self.directory, self.folder.path, **self._given)
+        self._guardian = Guardian([self.folder.lock_descriptor])
+        self._supervisor = Supervisor(self.directory, self.folder.logs, self._guardian, self._write)
+        self._supervisor.begin()
+        for program in self._surroundings.programs:
+            self._launch(program)
+        self._prepare("the database", lambda: prepare_database(self.database_url))
+        for program in self._read_procfile():
+            self._launch(program)
+        self._write()
+        with contextlib.closing(self._make_wire()) as wire:
+            self._await({REDIS: lambda: answers_ping(wire)}, until)
+            self._prepare("the rules", self._apply_rules)
+            self._await(self._list_checks(wire), until)
+        self._phase = "running"
+        self._write()
+
+    def _launch(self, program: Program) -> None:
+        if self._supervisor is not None:
+            environment = {
+                **self.surroundings.environment,
+                # A stray tasks.py in the folder must not hide ours.
+                "PYTHONSAFEPATH": "1",
+                "PYTHONUNBUFFERED": "1",
+                **program.environment,
+            }
+            self._supervisor.start(Program(program.name, program.command, environment))
+            self._on_progress(program.name, "started")
+
+    def _read_procfile(self) -> list[Program]:
+        try:
+            programs = read_procfile(find_procfile().read_text(encoding="utf-8"))
+        except (ProcfileError, OSError) as error:
+            raise StackError(str(error)) from None
+        # Flower may do without a password here, and here only.
+        return [Program(each.name, (*each.command, "--local")) if each.name == "flower" else each for each in programs]
+
+    def _make_wire(self) -> Wire:
+        settings = self.surroundings.settings
+        return Wire(self.url, settings.view.prefix, settings.view_url)
+
+    def _apply_rules(self) -> None:
+        found = self.surroundings
+        prepare_rules(found.settings, found.rules, EXAMPLE_RULES, machines_are_gone=found.emulator_url is not None)
+
+    def _prepare(self, what: str, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except (StoreUnavailableError, ViewUnavailableError) as error:
+            raise StackError(f"{what} cannot be prepared: {error}") from None
+        self._on_progress(what, "ready")
+
+    def _list_checks(self, wire: Wire) -> dict[str, Check]:
+        """What has to hold of each part before the stack runs."""
+        canaries = Canaries(wire)
+        try:
+            canaries.send()
+        except LeaseholdError as error:
+            raise StackError(str(error)) from None
+        checks: dict[str, Check] = {queue: lambda queue=queue: canaries.answered(queue) for queue in QUEUES}  # type: ignore[misc]
+        settings, told = self.surroundings.settings, self.surroundings.environment
+        checks["flower"] = lambda: listens(settings.flower.host, int(told["LEASEHOLD_FLOWER__PORT"]))
+        checks["metrics"] = lambda: listens(settings.metrics.host, int(told["LEASEHOLD_METRICS__PORT"]))
+        emulator = self.emulator_url
+        if emulator is not None:
+            checks[EMULATOR] = lambda: serves(f"{emulator}/_leasehold/health")
+        return checks
+
+    def _await(self, checks: Mapping[str, Check], until: float) -> None:
+        """Return when every check has held once."""
+        open_checks = dict(checks)
+        while True:
+            for name in [name for name, holds in open_checks.items() if holds()]:
+                del open_checks[name]
+                self._on_progress(name, "ready")
+            if not open_checks:
+                return
+            for name in open_checks:
+                if self.restarts().get(name, 0) >= MOST_DEATHS:
+                    raise StackError(f"{name} does not stay up: {self._last_words(name)}")
+            if time.monotonic() >= until:
+                raise StackError(f"not ready in time: {', '.join(open_checks)} (see {self.folder.logs})")
+            # Not `sleep`: a signal handler that stops the stack ends this wait.
+            if self._stopped.wait(_LOOK_SECONDS):
+                raise StackError("stopped while it started")
+
+    def _last_words(self, name: str) -> str:
+        try:
+            lines = (self.folder.logs / f"{name}.log").read_text(errors="replace").splitlines()
+        except OSError:
+            lines = []
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+
+    def _write(self) -> None:
+        """Say in run.json what runs."""
+        found = self.surroundings
+        self.folder.write(
+            {
+                "pid": os.getpid(),
+                "phase": self._phase,
+                "broker_url": found.broker_url,
+                "database_url": found.database_url,
+                "environment": {
+                    name: value for name, value in found.environment.items() if name.startswith("LEASEHOLD_")
+                },
+                "urls": found.urls,
+                "pids": self.pids() | ({"guardian": self._guardian.pid} if self._guardian else {}),
+                "started_at": self._started_at,
+            }
+        )

@@ -1,0 +1,129 @@
+"""Starting and ending one process, so that nothing of it outlives its supervisor.
+
+A process begins behind a gate: a shell that waits for a word on its standard input and then becomes the command.
+The word is given after the guardian knows the process; a supervisor that dies before leaves a closed pipe, and
+the shell ends. So there is no moment at which a process runs that nobody would end.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+_GATE: Final = 'read -r _ || exit 1; exec "$@" </dev/null'
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is to run: a name for people and its log, the command, what its surroundings have in addition."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Guardian:
+    """A process of its own that ends the rest of us when the supervisor is gone, however it went.
+
+    `descriptors` stay open in it: the lock of the stack is held until the last process has ended.
+    """
+
+    def __init__(self, descriptors: Sequence[int] = ()) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "leasehold.stack.guardian"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=tuple(descriptors),
+            env={**os.environ, "PYTHONSAFEPATH": "1"},
+        )
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    def watch(self, pid: int) -> None:
+        """End this process (and its group) if the supervisor dies."""
+        self._say(f"+{pid}\n")
+
+    def forget(self, pid: int) -> None:
+        """This process has ended, with all its group."""
+        self._say(f"-{pid}\n")
+
+    def dismiss(self) -> None:
+        """Nothing is left to be watched."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+        self._process.wait()
+
+    def _say(self, word: str) -> None:
+        # A guardian that was killed is a loss only if the supervisor is killed too.
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.write(word.encode())
+                self._process.stdin.flush()
+
+
+class Child:
+    """A program that runs, in a session of its own: Ctrl-C in the terminal reaches the supervisor alone."""
+
+    def __init__(self, program: Program, log: Path, folder: Path, guardian: Guardian) -> None:
+        self.program, self._guardian = program, guardian
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(  # noqa: S603 - the Procfile's and our own commands
+                ["/bin/sh", "-c", _GATE, program.name, *program.command],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=folder,
+                env={**os.environ, **program.environment},
+            )
+        guardian.watch(self.pid)
+        self._open_gate()
+
+    def _open_gate(self) -> None:
+        if self._process.stdin is not None:
+            # It may have been killed already.
+            with contextlib.suppress(OSError):
+                self._process.stdin.write(b"go\n")
+                self._process.stdin.flush()
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+
+    @property
+    def pid(self) -> int:
+        """The process, which leads its group."""
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """Its exit status; None while it runs."""
+        return self._process.poll()
+
+    def ask_to_end(self) -> None:
+        """SIGTERM to the process alone: what it has started is its own to end."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it has ended within this time."""
+        try:
+            self._process.wait(max(seconds, 0.0))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def clear(self) -> None:
+        """End whatever is left of it and its group."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+        self._guardian.forget(self.pid)
