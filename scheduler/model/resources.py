@@ -7,11 +7,13 @@ smaller has nothing left of that name, instead of a number that wrapped around.
 from collections.abc import Iterable, Mapping
 
 Resources = Mapping[str, float]
+SLACK = 1e-9
+"""What adding and subtracting fractions may lose: three times 0.1 cpus fit on 0.3."""
 
 
 def fits(request: Resources, free: Resources) -> bool:
     """Whether every amount of `request` is at most what `free` has of that name (exactly as much fits)."""
-    return all(amount <= free.get(name, 0) for name, amount in request.items())
+    return all(amount <= 0 or amount <= free.get(name, 0) + SLACK for name, amount in request.items())
 
 
 def add(left: Resources, right: Resources) -> dict[str, float]:

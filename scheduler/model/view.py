@@ -33,8 +33,14 @@ Change = Row | Gone
 
 
 def is_newer(row: Row, known: Row | None) -> bool:
-    """Whether `row` says more than what is known: greater version, or as great with a later mark of time."""
-    return known is None or (row.version, row.marked_at) > (known.version, known.marked_at)
+    """Whether `row` says more than what is known: greater version, or as great with a later mark of time.
+
+    Two marks within one tick of the clock cannot be told apart by their time: of those the later comer is taken.
+    """
+    if known is None:
+        return True
+    newer, older = (row.version, row.marked_at), (known.version, known.marked_at)
+    return newer > older or (newer == older and row != known)
 
 
 class View:

@@ -70,7 +70,7 @@ def _whereabouts(machine: Machine) -> dict[str, str | None]:
 def _mirror_missing(ledger: Ledger, slot: Slot) -> None:
     """Absent is not dead until it is old enough and was missed often enough; one that was to go has gone."""
     missed = slot.missed + 1
-    old = ledger.now - slot.since >= YOUNG_SECONDS or slot.state in {"terminating"}
+    old = ledger.now - slot.since >= YOUNG_SECONDS or slot.state == "terminating"
     if old and missed >= MOST_MISSES:
         ledger.move_slot(slot, "empty", reason="gone")
     else:

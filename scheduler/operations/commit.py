@@ -24,12 +24,14 @@ from scheduler.model.decisions import (
     Skipped,
     Terminate,
 )
+from scheduler.model.events import Event
 from scheduler.model.labels import has_labels
-from scheduler.model.moves import ENDED, IN_FLIGHT
+from scheduler.model.moves import ENDED, IN_FLIGHT, IllegalMoveError
 from scheduler.model.reservations import NO_COST, Instance, Lease, Reservation, list_instances
 from scheduler.model.resources import fits, subtract, total
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
+from scheduler.operations.engine import ASKED_AGAIN
 from scheduler.operations.ledger import Ledger, Outcome
 from scheduler.policy.offerings import list_choices
 from scheduler.policy.places import capacity_of
@@ -75,14 +77,21 @@ class _Writer:
         self.ledger, self.rules, self.new_id, self.now = ledger, rules, new_id, ledger.now
 
     def write(self, decision: Decision) -> str | None:
-        """None when it was written, else why it no longer holds."""
-        match decision:
-            case Expire() | Fail() | Requeue() | Restart() | Assign():
-                return self._write_reservation(decision)
-            case Launch() | Drain() | Terminate() | Reset():
-                return self._write_slot(decision)
-            case _:
-                assert_never(decision)
+        """None when it was written, else why it no longer holds.
+
+        A move that no table allows is a fault of ours, found before anything of it was staged: it is confined to
+        its decision, so that one row never stops the whole fleet.
+        """
+        try:
+            match decision:
+                case Expire() | Fail() | Requeue() | Restart() | Assign():
+                    return self._write_reservation(decision)
+                case Launch() | Drain() | Terminate() | Reset():
+                    return self._write_slot(decision)
+                case _:
+                    assert_never(decision)
+        except IllegalMoveError as error:
+            return str(error)
 
     def _write_reservation(self, decision: Expire | Fail | Requeue | Restart | Assign) -> str | None:
         current = self.ledger.reservations.get(decision.reservation)
@@ -133,12 +142,19 @@ class _Writer:
     def _has_lost(self, current: Reservation, reason: str) -> bool:
         """Whether what the plan saw of its essential slots is still so."""
         essential = [lease for lease in current.leases if lease.kind == "essential"]
-        if reason == "slot_gone":
-            return not all(self.ledger.is_there(lease) for lease in essential)
-        slots = [self.ledger.slots[lease.slot] for lease in essential if lease.slot in self.ledger.slots]
-        if reason == "slot_interrupted":
-            return any(slot.interrupted_at is not None for slot in slots)
-        return any(self._is_silent(slot) for slot in slots)
+        present = [lease for lease in essential if self.ledger.is_there(lease)]
+        slots = [self.ledger.slots[lease.slot] for lease in present]
+        match reason:
+            case "slot_gone":
+                return len(present) < len(essential)
+            case "slot_interrupted":
+                return any(slot.interrupted_at is not None for slot in slots)
+            case "slot_draining":
+                return any(slot.state == "draining" and self._has_timed_out(slot) for slot in slots)
+            case "slot_offline":
+                return any(self._is_silent(slot) for slot in slots)
+            case _:
+                return False
 
     def _is_silent(self, slot: Slot) -> bool:
         pool = self.rules.pools.get(slot.pool)
@@ -149,11 +165,10 @@ class _Writer:
     def _requeue(self, current: Reservation, decision: Requeue) -> str | None:
         if current.phase not in {"leased", "revoking"}:
             return f"it is {current.phase}"
-        if decision.reason == "unconfirmed" and current.confirmed_at is not None:
-            return "it was confirmed"
+        object_to = self._object_to_return if current.phase == "revoking" else self._object_to_taking
+        if (objection := object_to(current, decision)) is not None:
+            return objection
         if decision.reason == "slot_interrupted" and current.phase == "leased":
-            if not self._has_lost(current, decision.reason):
-                return "its slots are there"
             current = msgspec.structs.replace(current, interruptions=current.interruptions + 1)
         if decision.revoke_by is not None:
             self._revoke(current, decision.reason, decision.revoke_by)
@@ -161,6 +176,22 @@ class _Writer:
             unconfirmed = current.unconfirmed + (decision.reason == "unconfirmed")
             return_to_queue(self.ledger, self.rules, current, decision.reason, unconfirmed=unconfirmed)
         return None
+
+    def _object_to_taking(self, current: Reservation, decision: Requeue) -> str | None:
+        """Why a leased one is not to be taken back after all."""
+        if decision.reason != "unconfirmed":
+            return None if self._has_lost(current, decision.reason) else "its slots are there"
+        if current.confirmed_at is not None:
+            return "it was confirmed"
+        due = (current.leased_at or self.now) + self.rules.scheduler.confirm_timeout
+        return "it has time to be confirmed" if self.now < due else None
+
+    def _object_to_return(self, current: Reservation, decision: Requeue) -> str | None:
+        """Why one whose holder is to let go does not return to the queue yet."""
+        if decision.revoke_by is not None:
+            return "it is revoking"
+        over = current.revoke_by is None or self.now >= current.revoke_by or self._has_lost(current, "slot_gone")
+        return None if over or self._has_lost(current, decision.reason) else "its holder has time to let go"
 
     def _revoke(self, current: Reservation, reason: str, revoke_by: float) -> None:
         leases = tuple(
@@ -173,6 +204,9 @@ class _Writer:
     def _restart(self, current: Reservation, decision: Restart) -> str | None:
         if current.phase != "failed":
             return f"it is {current.phase}"
+        last, delay = current.restarted_at, self.rules.scheduler.restart_delay
+        if last is not None and self.now - last <= delay:
+            return "it was restarted a moment ago"
         return_to_queue(
             self.ledger,
             self.rules,
@@ -224,8 +258,8 @@ class _Writer:
         leases = self.ledger.leases_on(slot)
         if len(leases) + len(taken) >= pool.lease_limit:
             return f"{slot.id} is taken"
-        labels = slot.labels or pool.labels
-        if not has_labels(labels, current.request.labels) or not has_labels(labels, instance.component.labels):
+        labels = instance.component.labels
+        if not has_labels(slot.labels, current.request.labels) or not has_labels(slot.labels, labels):
             return f"{slot.id} has other labels"
         capacity = capacity_of(slot, pool)
         used = total([*(lease.resources for lease in leases.values()), *taken])
@@ -271,6 +305,8 @@ class _Writer:
             return "the offering is gone"
         if current.state != "empty":
             return f"{current.id} is {current.state}"
+        if current.cordoned:
+            return f"{current.id} is cordoned"
         self.ledger.move_slot(
             current,
             "launching",
@@ -290,12 +326,18 @@ class _Writer:
     def _drain(self, current: Slot, decision: Drain) -> str | None:
         if current.state != "ready":
             return f"{current.id} is {current.state}"
-        if decision.reason == "idle" and (current.cordoned or self.ledger.leases_on(current)):
+        if decision.reason == "idle" and not self._is_idle(current):
             return f"{current.id} is not idle"
         if decision.reason == "interrupted" and current.interrupted_at is None:
             return f"{current.id} is not interrupted"
         self.ledger.move_slot(current, "draining", reason=decision.reason, drain_reason=decision.reason)
         return None
+
+    def _is_idle(self, current: Slot) -> bool:
+        pool = self.rules.pools.get(current.pool)
+        since = current.since if current.idle_since is None else current.idle_since
+        is_free = not current.cordoned and not self.ledger.leases_on(current)
+        return pool is not None and is_free and self.now - since > pool.idle_scale_down
 
     def _terminate(self, current: Slot, decision: Terminate) -> str | None:
         if current.state not in IN_FLIGHT | {"draining", "terminating"}:
@@ -316,6 +358,7 @@ class _Writer:
     def _ask_again(self, current: Slot, slow_work: dict[str, Any]) -> None:
         """A termination that did not take effect is asked for once more, and its clock starts anew."""
         self.ledger.put(msgspec.structs.replace(current, since=self.now, **slow_work))
+        self.ledger.tell(Event(at=self.now, name=ASKED_AGAIN, cause="tick", slot=current.id))
 
     def _has_timed_out(self, current: Slot) -> bool:
         pool = self.rules.pools.get(current.pool)

@@ -12,6 +12,9 @@ from scheduler.operations.ledger import Outcome
 from scheduler.operations.notices import describe_notice
 from scheduler.ports import Bell, Board, Dispatcher, Fleet, Lock, Meter, Outgoing, Probe, Store, StoredRules
 
+ASKED_AGAIN = "slot_asked_again"
+"""The event of a termination that is asked for once more: no change of state."""
+
 
 @dataclass
 class Engine:
@@ -58,7 +61,7 @@ def send_slow_work(engine: Engine, outcome: Outcome) -> None:
     moved = {event.slot: event.name for event in outcome.events if event.slot}
     engine.dispatcher.send_launches([slots[s] for s, name in moved.items() if name == "slot_launching" and s in slots])
     engine.dispatcher.send_terminations(
-        [slots[s] for s, name in moved.items() if name == "slot_terminating" and s in slots]
+        [slots[s] for s, name in moved.items() if name in {"slot_terminating", ASKED_AGAIN} and s in slots]
     )
 
 

@@ -14,7 +14,7 @@ from scheduler.model.moves import Cause
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
-from scheduler.model.validation import Document, Fault, InvalidInputError, read_document, show, suggest
+from scheduler.model.validation import MOST_NAME, Document, Fault, InvalidInputError, read_document, show, suggest
 from scheduler.model.wishes import OPERATOR_VERBS, WISHES, ReservationDocument
 from scheduler.operations.engine import Engine, announce
 from scheduler.operations.ledger import Ledger, Outcome
@@ -51,7 +51,7 @@ def accept(engine: Engine, verb: str, document: object, *, operator: bool = Fals
     if outcome is None:
         _repeat(engine, answer)
     else:
-        announce(engine, outcome, kick=not outcome.is_empty)
+        announce(engine, outcome, kick=outcome.is_change)
     return answer
 
 
@@ -74,8 +74,8 @@ def _open_envelope(verb: str, document: object) -> tuple[str, list[object]]:
     if not isinstance(document, Mapping):
         raise InvalidInputError([Fault(".", "a table", show(document))])
     request = document.get("request")
-    if not isinstance(request, str) or not 0 < len(request) <= 200:
-        raise InvalidInputError([Fault("request", "an id of at most 200 characters", show(request))])
+    if not isinstance(request, str) or not 0 < len(request) <= MOST_NAME:
+        raise InvalidInputError([Fault("request", f"an id of at most {MOST_NAME} characters", show(request))])
     if "items" not in document:
         return request, [{name: value for name, value in document.items() if name not in _OURS}]
     items = document["items"]
@@ -144,7 +144,7 @@ def submit(ledger: Ledger, rules: Rules, words: Sequence[Document | InvalidInput
         _refuse(word.faults, index) if isinstance(word, InvalidInputError) else describe_answer(present[word.id])  # type: ignore[attr-defined]
         for index, word in enumerate(words)
     ]
-    return results, Outcome(rows=list(inserted), events=events)
+    return results, Outcome(rows=list(inserted), events=events, is_change=bool(inserted))
 
 
 def new_reservation(word: ReservationDocument, rules: Rules, now: float) -> Reservation:

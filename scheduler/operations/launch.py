@@ -17,23 +17,34 @@ MOST_ATTEMPTS = 5
 MOST_DELAY = 60.0
 REFUSALS: frozenset[Category] = frozenset({"capacity", "quota", "throttled", "auth", "misconfigured"})
 """Definite answers: nothing was launched."""
+REPEATED = "repeated"
+"""What a second copy of the task did: nothing, so it is no attempt."""
 
 
 def launch(engine: Engine, slot_id: str, launch_id: str) -> str:
     """Ask the cloud for the machine of this launch; the outcome in a word, for logs and metrics."""
     rules = engine.rules()
-    slot = _freeze(engine, rules, slot_id, launch_id)
-    if slot is None or slot.launch_request is None:
+    slot = _find_wanted(engine, slot_id, launch_id)
+    if slot is None:
         return "not_wanted"
     try:
-        machine = engine.fleet.launch(slot.launch_request)
+        frozen = _freeze(engine, rules, slot_id, launch_id)
+        if frozen is None or frozen.launch_request is None:
+            return "not_wanted"
+        machine = engine.fleet.launch(frozen.launch_request)
     except CloudError as error:
         result = _settle_error(engine, rules, slot, error)
     else:
         result = _settle_machine(engine, slot, machine)
-    labels = {"pool": slot.pool, "offering": slot.offering or "", "result": result}
-    engine.meter.count("leasehold_launches_total", labels)
+    if result != REPEATED:
+        labels = {"pool": slot.pool, "offering": slot.offering or "", "result": result}
+        engine.meter.count("leasehold_launches_total", labels)
     return result
+
+
+def _find_wanted(engine: Engine, slot_id: str, launch_id: str) -> Slot | None:
+    slot = next(iter(engine.store.find_slots(ids=[slot_id])), None)
+    return slot if _is_wanted(slot, launch_id) else None
 
 
 def _is_wanted(slot: Slot | None, launch_id: str | None) -> bool:
@@ -41,22 +52,19 @@ def _is_wanted(slot: Slot | None, launch_id: str | None) -> bool:
 
 
 def _freeze(engine: Engine, rules: Rules, slot_id: str, launch_id: str) -> Slot | None:
-    """Store the whole request and count the attempt; None when this launch is not wanted any more."""
+    """Store the whole request and count the attempt; None when this launch is not wanted any more, or not yet.
+
+    Raises CloudError when the rules do not suffice for a request.
+    """
     with engine.store.transaction() as transaction:
         ledger = Ledger(transaction, "cloud")
         slot = transaction.load_slots([slot_id]).get(slot_id)
         if slot is None or not _is_wanted(slot, launch_id) or ledger.now < slot.not_before:
             return None
-        try:
-            request = slot.launch_request or engine.fleet.freeze(_order(slot), rules)
-        except CloudError as error:
-            refusal = error
-        else:
-            frozen = msgspec.structs.replace(slot, launch_request=request, attempts=slot.attempts + 1)
-            transaction.save([frozen])
-            return frozen
-    _settle_error(engine, rules, slot, refusal)
-    return None
+        request = slot.launch_request or engine.fleet.freeze(_order(slot), rules)
+        frozen = msgspec.structs.replace(slot, launch_request=request, attempts=slot.attempts + 1)
+        transaction.save([frozen])
+        return frozen
 
 
 def _order(slot: Slot) -> LaunchOrder:
@@ -70,7 +78,10 @@ def _order(slot: Slot) -> LaunchOrder:
 
 
 def _settle_machine(engine: Engine, slot: Slot, machine: Machine) -> str:
-    """The slot boots; when it is not wanted any more, what came for it is terminated."""
+    """The slot boots; when it is not wanted any more, what came for it is terminated.
+
+    A copy of this task that comes second finds its machine on the slot already: that one is in use.
+    """
     with engine.store.transaction() as transaction:
         ledger = Ledger(transaction, "cloud")
         current = transaction.load_slots([slot.id]).get(slot.id)
@@ -88,6 +99,8 @@ def _settle_machine(engine: Engine, slot: Slot, machine: Machine) -> str:
             )
             _forget_holds(ledger, current)
         outcome = ledger.flush()
+    if current is not None and current.launch_id == slot.launch_id and current.instance_id == machine.id:
+        return REPEATED
     if not wanted:
         engine.fleet.terminate([machine.id])
         return "aborted"
@@ -107,7 +120,8 @@ def _forget_holds(ledger: Ledger, slot: Slot) -> None:
         hold_id("*", "auth"),
     ]
     for hold in ledger.transaction.load_holds(names).values():
-        if hold.kind == "throttled" or ledger.now >= hold.until or hold.kind == "quota":
+        was_probe = hold.kind == "quota" and hold.decided_at < slot.since
+        if hold.kind == "throttled" or ledger.now >= hold.until or was_probe:
             ledger.delete(hold)
 
 

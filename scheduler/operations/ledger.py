@@ -28,11 +28,8 @@ class Outcome:
     outgoing: list[Outgoing] = field(default_factory=list)
     slots: dict[str, Slot] = field(default_factory=dict)
     """The slots that it looked at, changed or not."""
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing but marks of time was written."""
-        return not self.events and not self.gone
+    is_change: bool = False
+    """Whether more than marks of time was written: a tick should hear of that."""
 
     @property
     def turned_slots(self) -> bool:
@@ -163,7 +160,8 @@ class Ledger:
         outgoing = self._list_callbacks()
         if outgoing:
             self.transaction.save_outgoing(outgoing)
-        return Outcome(rows, gone, self._events, outgoing, self.slots)
+        is_change = bool(self._changed or gone)
+        return Outcome(rows, gone, self._events, outgoing, self.slots, is_change)
 
     def _list_callbacks(self) -> list[Outgoing]:
         found = []

@@ -5,7 +5,7 @@ from math import inf, nextafter
 
 import msgspec
 
-from scheduler.model.decisions import Decision, Plan, Waiting
+from scheduler.model.decisions import WAITING_CODES, Decision, Plan, Waiting
 from scheduler.model.moves import HOLDING
 from scheduler.model.reservations import Reservation, Shape
 from scheduler.model.rules import Pool, Rules
@@ -13,6 +13,8 @@ from scheduler.model.slots import Slot, slot_order
 from scheduler.model.view import View
 from scheduler.policy.places import Place, capacity_of
 from scheduler.policy.rooms import Demand, Rooms
+
+_RANK_OF_CODE = {code: rank for rank, code in enumerate(WAITING_CODES)}
 
 
 class Draft:
@@ -58,9 +60,10 @@ class Draft:
             order=(index, slot_order(slot.id)),
             state=slot.state,
             capacity=capacity_of(slot, pool),
-            labels=slot.labels or pool.labels,
+            labels=slot.labels,
             market=slot.market or "",
             price=slot.price or 0.0,
+            idle_since=slot.since if slot.idle_since is None else slot.idle_since,
         )
         if slot.state in HOLDING:
             place.leases = {
@@ -81,8 +84,7 @@ class Draft:
         for lease in reservation.leases:
             place = self.places.get(lease.slot)
             if place is not None and (reservation.id, lease.component) in place.leases:
-                del place.leases[reservation.id, lease.component]
-                place.count_free()
+                place.end_lease((reservation.id, lease.component), self.now)
 
     def requeue(self, reservation: Reservation) -> None:
         """Its leases are over and it is pending again, with its place in the queue."""
@@ -98,8 +100,10 @@ class Draft:
         return Demand(reservation, shape, pools)
 
     def wait(self, reservation: Reservation, code: str, detail: str) -> None:
-        """Say why it is left unplaced."""
-        self.waiting[reservation.id] = Waiting(reservation.id, code, detail)
+        """Say why it is left unplaced; of several codes the first in the order of WAITING_CODES stands."""
+        known = self.waiting.get(reservation.id)
+        if known is None or _RANK_OF_CODE[code] <= _RANK_OF_CODE[known.code]:
+            self.waiting[reservation.id] = Waiting(reservation.id, code, detail)
 
     def is_due(self, instant: float) -> bool:
         """Whether now >= instant; if not, the next tick is asked for at that instant."""
@@ -118,9 +122,10 @@ class Draft:
         self._wake_at = min(self._wake_at, instant)
         return False
 
-    def wake_next(self) -> None:
-        """Ask for another tick at once: what this one decided makes something due in the next."""
-        self._wake_at = self.now
+    def wake_by(self, instant: float | None) -> None:
+        """Ask for a tick at that instant, at once if it is past; None asks for nothing."""
+        if instant is not None:
+            self._wake_at = min(self._wake_at, max(instant, self.now))
 
     def open_rooms(self) -> None:
         """Let placing begin: whatever heal left in service, ready or on its way."""

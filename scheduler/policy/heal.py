@@ -5,11 +5,12 @@ graces, restarts that are due, assignments that nobody confirmed. Sources: the a
 failures and restarts.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from scheduler.model.decisions import Drain, Fail, Requeue, Reset, Restart, Terminate
 from scheduler.model.moves import HOLDING, IN_FLIGHT, INACTIVE
 from scheduler.model.reservations import Reservation
+from scheduler.model.rules import Rules
 from scheduler.policy.draft import Draft
 from scheduler.policy.places import Place
 
@@ -38,16 +39,16 @@ def _heal_interrupted(draft: Draft, place: Place) -> None:
     elif place.state == "ready":
         draft.decide(Drain(slot=place.slot.id, reason="interrupted"))
         place.state = "draining"
-    for reservation in _leased_on(draft, place):
+    for reservation in _holders_on(draft, place, {"leased"}):
         _take_back(draft, reservation, place)
 
 
-def _leased_on(draft: Draft, place: Place) -> list[Reservation]:
-    """The leased reservations with an essential lease here, in order of submission."""
+def _holders_on(draft: Draft, place: Place, phases: Container[str]) -> list[Reservation]:
+    """The reservations in one of these phases with an essential lease here, in order of submission."""
     owners = {owner for (owner, _), lease in place.leases.items() if lease.kind == "essential"}
     found = [draft.view.reservations[owner] for owner in owners]
-    leased = [each for each in found if each.phase == "leased" and each.id not in draft.over]
-    return sorted(leased, key=lambda each: each.sequence)
+    holders = [each for each in found if each.phase in phases and each.id not in draft.over]
+    return sorted(holders, key=lambda each: each.sequence)
 
 
 def _take_back(draft: Draft, reservation: Reservation, place: Place) -> None:
@@ -86,7 +87,8 @@ def _release_those_whose_grace_is_over(draft: Draft) -> None:
 def _fail_those_without_slot(draft: Draft) -> None:
     """A leased reservation whose essential slot is gone or silent fails; decided once, all leases end."""
     silent = {place.slot.id for place in draft.all_places() if _is_silent(draft, place)}
-    for reservation in _by_submission(draft, "leased"):
+    leased = (each for each in _by_submission(draft, "leased") if each.id not in draft.returning)
+    for reservation in leased:
         essential = [lease for lease in reservation.leases if lease.kind == "essential"]
         reason = None
         if any(lease.slot in silent for lease in essential):
@@ -101,8 +103,6 @@ def _fail(draft: Draft, reservation: Reservation, reason: str) -> None:
     """All its leases end; a restart is the following tick's."""
     draft.decide(Fail(reservation=reservation.id, reason=reason))
     draft.end(reservation)
-    if reservation.request.restart_policy == "on_failure":
-        draft.wake_next()
 
 
 def _is_there(draft: Draft, reservation: Reservation) -> Iterator[bool]:
@@ -118,9 +118,9 @@ def _is_silent(draft: Draft, place: Place) -> bool:
     slot = place.slot
     if place.pool.provider != "static" or slot.last_seen is None or place.state not in HOLDING:
         return False
-    if draft.is_past(slot.last_seen, place.pool.offline_timeout):
-        place.stuck = True
-    return place.stuck
+    is_silent = draft.is_past(slot.last_seen, place.pool.offline_timeout)
+    place.stuck = place.stuck or is_silent
+    return is_silent
 
 
 def _heal_stuck(draft: Draft, place: Place) -> None:
@@ -148,7 +148,6 @@ def _heal_stuck(draft: Draft, place: Place) -> None:
 def _terminate(draft: Draft, place: Place, reason: str) -> None:
     draft.decide(Terminate(slot=place.slot.id, reason=reason))  # type: ignore[arg-type]
     place.state, place.stuck = "terminating", True
-    draft.is_due(draft.now + place.pool.terminating_timeout)
 
 
 def _heal_draining(draft: Draft, place: Place) -> None:
@@ -157,8 +156,8 @@ def _heal_draining(draft: Draft, place: Place) -> None:
         _let_go(draft, place, "drained")
         return
     timeout = place.pool.drain_timeout
-    if timeout and place.slot.drain_reason != INTERRUPTED and draft.is_due(place.slot.since + timeout):
-        for reservation in _leased_on(draft, place):
+    if timeout and place.slot.interrupted_at is None and draft.is_due(place.slot.since + timeout):
+        for reservation in _holders_on(draft, place, {"leased", "revoking"}):
             draft.decide(Requeue(reservation=reservation.id, reason="slot_draining"))
             draft.requeue(reservation)
         _let_go(draft, place, "timeout")
@@ -169,20 +168,28 @@ def _let_go(draft: Draft, place: Place, reason: str) -> None:
     if place.pool.is_elastic:
         _terminate(draft, place, reason)
     else:
-        draft.decide(Reset(slot=place.slot.id, reason="drained"))
+        draft.decide(Reset(slot=place.slot.id, reason=reason))  # type: ignore[arg-type]
         place.state = "empty"
 
 
 def _restart(draft: Draft) -> None:
     """What failed is pending again: at once the first time, then only after the delay since the last restart."""
-    settings = draft.rules.scheduler
     for reservation in _by_submission(draft, "failed"):
-        if settings.max_restarts and reservation.restarts >= settings.max_restarts:
-            continue
-        last = reservation.restarted_at
-        if last is None or draft.is_past(last, settings.restart_delay):
+        if may_restart_again(reservation, draft.rules) and is_restart_due(draft, reservation):
             draft.decide(Restart(reservation=reservation.id))
             draft.requeue(reservation)
+
+
+def may_restart_again(reservation: Reservation, rules: Rules) -> bool:
+    """Whether its policy asks for restarts and one is left."""
+    most = rules.scheduler.max_restarts
+    return reservation.request.restart_policy == "on_failure" and (not most or reservation.restarts < most)
+
+
+def is_restart_due(draft: Draft, reservation: Reservation) -> bool:
+    """Whether it was never restarted, or its last restart is longer ago than the delay."""
+    last = reservation.restarted_at
+    return last is None or draft.is_past(last, draft.rules.scheduler.restart_delay)
 
 
 def _requeue_unconfirmed(draft: Draft) -> None:

@@ -40,7 +40,8 @@ def launch(draft: Draft, unplaced: Sequence[Demand], limits: Limits) -> None:
         if launches != limits.launches or not demand.is_plain:
             code = _launch_for(draft, demand, limits)
         if code:
-            refused[demand.shape] = code, limits.launches
+            if demand.is_plain:
+                refused[demand.shape] = code, limits.launches
             draft.wait(demand.reservation, code, DETAILS[code])
 
 

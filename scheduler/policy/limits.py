@@ -20,7 +20,8 @@ class Limits:
         self._active = {name: sum(p.is_active for p in places) for name, places in draft.pools.items()}
         self._active_at_first = dict(self._active)
         self._empty = {
-            name: [p for p in reversed(places) if p.state == "empty"] for name, places in draft.pools.items()
+            name: [p for p in reversed(places) if p.state == "empty" and not p.slot.cordoned]
+            for name, places in draft.pools.items()
         }
 
     def find_code(self, name: str, choice: Choice) -> str | None:
@@ -46,7 +47,6 @@ class Limits:
         place.capacity, place.labels = choice.capacity, dict(choice.labels)
         place.market, place.price = choice.market, choice.price
         place.count_free()
-        self._draft.is_due(self._draft.now + place.pool.launch_timeout)
         return place
 
     def undo(self, name: str, place: Place) -> None:

@@ -64,7 +64,7 @@ def _cover(draft: Draft, demand: Demand) -> bool:
 
 def _cover_returning(draft: Draft) -> list[Demand]:
     """Those who were interrupted and still hold on: what would replace their slots is kept for them."""
-    demands = [draft.demand_of(reservation) for reservation in draft.returning.values()]
+    demands = [draft.demand_of(each) for each in draft.returning.values() if not is_on_hold(each)]
     return [each for each in demands if each.pools and not _cover(draft, each)]
 
 
@@ -78,7 +78,7 @@ def wait_for(draft: Draft, demand: Demand, places: Sequence[Place]) -> None:
 def _open_demand(draft: Draft, reservation: Reservation) -> Demand | None:
     """What it needs, or None with the reason why nothing is even tried for it."""
     demand = draft.demand_of(reservation)
-    if reservation.suspended or reservation.priority == 0:
+    if is_on_hold(reservation):
         draft.wait(reservation, "on_hold", "on hold until it is resumed, or its priority is above 0")
     elif not demand.pools:
         draft.wait(reservation, "no_pool", f"no pool serves {_asked_of(demand)}")
@@ -88,6 +88,11 @@ def _open_demand(draft: Draft, reservation: Reservation) -> Demand | None:
     else:
         return demand
     return None
+
+
+def is_on_hold(reservation: Reservation) -> bool:
+    """Whether nothing is to be done for it while it waits."""
+    return reservation.suspended or reservation.priority == 0
 
 
 def _asked_of(demand: Demand) -> str:
@@ -112,7 +117,7 @@ def _work_out_misfit(draft: Draft, demand: Demand) -> str | None:
 
 def _could_ever_hold(draft: Draft, name: str, demand: Demand, component: Component) -> bool:
     pool = draft.rules.pools[name]
-    if pool.is_elastic and pool.max_slots and list_fitting(pool, demand, component):
+    if pool.is_elastic and list_fitting(pool, demand, component):
         return True
     return any(
         place.is_active and could_hold(demand, component, pool, place.capacity, place.labels)

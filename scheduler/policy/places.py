@@ -34,6 +34,8 @@ class Place:
     market: str = ""
     """Market of the offering that it was launched from; "" where the pool lists none."""
     price: float = 0.0
+    idle_since: float = 0.0
+    """When its last lease ended, in this tick too, else when it became ready."""
 
     @property
     def load(self) -> int:
@@ -59,6 +61,12 @@ class Place:
     def is_idle(self) -> bool:
         """Ready, in service, and nobody has or wants anything of it."""
         return self.state == "ready" and not self.slot.cordoned and not self.leases and not self.wanted
+
+    def end_lease(self, key: tuple[str, str], now: float) -> None:
+        """One of its leases ends in this tick; if it was the last one, it is idle from now on."""
+        del self.leases[key]
+        self.idle_since = now
+        self.count_free()
 
     def count_free(self) -> None:
         """Work out what is free from its capacity and its leases."""

@@ -17,6 +17,7 @@ from scheduler.policy.limits import Limits
 from scheduler.policy.order import order
 from scheduler.policy.place import place
 from scheduler.policy.shrink import shrink
+from scheduler.policy.wake import wake
 
 
 def plan(view: View, rules: Rules, now: float) -> Plan:
@@ -34,4 +35,5 @@ def plan(view: View, rules: Rules, now: float) -> Plan:
     launch(draft, unplaced, limits)  # machines for those who found no room, less what is on its way
     keep(draft, limits)  # the minimum and the warm reserve of each pool
     shrink(draft)  # what has been idle for too long
+    wake(draft)  # what all this makes fall due, and when
     return draft.finish(queue)

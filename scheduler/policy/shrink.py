@@ -17,14 +17,13 @@ def shrink(draft: Draft) -> None:
         if not pool.is_elastic:
             continue
         spare = min(count_serving(places) - pool.min_slots, count_reserve(places) - pool.target_warm_slots)
-        idle = sorted((place for place in places if place.is_idle), key=_idle_since)
+        idle = sorted((place for place in places if place.is_idle), key=_longest_first)
         for place in idle[: max(0, spare)]:
-            if draft.is_past(_idle_since(place)[0], pool.idle_scale_down):
+            if draft.is_past(place.idle_since, pool.idle_scale_down):
                 draft.decide(Drain(slot=place.slot.id, reason="idle"))
                 place.state = "draining"
 
 
-def _idle_since(place: Place) -> tuple[float, object]:
-    """Since when it is idle, then slot order: its last lease ended, or else it became ready."""
-    since = place.slot.idle_since
-    return (place.slot.since if since is None else since, place.order)
+def _longest_first(place: Place) -> tuple[float, object]:
+    """Who has been idle longest goes first, then slot order."""
+    return (place.idle_since, place.order)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from scheduler.model.reservations import Reservation
-from scheduler.model.wishes import HolderDocument, ReasonDocument
+from scheduler.model.wishes import ConfirmDocument, HolderDocument, ReasonDocument
 from scheduler.operations.ledger import Ledger
 from scheduler.operations.words import Refusal, confirm, release, renew, surrender
 from scheduler.simulation.stage import Stage
@@ -78,7 +78,7 @@ class Holders:
 
     def _confirm(self, name: str, token: int) -> None:
         if self._is_working(name, token):
-            self._say(name, confirm, HolderDocument(reservation=name))
+            self._say(name, confirm, ConfirmDocument(reservation=name))
 
     def _renew(self, name: str, token: int) -> None:
         if self._is_working(name, token):

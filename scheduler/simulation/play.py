@@ -10,6 +10,7 @@ from scheduler.model.decisions import describe_decision
 from scheduler.model.events import Event
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot, slot_order
+from scheduler.model.validation import fault
 from scheduler.model.wishes import (
     ConfirmDocument,
     HolderDocument,
@@ -39,6 +40,8 @@ PRINTED = frozenset(
     }
 )
 """The events that are printed: those of the contract."""
+MOST_TICKS = 1000
+"""Ticks of one instant, each asked for by the one before; more than that never end."""
 
 
 def play(scenario: Scenario) -> Iterator[Line]:
@@ -117,8 +120,11 @@ class Player:
 
     def _play_ticks(self) -> None:
         """The tick of this instant, if one is asked for, and more of them until it is quiet."""
-        wanted = self._is_tick_due() or self._is_rung()
+        wanted, before = self._is_tick_due() or self._is_rung(), self._ticks
         while wanted:
+            if self._ticks - before >= MOST_TICKS:
+                at = f"{MOST_TICKS} ticks at {self.stage.agenda.now:g} s"
+                raise fault("config", "rules that come to rest (a hold or timeout of 0 may never do)", at)
             self._tick(())
             wanted = self._is_rung()
 
@@ -209,20 +215,20 @@ class Player:
                 document = PriorityDocument(reservation=name, priority=value.priority)
             case "confirm":
                 document = ConfirmDocument(reservation=name, slot=value.slot)
-        self._say(step.action, document, reservations=[name])
+        self._say(step.action, document, kick_for_marks=step.action == "confirm", reservations=[name])
 
-    def _say(self, verb: str, document: Any, **rows: list[str]) -> None:
+    def _say(self, verb: str, document: Any, *, kick_for_marks: bool = False, **rows: list[str]) -> None:
         rules = self.stage.engine.rules()
-        self._change(lambda ledger: words.say(ledger, rules, verb, document), **rows)
+        self._change(lambda ledger: words.say(ledger, rules, verb, document), kick_for_marks=kick_for_marks, **rows)
 
-    def _change(self, act: Callable[[Ledger], object], **rows: list[str]) -> None:
+    def _change(self, act: Callable[[Ledger], object], *, kick_for_marks: bool = False, **rows: list[str]) -> None:
         def heed(ledger: Ledger) -> None:
             try:
                 act(ledger)
             except Refusal:
                 return
 
-        self.stage.change(heed, **rows)
+        self.stage.change(heed, kick_for_marks=kick_for_marks, **rows)
 
     def _interrupt(self, name: str, deadline: float) -> None:
         """The notice now; at its deadline the machine is gone."""

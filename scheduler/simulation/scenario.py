@@ -2,13 +2,14 @@
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from pydantic import Field
 
+from scheduler.model.reservations import list_instances
 from scheduler.model.rules import Rules, merge_rules, read_rules, slot_ids
 from scheduler.model.validation import (
     Amount,
@@ -164,11 +165,11 @@ def read_scenario(document: object) -> Scenario:
     top = read_document(_TopDocument, document)
     rules = read_rules(top.config, "config")
     reader = _Reader(rules, top.config)
-    slots = tuple(reader.read_slot(each, f"slots[{index}]") for index, each in enumerate(top.slots))
     reservations = tuple(
         read_document(GivenReservation, each, f"reservations[{index}]") for index, each in enumerate(top.reservations)
     )
-    reader.check_leases(slots, {each.id for each in reservations})
+    reader.declare(reservations)
+    slots = tuple(reader.read_slot(each, f"slots[{index}]") for index, each in enumerate(top.slots))
     timeline = tuple(reader.read_step(each, f"timeline[{index}]") for index, each in enumerate(top.timeline))
     if top.tick_every == 0:
         raise fault("tick_every", "a duration > 0", 0)
@@ -188,18 +189,24 @@ def read_scenario(document: object) -> Scenario:
 
 
 class _Reader:
-    """Reads timeline steps in order and knows which slots have been declared so far."""
+    """Reads timeline steps in order and knows what has been declared so far."""
 
     def __init__(self, rules: Rules, config: dict[str, Any]) -> None:
         self._at = 0.0
         self._config = config
         self._slots: set[str] = set()
+        self._reservations: dict[str, ReservationDocument] = {}
         self._take_rules(rules)
 
     def _take_rules(self, rules: Rules) -> None:
         self._rules = rules
         for name, pool in rules.pools.items():
             self._slots.update(slot_ids(name, pool))
+
+    def declare(self, words: Iterable[ReservationDocument]) -> None:
+        """From now on these reservations may be spoken of; of two with one id the first counts."""
+        for word in words:
+            self._reservations.setdefault(word.id, word)
 
     def read_slot(self, value: object, path: str) -> GivenSlot:
         """A slot record of a pool that is configured."""
@@ -209,16 +216,23 @@ class _Reader:
         offerings = self._rules.pools[slot.pool].offering_by_key
         if slot.offering is not None and offerings and slot.offering not in offerings:
             raise fault(f"{path}.offering", f"one of {', '.join(offerings)}", slot.offering)
+        for number, lease in enumerate(slot.leases):
+            self._check_lease(lease, f"{path}.leases[{number}]")
         self._slots.add(slot.id)
         return slot
 
-    def check_leases(self, slots: tuple[GivenSlot, ...], known: set[str]) -> None:
-        """Leases of slot records are of reservations that the file declares."""
-        for index, slot in enumerate(slots):
-            for number, lease in enumerate(slot.leases):
-                if lease.reservation not in known:
-                    path = f"slots[{index}].leases[{number}].reservation"
-                    raise fault(path, "a reservation of the table reservations", lease.reservation)
+    def _check_lease(self, lease: GivenLease, path: str) -> None:
+        """Leases of slot records are of components of reservations that the file has declared."""
+        self._check_reservation(lease.reservation, f"{path}.reservation")
+        request = self._reservations[lease.reservation].to_request()
+        names = [each.name for each in list_instances(request, "essential")]
+        if lease.component not in names:
+            raise fault(f"{path}.component", f"one of {', '.join(names[:10])}", lease.component)
+
+    def _check_reservation(self, name: str, path: str) -> None:
+        if name not in self._reservations:
+            near = suggest(name, self._reservations)
+            raise fault(path, f"a reservation that was declared{near}", name)
 
     def read_step(self, value: object, path: str) -> Step:
         """One timeline item: `at`, and exactly one action."""
@@ -242,6 +256,7 @@ class _Reader:
                 checked: Any = self._read_tick(at, value, where)
             case "submit":
                 checked = _read_submit(value, where)
+                self.declare(checked)
             case "slot":
                 checked = self.read_slot(value, where)
             case "rules":
@@ -284,8 +299,11 @@ class _Reader:
         else:
             checked = read_document(model, value, path)
             slot = getattr(checked, "slot", None)
-        if slot is not None and slot not in self._slots:
-            raise fault(path, f"a slot that was declared{suggest(slot, self._slots)}", slot)
+        if slot is not None and name not in MAY_BE_UNKNOWN and slot not in self._slots:
+            where = path if model is None else f"{path}.slot"
+            raise fault(where, f"a slot that was declared{suggest(slot, self._slots)}", slot)
+        if name not in MAY_BE_UNKNOWN and (reservation := getattr(checked, "reservation", None)) is not None:
+            self._check_reservation(reservation, f"{path}.reservation")
         if isinstance(checked, OutageDocument):
             self._check_outage(checked, path)
         return checked
@@ -297,6 +315,10 @@ class _Reader:
         names = {offering.name for offering in pool.offerings} | set(pool.offering_by_key)
         if outage.offering is not None and outage.offering not in names:
             raise fault(f"{path}.offering", f"an offering of {outage.pool}", outage.offering)
+
+
+MAY_BE_UNKNOWN = frozenset({"release", "cancel", "renew", "confirm", "seen"})
+"""Actions whose ids need not be known."""
 
 
 class _At(Document):

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 
 from scheduler.model.events import Event
-from scheduler.model.moves import HOLDING, INACTIVE
+from scheduler.model.moves import ENDED, HOLDING, INACTIVE
 from scheduler.model.reservations import Lease, Reservation, list_instances
 from scheduler.model.resources import merge
+from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.wishes import ReservationDocument
 from scheduler.operations.apply import apply_rules
@@ -22,11 +23,13 @@ from scheduler.operations.launch import launch
 from scheduler.operations.ledger import Ledger, Outcome
 from scheduler.operations.terminate import terminate
 from scheduler.operations.tick import Leader
+from scheduler.policy.ttl import expiry_of_lease
 from scheduler.simulation.agenda import Agenda
 from scheduler.simulation.cloud import SimulatedCloud, SimulatedDispatcher
 from scheduler.simulation.scenario import CloudDocument, GivenReservation, GivenSlot
 from scheduler.store.memory import MemoryStore
 from scheduler.view.memory import MemoryBell, MemoryBoard, MemoryLock, MemoryMeter
+from scheduler.view.shelf import Shelf
 
 
 @dataclass
@@ -51,19 +54,26 @@ class Stage:
         *,
         reservations: Iterable[str] = (),
         slots: Iterable[str] = (),
+        kick_for_marks: bool = False,
     ) -> Outcome:
-        """Let an operator's words be carried out on these rows, and announce what came of it."""
+        """Let an operator's words be carried out on these rows, and announce what came of it.
+
+        What only moves a mark of time (a renewal, a heartbeat) asks for no tick, unless it is said to.
+        """
         with self.store.transaction() as transaction:
             ledger = Ledger(transaction, "operator")
             ledger.load(reservations=reservations, slots=slots)
             words(ledger)
             outcome = ledger.flush()
-        announce(self.engine, outcome, kick=not outcome.is_empty or any(row.version for row in outcome.rows))
+        announce(self.engine, outcome, kick=outcome.is_change or (kick_for_marks and bool(outcome.rows)))
         return outcome
 
 
 def build_stage(config: dict[str, Any], delays: CloudDocument) -> Stage:
-    """An empty fleet under these rules at time 0."""
+    """An empty fleet under these rules at time 0.
+
+    Nothing comes late to the view here, so it remembers no deleted rows: an id may be used again at once.
+    """
     agenda = Agenda()
     cloud = SimulatedCloud(agenda, delays)
     dispatcher = SimulatedDispatcher(agenda, cloud)
@@ -72,7 +82,7 @@ def build_stage(config: dict[str, Any], delays: CloudDocument) -> Stage:
     numbers = count(1)
     engine = Engine(
         store=store,
-        board=MemoryBoard(clock=lambda: agenda.now),
+        board=MemoryBoard(Shelf(lambda: agenda.now, kept_seconds=0.0)),
         lock=MemoryLock(clock=lambda: agenda.now),
         bell=bell,
         dispatcher=dispatcher,
@@ -109,17 +119,24 @@ def _count_machines(stage: Stage) -> int:
 def put_reservations(stage: Stage, given: Iterable[GivenReservation]) -> None:
     """Let reservations exist in the phases that the scenario says, in its order."""
     rules, now = stage.engine.rules(), stage.agenda.now
-    rows = [_given_reservation(word, new_reservation(word, rules, word.created_at), now) for word in given]
+    rows = [_given_reservation(word, new_reservation(word, rules, word.created_at), rules, now) for word in given]
     with stage.store.transaction() as transaction:
         transaction.insert_reservations(rows)
 
 
-def _given_reservation(word: GivenReservation, row: Reservation, now: float) -> Reservation:
+def _given_reservation(word: GivenReservation, row: Reservation, rules: Rules, now: float) -> Reservation:
     if word.phase == "pending":
         return row
     held = word.phase in {"leased", "revoking"}
+    expires_at = row.expires_at
+    if held and expires_at is None:
+        expires_at = expiry_of_lease(row.request, rules, now)
     return msgspec.structs.replace(
-        row, phase=word.phase, leased_at=now if held else None, finished_at=None if held else now
+        row,
+        phase=word.phase,
+        expires_at=expires_at,
+        leased_at=now if held else None,
+        finished_at=None if held else now,
     )
 
 
@@ -128,7 +145,7 @@ def submit_all(stage: Stage, words: Iterable[ReservationDocument]) -> Outcome:
     with stage.store.transaction() as transaction:
         ledger = Ledger(transaction, "holder")
         _, outcome = submit(ledger, stage.engine.rules(), list(words))
-    announce(stage.engine, outcome, kick=not outcome.is_empty)
+    announce(stage.engine, outcome, kick=outcome.is_change)
     return outcome
 
 
@@ -142,7 +159,9 @@ def put_slot(stage: Stage, given: GivenSlot) -> None:
         slot = _given_slot(stage, given, known, now)
         ledger.put(slot)
         for lease in given.leases:
-            _put_lease(ledger, stage, slot, ledger.reservations[lease.reservation], lease.component)
+            holder = ledger.reservations.get(lease.reservation)
+            if holder is not None and holder.phase not in ENDED:
+                _put_lease(ledger, stage, slot, holder, lease.component)
         ledger.tell(Event(at=now, name="slot_given", cause="operator", slot=slot.id))
         outcome = ledger.flush()
     announce(stage.engine, outcome, kick=True)
@@ -155,7 +174,8 @@ def _given_slot(stage: Stage, given: GivenSlot, known: Slot | None, now: float) 
     since = now if given.since is None else given.since
     epoch = known.epoch if known else 0
     has_machine = given.state not in INACTIVE and pool.is_elastic
-    resources = given.resources or (offering.resources if offering else None) or pool.resources
+    offered = pool.resources if offering is None or offering.resources is None else offering.resources
+    resources = offered if given.resources is None else given.resources
     idle = given.state == "ready" and not given.leases
     return Slot(
         version=known.version if known else 0,
@@ -181,7 +201,7 @@ def _given_slot(stage: Stage, given: GivenSlot, known: Slot | None, now: float) 
 
 
 def _put_lease(ledger: Ledger, stage: Stage, slot: Slot, reservation: Reservation, component: str) -> None:
-    """A lease that a slot record names; it counts as confirmed."""
+    """A lease that a slot record names; it counts as confirmed, and its reservation as leased."""
     found = [each for each in list_instances(reservation.request, "essential") if each.name == component]
     asked = found[0].component.resources if found else {}
     pool = stage.engine.rules().pools[slot.pool]
@@ -196,9 +216,16 @@ def _put_lease(ledger: Ledger, stage: Stage, slot: Slot, reservation: Reservatio
         confirmed_at=ledger.now,
     )
     others = tuple(each for each in reservation.leases if each.component != component)
+    expiry = expiry_of_lease(reservation.request, stage.engine.rules(), ledger.now)
     ledger.put(
         msgspec.structs.replace(
-            reservation, leases=(*others, lease), token=token, confirmed_at=ledger.now, leased_at=ledger.now
+            reservation,
+            phase="leased" if reservation.phase == "pending" else reservation.phase,
+            leases=(*others, lease),
+            token=token,
+            confirmed_at=ledger.now,
+            leased_at=ledger.now,
+            expires_at=reservation.expires_at or expiry,
         )
     )
 

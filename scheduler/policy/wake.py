@@ -1,0 +1,53 @@
+"""The last step, wake: when the decisions of this tick make something fall due.
+
+What was there before the tick is noted by the steps that looked at it and found it not yet due.
+"""
+
+from scheduler.model.decisions import Assign, Decision, Drain, Fail, Launch, Requeue, Restart, Terminate
+from scheduler.model.reservations import Reservation
+from scheduler.policy.draft import Draft
+from scheduler.policy.heal import is_restart_due, may_restart_again
+from scheduler.policy.ttl import expiry_of_lease, expiry_of_pending
+
+
+def wake(draft: Draft) -> None:
+    """Ask for a tick at each instant at which a decision of this one gives the next one something to do."""
+    for decision in draft.decisions:
+        _wake_after(draft, decision)
+
+
+def _wake_after(draft: Draft, decision: Decision) -> None:
+    match decision:
+        case Assign():
+            _wake_for_lease(draft, draft.view.reservations[decision.reservation])
+        case Requeue(revoke_by=None) | Restart():
+            request = draft.view.reservations[decision.reservation].request
+            draft.wake_by(expiry_of_pending(request, draft.rules, draft.now))
+        case Fail():
+            _wake_for_restart(draft, draft.view.reservations[decision.reservation])
+        case Launch():
+            _wake_after_timeout(draft, draft.places[decision.slot].pool.launch_timeout)
+        case Terminate():
+            _wake_after_timeout(draft, draft.places[decision.slot].pool.terminating_timeout)
+        case Drain() if not draft.places[decision.slot].leases:
+            draft.wake_by(draft.now)
+        case _:
+            pass
+
+
+def _wake_for_lease(draft: Draft, reservation: Reservation) -> None:
+    """Its time ends, and its holder has to confirm it."""
+    draft.wake_by(expiry_of_lease(reservation.request, draft.rules, draft.now))
+    _wake_after_timeout(draft, draft.rules.scheduler.confirm_timeout)
+
+
+def _wake_after_timeout(draft: Draft, timeout: float) -> None:
+    """A timeout of 0 is off, or due in whatever tick comes next: it asks for none."""
+    if timeout:
+        draft.wake_by(draft.now + timeout)
+
+
+def _wake_for_restart(draft: Draft, reservation: Reservation) -> None:
+    """The following tick restarts it, if it is its first time or its delay is over."""
+    if may_restart_again(reservation, draft.rules) and is_restart_due(draft, reservation):
+        draft.wake_by(draft.now)
