@@ -7,7 +7,7 @@ import sys
 from typing import Any, Final
 
 from celery import Celery
-from celery.signals import setup_logging
+from celery.signals import setup_logging, worker_process_init
 
 from scheduler.model.validation import InvalidInputError
 from tasks.beat import make_schedule
@@ -132,6 +132,12 @@ def _make_dispatcher() -> CeleryDispatcher:
 settings: Final = _read_settings()
 app: Final = make_app(settings)
 services: Final = Services(settings, _make_dispatcher)
+
+
+@worker_process_init.connect(weak=False)
+def _warm_up(**_signal: object) -> None:
+    """In each process of a pool, after the fork. (Pools of threads are warmed up by tasks/worker.py.)"""
+    services.warm_up(fleet=False)
 
 
 @setup_logging.connect(weak=False)

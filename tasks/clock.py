@@ -6,7 +6,7 @@ def main() -> None:
     from tasks.app import app, require_broker  # noqa: PLC0415 - a fault in the configuration ends the import
 
     require_broker()
-    app.start(["beat"])
+    app.start(["--quiet", "beat"])
 
 
 if __name__ == "__main__":

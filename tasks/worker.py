@@ -5,8 +5,11 @@ The same as `celery -A tasks.app worker -Q QUEUE …`; but the concurrency comes
 """
 
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Final, Literal
+
+from celery.exceptions import SecurityWarning
 
 from tasks.queues import HEALTH, LAUNCH, QUEUE_NAMES, RESERVATIONS, TERMINATE, TICKS
 from workers.settings import ConcurrencySettings
@@ -26,6 +29,7 @@ POOLS: Final[dict[str, Pool]] = {
 def worker_arguments(queue: str, concurrency: ConcurrencySettings) -> list[str]:
     """The options of `celery worker` for this queue."""
     return [
+        "--quiet",
         "worker",
         f"--queues={queue}",
         f"--hostname={queue}@%h",
@@ -41,9 +45,13 @@ def main(arguments: Sequence[str]) -> None:
     if len(arguments) != 1 or arguments[0] not in QUEUE_NAMES:
         sys.stderr.write(f"usage: python -m tasks.worker {{{','.join(QUEUE_NAMES)}}}\n")
         sys.exit(2)
-    from tasks.app import app, require_broker, settings  # noqa: PLC0415 - only when it is going to be used
+    from tasks.app import app, require_broker, services, settings  # noqa: PLC0415 - only when it is going to be used
 
     require_broker()
+    # Said of root, for fear of pickle: we take JSON only. Containers run as root.
+    warnings.simplefilter("ignore", SecurityWarning)
+    if POOLS[arguments[0]] == "threads":
+        services.warm_up(fleet=True)
     app.worker_main(worker_arguments(arguments[0], settings.celery.concurrency))
 
 

@@ -7,15 +7,17 @@ fork belongs to the parent.
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Generic, Protocol, TypeVar, cast
 from uuid import uuid4
 
 from pydantic import SecretStr
 from redis import Redis
 
+from scheduler.model.validation import InvalidInputError
 from scheduler.operations.engine import Engine
 from scheduler.operations.tick import Leader
-from scheduler.ports import Dispatcher, Fleet, Store
+from scheduler.ports import CloudError, Dispatcher, Fleet, Store
 from workers.settings import Settings
 
 Value = TypeVar("Value")
@@ -88,6 +90,16 @@ class Services:
     def leader(self) -> Leader:
         """What this process remembers between its ticks; its holder id is random."""
         return self._leader.get()
+
+    def warm_up(self, *, fleet: bool) -> None:
+        """Build what the first task would otherwise wait for; `fleet`: boto3's clients too. Connects to nothing.
+
+        What cannot be built is said by the tasks that need it.
+        """
+        with suppress(InvalidInputError, CloudError):
+            engine = self.engine
+            if fleet:
+                _ = engine.fleet.launch
 
     def open_store(self) -> Store:
         """A store of its own, for commands that need nothing else."""

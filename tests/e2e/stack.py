@@ -1,0 +1,230 @@
+"""A whole stack for tests: Redis, SQLite, the emulator, and the workers of the Procfile, with short times."""
+
+import json
+import os
+import urllib.request
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, Self
+from uuid import uuid4
+
+import msgspec
+from celery import Celery
+from redis import Redis
+
+from scheduler.model.reservations import Reservation
+from scheduler.model.slots import Slot
+from scheduler.operations.apply import apply_rules
+from scheduler.store.migrating import migrate
+from scheduler.view.connection import make_redis
+from tasks.app import make_app
+from tasks.dispatch import CeleryDispatcher
+from tasks.queues import CANARY, QUEUE_NAMES, RESERVATIONS, task_name
+from tests.e2e.processes import PATIENCE, Process, wait_for
+from tests.servers import start_own_redis
+from workers.services import Services
+from workers.settings import Settings, read_settings
+
+RESEND_SECONDS: Final = 2.0
+ROOT: Final = Path(__file__).parents[2]
+IMAGE: Final = "ami-04681a1dbd79675a5"
+
+Answer = dict[str, Any]
+
+
+def a_pool(**changes: Any) -> dict[str, Any]:
+    """A pool of small spot machines that is let go soon."""
+    return {
+        "system": "x86_64-linux",
+        "max_slots": 3,
+        "max_leases_per_slot": 4,
+        "idle_scale_down": 0.5,
+        "ec2": {"image": IMAGE},
+        **changes,
+    }
+
+
+class Stack:
+    """Everything between a producer and EC2. Started by `with`; each part may be killed and started again."""
+
+    def __init__(self, folder: Path, rules: Mapping[str, Any], **settings: Any) -> None:
+        self.folder, self._rules = folder, rules
+        self._settings = settings
+        self.processes: dict[str, Process] = {}
+
+    def __enter__(self) -> Self:
+        self.redis_server = start_own_redis(self.folder / "redis")
+        try:
+            self._start()
+        except BaseException:
+            self._show_logs()
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+    def _start(self) -> None:
+        self.emulator_url = self._start_emulator()
+        self.environment = self._make_environment()
+        self.settings = self._read_settings()
+        migrate(self.settings.database_url)
+        self.app = make_app(self.settings)
+        self.services = Services(self.settings, lambda: make_dispatcher(self.app, self.settings))
+        self.redis: Redis = make_redis(self.redis_server.url)
+        self.apply(self._rules)
+        for queue in QUEUE_NAMES:
+            self._run(queue, "tasks.worker", queue)
+        self._run("beat", "tasks.clock")
+        for queue in QUEUE_NAMES:
+            self.await_canary(queue)
+
+    def stop(self) -> None:
+        """End all processes, Redis last."""
+        for process in self.processes.values():
+            process.ask_to_end()
+        for process in self.processes.values():
+            process.stop()
+        self.redis_server.stop()
+
+    def _run(self, name: str, *words: str) -> Process:
+        process = Process(name, words, self.environment, self.folder)
+        self.processes[name] = process
+        return process
+
+    def _start_emulator(self) -> str:
+        words = ["workers.ec2.emulator", "--port=0", "--boot-seconds=0.2", "--terminate-seconds=0.2"]
+        emulator = Process("emulator", words, os.environ, self.folder)
+        self.processes["emulator"] = emulator
+        said = wait_for(lambda: emulator.read_log() if "http://" in emulator.read_log() else None, "the emulator")
+        return said.split()[-1]
+
+    def _make_environment(self) -> dict[str, str]:
+        ours = {
+            "BROKER__URL": self.redis_server.url,
+            "DATABASE__URL": f"sqlite:///{self.folder}/leasehold.db",
+            "AWS__ENDPOINT_URL": self.emulator_url,
+            "AWS__REGION": "us-east-1",
+            "AWS__ACCESS_KEY_ID": "testing",
+            "AWS__SECRET_ACCESS_KEY": "testing",
+            "TICKS__INTERVAL": "1",
+            "TICKS__LOCK_SECONDS": "4",
+            "RECOVER_INTERVAL": "1",
+            "SWEEP_INTERVAL": "0.3",
+            "CELERY__SOFT_SHUTDOWN": "1",
+            **{name: str(value) for name, value in self._settings.items()},
+        }
+        (self.folder / "leasehold.toml").touch()
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("LEASEHOLD_")}
+        return {
+            **kept,
+            "PYTHONPATH": str(ROOT),
+            "AWS_EC2_METADATA_DISABLED": "true",
+            **{f"LEASEHOLD_{name}": value for name, value in ours.items()},
+            "LEASEHOLD_CONFIG": str(self.folder / "leasehold.toml"),
+        }
+
+    def _read_settings(self) -> Settings:
+        document: dict[str, Any] = {}
+        for name, value in self.environment.items():
+            if name.startswith("LEASEHOLD_") and name != "LEASEHOLD_CONFIG":
+                *tables, key = name.removeprefix("LEASEHOLD_").lower().split("__")
+                table = document
+                for part in tables:
+                    table = table.setdefault(part, {})
+                table[key] = float(value) if value.replace(".", "").isdigit() else value
+        return read_settings(document)
+
+    def apply(self, rules: Mapping[str, Any]) -> None:
+        """Make these the rules in force."""
+        apply_rules(self.services.engine, rules)
+
+    def send(self, verb: str, document: object, **options: Any) -> None:
+        """Send one message and wait for nothing."""
+        self.app.send_task(task_name(RESERVATIONS, verb), args=[document], **options)
+
+    def ask(self, verb: str, document: Mapping[str, Any], patience: float = PATIENCE) -> Answer:
+        """Send a request until it is answered, as a client does."""
+        request = document.get("request", uuid4().hex)
+        address = f"leasehold:reply:{uuid4().hex}"
+        full = {"request": request, "reply_to": address, **document}
+
+        def send_and_look() -> Any:
+            self.send(verb, full)
+            return self.redis.blpop([address], timeout=RESEND_SECONDS)
+
+        _, body = wait_for(send_and_look, f"an answer to {verb} {document}"[:300], patience)
+        answer: Answer = msgspec.json.decode(body)
+        return answer
+
+    def submit(self, name: str, **changes: Any) -> Answer:
+        """Ask for one lease in pool `linux`."""
+        return self.ask("submit", {"id": name, "pool": "linux", **changes})
+
+    def await_canary(self, queue: str) -> None:
+        """Until the worker of this queue consumes."""
+        address = f"leasehold:reply:{uuid4().hex}"
+
+        def send_and_look() -> Any:
+            assert self.processes[queue].is_alive, f"the worker of {queue} has ended"
+            self.app.send_task(task_name(queue, CANARY), args=[address])
+            return self.redis.blpop([address], timeout=RESEND_SECONDS)
+
+        wait_for(send_and_look, f"the canary of {queue}")
+
+    def find(self, name: str) -> Reservation:
+        """A reservation as SQL has it."""
+        return self.services.engine.store.find_reservations(ids=[name])[0]
+
+    def slots(self, pool: str = "linux") -> list[Slot]:
+        """The slots of a pool as SQL has them."""
+        return [slot for slot in self.services.engine.store.find_slots() if slot.pool == pool]
+
+    def await_phase(self, names: Iterable[str], phase: str) -> list[Reservation]:
+        """The reservations, once all of them are in this phase."""
+        wanted = list(names)
+
+        def look() -> list[Reservation] | None:
+            rows = self.services.engine.store.find_reservations(ids=wanted, limit=len(wanted))
+            return rows if [row.phase for row in rows] == [phase] * len(wanted) else None
+
+        return wait_for(look, f"{len(wanted)} reservations ({wanted[0]} …) to be {phase}")
+
+    def await_empty(self, pool: str = "linux") -> None:
+        """Until no slot of the pool holds a machine."""
+        wait_for(lambda: all(slot.state == "empty" for slot in self.slots(pool)), f"empty slots in {pool}")
+
+    def instances(self, *states: str) -> list[dict[str, Any]]:
+        """The emulator's instances in one of these states; any, if none is given."""
+        found = self._control("state")["instances"]
+        return [each for each in found if not states or each["state"] in states]
+
+    def launched(self) -> int:
+        """How many machines EC2 gave, replays of the same request not counted, by its call log."""
+        calls = self._control("calls")["calls"]
+        return sum(
+            each["action"] == "RunInstances" and each["status"] == 200 and not each["replayed"] for each in calls
+        )
+
+    def _control(self, path: str) -> dict[str, Any]:
+        with urllib.request.urlopen(f"{self.emulator_url}/_leasehold/{path}", timeout=10) as answer:  # noqa: S310
+            found: dict[str, Any] = json.load(answer)
+            return found
+
+    def read_logs(self) -> str:
+        """The last words of every process."""
+        return "\n".join(f"--- {name}\n{process.read_log()}" for name, process in self.processes.items())
+
+    def _show_logs(self) -> None:
+        os.write(2, self.read_logs().encode())
+
+
+def make_dispatcher(app: Celery, settings: Settings) -> CeleryDispatcher:
+    """The dispatcher of the test itself, as the workers have it."""
+    return CeleryDispatcher(
+        app,
+        tick_seconds=settings.ticks.interval,
+        resend_seconds=settings.recover_interval,
+        sweep_seconds=settings.sweep_interval,
+    )
