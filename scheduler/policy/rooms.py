@@ -54,13 +54,17 @@ def could_hold(demand: Demand, component: Component, pool: Pool, capacity: Resou
 class _Group:
     """Places that are alike in all that a search looks at, in slot order."""
 
-    sample: Place
     heap: list[tuple[Order, str]] = field(default_factory=list)
     members: dict[str, Place] = field(default_factory=dict)
 
     def add(self, place: Place) -> None:
         self.members[place.slot.id] = place
         heappush(self.heap, (place.order, place.slot.id))
+
+    @property
+    def sample(self) -> Place:
+        """Any one of them; never one that has left, for that one is not like them any more."""
+        return next(iter(self.members.values()))
 
     def first(self, declined: Collection[str]) -> Place | None:
         """The first in slot order that was not declined."""
@@ -88,7 +92,7 @@ class Rooms:
         key = _key_of(place)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = _Group(place)
+            group = self._groups[key] = _Group()
         group.add(place)
         self._keys[place.slot.id] = key
 
@@ -98,7 +102,7 @@ class Rooms:
         """
         best: tuple[tuple[object, ...], Place] | None = None
         for group in self._groups.values():
-            if not group.members or not _has_room(group.sample, demand, component):
+            if not _has_room(group.sample, demand, component):
                 continue
             place = group.first(demand.reservation.declined)
             if place is not None:

@@ -1,0 +1,1 @@
+"""Scenarios as tests: what `leasehold simulate` decides, rule by rule."""
