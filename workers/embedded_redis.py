@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 START_SECONDS = 15.0
 """How long a server may take until it answers."""
@@ -155,7 +157,14 @@ def _await_answer(process: subprocess.Popen[bytes], port: int, log: Path) -> Non
 
 def _answers(port: int, pid: int) -> bool:
     """Whether the server on this port answers and is this process, not another that was quicker."""
-    client = redis.Redis("127.0.0.1", port, socket_timeout=1, socket_connect_timeout=1, protocol=2)
+    client = redis.Redis(
+        "127.0.0.1",
+        port,
+        socket_timeout=0.5,
+        socket_connect_timeout=0.5,
+        retry=Retry(NoBackoff(), 0),
+        protocol=2,
+    )
     try:
         return bool(client.info("server")["process_id"] == pid)
     except redis.RedisError:

@@ -95,6 +95,8 @@ class Shelf:
         if (known is not None and known.version >= gone.version) or buried[0] >= gone.version:
             return False
         self.rows[gone.kind].pop(gone.id, None)
+        if gone.kind == "reservations":
+            self._ended.pop(gone.id, None)
         self._gone.pop((gone.kind, gone.id), None)
         self._gone[gone.kind, gone.id] = (gone.version, self._clock())
         return True

@@ -209,6 +209,9 @@ def test_rows_that_another_version_wrote_lead_to_a_rebuild(redis_client: redis.R
         other.read_slots(["odd"])
     leader.rebuild([slot_at(1)])
     assert content(other.load())["slots"] == {"linux-1": slot_at(1)}
+    redis_client.incr("leasehold:view:sequence")
+    redis_client.xadd("leasehold:view:deltas", {"count": 1, "slots": '[{"version":"one"}]'}, id="1-0")
+    assert other.catch_up() is None
 
 
 def test_a_redis_that_is_away_is_said_by_the_ports_error_and_comes_back(own_server: RedisServer) -> None:

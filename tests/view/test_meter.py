@@ -1,0 +1,219 @@
+"""Counters and histograms added up over processes, and what Prometheus is told of them."""
+
+import threading
+import urllib.request
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import redis
+from prometheus_client.parser import text_string_to_metric_families
+
+from scheduler.model.moves import PHASES, SLOT_STATES
+from scheduler.model.slots import Slot
+from scheduler.ports import Meter, Store, StoreUnavailableError, Transaction
+from scheduler.store.memory import MemoryStore
+from scheduler.view.connection import make_redis
+from scheduler.view.memory import MemoryMeter
+from scheduler.view.metric_table import LAUNCH_RESULTS, METRICS, UnknownMetricError
+from scheduler.view.redis_meter import RedisMeter, Spread
+from tests.builders import NOW, a_reservation, a_slot
+from workers.metrics import collect, start_metrics
+
+LAUNCH = {"pool": "linux", "offering": "c7g", "result": "success"}
+NOWHERE = "redis://127.0.0.1:1/0"
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@pytest.fixture(params=["memory", "redis"])
+def meter(request: pytest.FixtureRequest) -> Meter:
+    if request.param == "memory":
+        return MemoryMeter()
+    return RedisMeter(make_redis(request.getfixturevalue("redis_url")))
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        # not declared
+        ("leasehold_lunches_total", LAUNCH),
+        # a label too few, one too many, one mistyped
+        ("leasehold_launches_total", {"pool": "linux"}),
+        ("leasehold_launches_total", LAUNCH | {"zone": "a"}),
+        ("leasehold_ticks_total", {"results": "success"}),
+        # a histogram is not counted
+        ("leasehold_tick_duration_seconds", {}),
+    ],
+)
+def test_only_declared_metrics_are_counted(meter: Meter, name: str, labels: Mapping[str, str]) -> None:
+    with pytest.raises(UnknownMetricError):
+        meter.count(name, labels)
+
+
+def test_a_counter_is_not_observed(meter: Meter) -> None:
+    with pytest.raises(UnknownMetricError):
+        meter.observe("leasehold_ticks_total", {"result": "success"}, 1.0)
+
+
+def test_counts_of_all_processes_are_added_up(redis_url: str) -> None:
+    def count() -> None:
+        with make_redis(redis_url) as client:
+            for _ in range(50):
+                RedisMeter(client).count("leasehold_launches_total", LAUNCH, 0.5)
+
+    threads = [threading.Thread(target=count) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with make_redis(redis_url) as client:
+        tally = RedisMeter(client).read()
+    assert tally.counters["leasehold_launches_total"] == {("linux", "c7g", "success"): 75.0}
+
+
+def test_what_was_never_counted_is_there_as_zero(redis_client: redis.Redis) -> None:
+    tally = RedisMeter(redis_client).read()
+    assert tally.counters["leasehold_ticks_total"] == {("success",): 0.0, ("error",): 0.0}
+    empty = Spread([0] * (len(METRICS["leasehold_tick_duration_seconds"].buckets) + 1))
+    assert tally.histograms["leasehold_tick_duration_seconds"] == {(): empty}
+
+
+def test_an_observation_falls_into_the_first_bucket_that_is_not_below_it(redis_client: redis.Redis) -> None:
+    meter = RedisMeter(redis_client)
+    bounds = METRICS["leasehold_tick_duration_seconds"].buckets
+    for value in (0.0, bounds[0], bounds[1], 1e6):
+        meter.observe("leasehold_tick_duration_seconds", {}, value)
+    spread = meter.read().histograms["leasehold_tick_duration_seconds"][()]
+    assert spread.counts == [2, 1, *[0] * (len(bounds) - 2), 1]
+    assert spread.sum == pytest.approx(bounds[0] + bounds[1] + 1e6)
+
+
+def test_a_count_that_cannot_be_written_is_no_harm() -> None:
+    with make_redis(NOWHERE) as client:
+        RedisMeter(client).count("leasehold_launches_total", LAUNCH)
+
+
+def test_counts_of_another_version_are_left_out(redis_client: redis.Redis) -> None:
+    nothing = RedisMeter(redis_client).read()
+    redis_client.hset(
+        "leasehold:metrics",
+        mapping={
+            '["leasehold_old_total",[],""]': 1,
+            '["leasehold_launches_total",["linux"],""]': 1,
+            '["leasehold_tick_duration_seconds",[],"99"]': 1,
+        },
+    )
+    assert RedisMeter(redis_client).read() == nothing
+
+
+@pytest.fixture
+def store() -> Store:
+    store = MemoryStore(lambda: NOW)
+    with store.transaction() as transaction:
+        fill(transaction)
+    return store
+
+
+def fill(transaction: Transaction) -> None:
+    """Two slots, one of them of a pool that the rules do not have any more, and a reservation."""
+    slots: list[Slot] = [a_slot("linux-1"), a_slot("old-1", state="draining")]
+    transaction.save(slots)
+    transaction.insert_reservations([a_reservation()])
+    document: dict[str, Any] = {
+        "pools": {
+            "linux": {"system": "x86_64-linux", "max_slots": 2, "offerings": [{"name": "c7g"}, {"name": "m7g"}]},
+            "desks": {"system": "x86_64-linux", "provider": "static"},
+        }
+    }
+    transaction.save_rules(document, 0)
+
+
+def scrape(store: Store, meter: RedisMeter) -> Samples:
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in collect(store, meter)
+        for sample in family.samples
+    }
+
+
+def of(samples: Samples, name: str, **labels: str) -> float | None:
+    return samples.get((name, frozenset(labels.items())))
+
+
+def test_every_state_and_phase_is_told_each_time_zeros_too(store: Store, redis_client: redis.Redis) -> None:
+    samples = scrape(store, RedisMeter(redis_client))
+    told = {labels: value for (name, labels), value in samples.items() if name == "leasehold_slots"}
+    ones = {("linux", "ready"), ("old", "draining")}
+    assert told == {
+        frozenset({("pool", pool), ("state", state)}): float((pool, state) in ones)
+        for pool in ("linux", "desks", "old")
+        for state in SLOT_STATES
+    }
+    for phase in PHASES:
+        assert of(samples, "leasehold_reservations", phase=phase) == float(phase == "pending")
+
+
+def test_every_outcome_of_every_offering_is_told_from_the_start(store: Store, redis_client: redis.Redis) -> None:
+    meter = RedisMeter(redis_client)
+    meter.count("leasehold_launches_total", LAUNCH, 3)
+    samples = scrape(store, meter)
+    for result in LAUNCH_RESULTS:
+        expected = 3.0 if result == "success" else 0.0
+        told = of(samples, "leasehold_launches_total", pool="linux", offering="c7g", result=result)
+        assert told == expected
+        assert of(samples, "leasehold_launches_total", pool="linux", offering="m7g", result=result) == 0
+        assert of(samples, "leasehold_launches_total", pool="desks", offering="", result=result) is None
+
+
+def test_a_histogram_is_told_as_prometheus_wants_it(store: Store, redis_client: redis.Redis) -> None:
+    meter = RedisMeter(redis_client)
+    for seconds in (0.002, 0.02, 0.02, 100):
+        meter.observe("leasehold_tick_duration_seconds", {}, seconds)
+    samples = scrape(store, meter)
+    name = "leasehold_tick_duration_seconds"
+    assert of(samples, f"{name}_bucket", le="0.001") == 0
+    assert of(samples, f"{name}_bucket", le="0.025") == 3
+    assert of(samples, f"{name}_bucket", le="60.0") == 3
+    assert of(samples, f"{name}_bucket", le="+Inf") == of(samples, f"{name}_count") == 4
+    assert of(samples, f"{name}_sum") == pytest.approx(100.042)
+
+
+class BrokenStore(MemoryStore):
+    def load_rules(self) -> Any:
+        raise StoreUnavailableError("the database is away")
+
+
+def test_what_cannot_be_reached_is_left_out_and_said(store: Store, redis_client: redis.Redis) -> None:
+    with make_redis(NOWHERE) as nowhere:
+        samples = scrape(store, RedisMeter(nowhere))
+    assert of(samples, "leasehold_up", part="redis") == 0
+    assert of(samples, "leasehold_up", part="database") == 1
+    assert of(samples, "leasehold_reservations", phase="pending") == 1
+    samples = scrape(BrokenStore(lambda: NOW), RedisMeter(redis_client))
+    assert of(samples, "leasehold_up", part="redis") == 1
+    assert of(samples, "leasehold_up", part="database") == 0
+    assert of(samples, "leasehold_ticks_total", result="success") == 0
+    assert of(samples, "leasehold_reservations", phase="pending") is None
+
+
+@pytest.fixture
+def address(store: Store, redis_client: redis.Redis) -> Iterator[str]:
+    server, thread = start_metrics(store, RedisMeter(redis_client), "127.0.0.1", 0)
+    yield f"http://127.0.0.1:{server.server_port}/metrics"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_prometheus_can_read_what_is_served(address: str) -> None:
+    with urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310 - our own server
+        families = {family.name for family in text_string_to_metric_families(answer.read().decode())}
+    assert families >= {"leasehold_slots", "leasehold_reservations", "leasehold_launches", "leasehold_up"}
+
+
+def test_a_pool_without_offerings_tells_its_launches_under_an_empty_name(redis_client: redis.Redis) -> None:
+    store = MemoryStore(lambda: NOW)
+    with store.transaction() as transaction:
+        transaction.save_rules({"pools": {"linux": {"system": "x86_64-linux", "max_slots": 1}}}, 0)
+    samples = scrape(store, RedisMeter(redis_client))
+    assert of(samples, "leasehold_launches_total", pool="linux", offering="", result="success") == 0
