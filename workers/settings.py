@@ -21,6 +21,7 @@ from scheduler.model.validation import (
     Positive,
     Text,
     conflicts,
+    format_path,
     list_faults,
     show,
     suggest,
@@ -320,7 +321,7 @@ def read_settings(document: Mapping[str, Any] | None = None) -> Settings:
 
 def _unknown(key: str) -> Fault:
     # Refused before pydantic-settings sees it, which takes names like _env_file for options of its own.
-    return Fault(key, f"a known key{suggest(key, Settings.model_fields)}", show(key))
+    return Fault(format_path([key]), f"a known key{suggest(key, Settings.model_fields)}", show(key))
 
 
 def _hide_table(found: Fault) -> Fault:

@@ -134,6 +134,7 @@ def test_a_wrong_variable_is_refused_by_its_name(
     ("document", "line"),
     [
         ({"tick": {}}, 'tick: expected a known key (did you mean "ticks"?), got "tick"'),
+        ({"two\nlines": 1}, 'two\\nlines: expected a known key, got "two\\nlines"'),
         # an option of pydantic-settings, not of ours
         ({"_env_file": ".env"}, '_env_file: expected a known key, got "_env_file"'),
         (
