@@ -48,9 +48,7 @@ def a_request(**changes: object) -> Request:
 
 def a_reservation(name: str = "r1", **changes: object) -> Reservation:
     """A pending reservation; fields of its request may be named too: `a_reservation("r1", account="ci")`."""
-    wishes = {
-        key: changes.pop(key) for key in list(changes) if key in (*Request.__struct_fields__, "resources")
-    }
+    wishes = {key: changes.pop(key) for key in list(changes) if key in (*Request.__struct_fields__, "resources")}
     defaults: dict[str, Any] = {
         "id": name,
         "request": a_request(**wishes),

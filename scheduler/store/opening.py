@@ -1,5 +1,6 @@
 """From the URL in the configuration to a store."""
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from scheduler.store.sqlite import SqliteDialect
 
 MEMORY: Final = "memory://"
 _EXPECTED: Final = "sqlite:///PATH or memory://"
+_PASSWORD: Final = re.compile(r":(?!//).*@")
 
 
 def open_store(url: str, clock: Callable[[], float] = time.time) -> Store:
@@ -35,7 +37,8 @@ def choose_dialect(url: str, clock: Callable[[], float], *, create: bool = False
     try:
         parsed = make_url(url)
     except ArgumentError:
-        raise fault("database.url", _EXPECTED, url) from None
-    if parsed.get_backend_name() != "sqlite" or not parsed.database or parsed.database == ":memory:":
-        raise fault("database.url", _EXPECTED, parsed.render_as_string(hide_password=True))
-    return SqliteDialect(Path(parsed.database), clock, create=create)
+        raise fault("database.url", _EXPECTED, _PASSWORD.sub(":***@", url)) from None
+    is_file = parsed.drivername == "sqlite" and not parsed.query and parsed.database not in {None, "", ":memory:"}
+    if not is_file:
+        raise fault("database.url", _EXPECTED, _PASSWORD.sub(":***@", url))
+    return SqliteDialect(Path(str(parsed.database)), clock, create=create)

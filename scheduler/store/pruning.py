@@ -17,8 +17,8 @@ Sessions = Callable[[], AbstractContextManager[Session]]
 
 _ENDED = (
     select(tables.reservations.c.id)
-    .where(tables.ENDED_PHASES, tables.reservations.c.changed_at < bindparam("before"))
-    .order_by(tables.reservations.c.changed_at)
+    .where(tables.reservations.c.ended_at < bindparam("before"))
+    .order_by(tables.reservations.c.ended_at)
     .limit(CHUNK_ROWS)
     .with_for_update()
 )

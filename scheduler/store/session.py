@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Final, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, Engine, Executable
+from sqlalchemy import Connection, Engine, Executable, Transaction
 from sqlalchemy.exc import SQLAlchemyError
 
 from scheduler.store.dialect import Dialect
@@ -76,10 +76,19 @@ def open_session(engine: Engine, dialect: Dialect, *, writes: bool) -> Iterator[
                 transaction.rollback()
             raise
         with explaining(dialect):
-            transaction.commit()
+            _commit(connection, transaction)
     finally:
         with suppress(SQLAlchemyError):
             connection.close()
+
+
+def _commit(connection: Connection, transaction: Transaction) -> None:
+    """Commit; a connection that could not is thrown away, for its transaction may be open still."""
+    try:
+        transaction.commit()
+    except SQLAlchemyError:
+        connection.invalidate()
+        raise
 
 
 @contextmanager

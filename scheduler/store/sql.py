@@ -39,7 +39,7 @@ _ALL_HOLDS = select(*HOLDS.columns)
 _RECENT = select(*RESERVATIONS.columns).where(
     or_(
         _RESERVATION.phase.in_([phase for phase in PHASES if phase not in ENDED]),
-        and_(tables.ENDED_PHASES, _RESERVATION.changed_at > bindparam("ended_after")),
+        _RESERVATION.ended_at > bindparam("ended_after"),
         # As is_over() has it: a restart may follow.
         and_(_RESERVATION.phase == "failed", _RESERVATION.restart_policy == "on_failure"),
     )

@@ -116,11 +116,14 @@ class SqlTransaction:
             row_id
             for (row_id,) in self._session.fetch_for(self._statements.kept.known_reservations, (row.id for row in rows))
         }
-        fresh = {row.id: row for row in reversed(rows) if row.id not in known}
+        fresh: dict[str, Reservation] = {}
+        for row in rows:
+            if row.id not in known:
+                fresh.setdefault(row.id, row)
         numbers = self._count("sequence", len(fresh))
         stored = [
             msgspec.structs.replace(row, sequence=number, version=1, marked_at=self._now)
-            for row, number in zip(reversed(fresh.values()), numbers, strict=True)
+            for row, number in zip(fresh.values(), numbers, strict=True)
         ]
         self._write(self._statements.reservations.insert, stored)
         self._insert_leases(stored)

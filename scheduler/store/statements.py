@@ -52,12 +52,13 @@ class RowStatements:
     @cached_property
     def insert(self) -> Insert:
         """Insert `:rows`."""
-        return _insert(self._dialect, self._shape, self._table.c)
+        columns = [column for column in self._table.c if not column.computed]
+        return _insert(self._dialect, self._shape, columns)
 
     @cached_property
     def update(self) -> Update:
         """Write `:rows`, each over the row of its id whose version is one lower."""
-        changing = [c for c in self._table.c if c is not self._id and not c.info.get("fixed")]
+        changing = [c for c in self._table.c if c is not self._id and not (c.computed or c.info.get("fixed"))]
         return self._update(changing, raised=1)
 
     @cached_property

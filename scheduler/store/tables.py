@@ -10,6 +10,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Computed,
     Double,
     Index,
     Integer,
@@ -17,16 +18,13 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     Table,
     Text,
-    TextClause,
-    text,
 )
 
 from scheduler.model.moves import ENDED
 
 metadata: Final = MetaData()
 
-ENDED_PHASES: Final[TextClause] = text(f"phase IN ({', '.join(repr(phase) for phase in sorted(ENDED))})")
-"""Spelled out, not bound: SQLite uses a partial index only where it recognises the index's own words."""
+_ENDED_PHASES: Final = ", ".join(repr(phase) for phase in sorted(ENDED))
 
 _NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
 """SQLite numbers rows by a column only if it is called INTEGER."""
@@ -89,10 +87,17 @@ reservations: Final = Table(
     _json("declined", alike=True),
     _text("revoke_reason", null=True),
     _real("revoke_by", null=True),
+    # The time of the last change where that was the end: what is over is found by it and nothing else is.
+    Column("ended_at", Double, Computed(f"CASE WHEN phase IN ({_ENDED_PHASES}) THEN changed_at END", persisted=True)),
 )
 Index("reservations_by_phase", reservations.c.phase, reservations.c.sequence)
 Index("reservations_by_mark", reservations.c.marked_at)
-Index("reservations_ended", reservations.c.changed_at, sqlite_where=ENDED_PHASES, postgresql_where=ENDED_PHASES)
+Index(
+    "reservations_ended",
+    reservations.c.ended_at,
+    sqlite_where=reservations.c.ended_at.is_not(None),
+    postgresql_where=reservations.c.ended_at.is_not(None),
+)
 
 
 def _of_lease(column: Column[Any]) -> Column[Any]:

@@ -1,0 +1,223 @@
+"""What is saved is what is loaded, field by field; and every store says the same of the same operations."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scheduler.model.events import Event
+from scheduler.model.holds import Hold
+from scheduler.model.reservations import Lease, Reservation
+from scheduler.model.slots import Slot
+from scheduler.model.view import Row
+from scheduler.ports import Answered, DeposedError, EventFilter, Outgoing, StaleWriteError, Store, Transaction
+from scheduler.store.memory import MemoryStore
+from scheduler.store.migrating import migrate
+from scheduler.store.opening import open_store
+from tests.builders import NOW, a_lease, a_reservation, a_slot
+from tests.store.conftest import Clock
+from tests.store.strategies import FLOATS, structs_of
+from tests.store.test_contract import an_event, insert, save
+
+BRISKLY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+ids = (f"row-{number}" for number in count())
+FRESH = st.builds(lambda: next(ids))
+UNSAVED = st.just(0)
+LEASES = st.lists(structs_of(Lease), max_size=3, unique_by=lambda lease: lease.component).map(tuple)
+
+
+class TestRoundTrip:
+    @BRISKLY
+    @given(row=structs_of(Slot, id=FRESH, version=UNSAVED) | structs_of(Hold, id=FRESH, version=UNSAVED))
+    def test_slots_and_holds(self, store: Store, row: Row) -> None:
+        for version in (0, 1):  # inserted, then updated
+            (saved,) = save(store, msgspec.structs.replace(row, version=version))
+            assert saved == msgspec.structs.replace(row, version=version + 1, marked_at=NOW)
+            assert [found for found in store.read_rows() if found.id == row.id] == [saved]
+
+    @BRISKLY
+    @given(row=structs_of(Reservation, id=FRESH, leases=LEASES), changed=structs_of(Reservation, leases=LEASES))
+    def test_reservations(self, store: Store, row: Reservation, changed: Reservation) -> None:
+        (inserted,) = insert(store, row)
+        assert inserted == msgspec.structs.replace(row, sequence=inserted.sequence, version=1, marked_at=NOW)
+        assert store.find_reservations(ids=[row.id]) == [inserted]
+        fixed = {name: getattr(inserted, name) for name in ("id", "version", "sequence", "request", "created_at")}
+        (saved,) = save(store, msgspec.structs.replace(changed, **fixed))
+        assert store.find_reservations(ids=[row.id]) == [saved]
+        assert saved == msgspec.structs.replace(changed, **(fixed | {"version": 2, "marked_at": NOW}))
+
+    @BRISKLY
+    @given(event=structs_of(Event))
+    def test_events(self, store: Store, event: Event) -> None:
+        with store.transaction() as transaction:
+            transaction.append_events([event])
+        (stored,) = store.read_events(EventFilter(newest=True, limit=1))
+        assert stored == msgspec.structs.replace(event, number=stored.number)
+
+    @BRISKLY
+    @given(answered=structs_of(Answered, id=FRESH), outgoing=structs_of(Outgoing, id=FRESH))
+    def test_answers_and_callbacks(self, store: Store, answered: Answered, outgoing: Outgoing) -> None:
+        with store.transaction() as transaction:
+            transaction.save_answers([answered])
+            transaction.save_outgoing([outgoing])
+        with store.transaction() as transaction:
+            assert transaction.find_answers([answered.id]) == {answered.id: answered}
+        assert outgoing in store.find_outgoing(sent_before=1e16, limit=10_000)
+
+
+NAMES = ("a", "b", "c")
+SLOTS = ("linux-1", "linux-2")
+Work = Callable[[Transaction], object]
+
+
+def changed(rows: dict[str, Any], name: str, **fields: object) -> list[Any]:
+    return [msgspec.structs.replace(rows[name], **fields)] if name in rows else []
+
+
+def assign(name: str, slots: tuple[str, ...]) -> Work:
+    leases = tuple(a_lease(slot, component=str(number)) for number, slot in enumerate(slots))
+
+    def work(transaction: Transaction) -> object:
+        rows = transaction.load_reservations([name])
+        saved = transaction.save(changed(rows, name, phase="leased" if leases else "pending", leases=leases))
+        return saved, transaction.load_occupants(SLOTS)
+
+    return work
+
+
+def move(name: str, state: str, version: int) -> Work:
+    def work(transaction: Transaction) -> object:
+        saved = transaction.save([a_slot(name, state=state, version=version)])  # type: ignore[arg-type]
+        return saved, transaction.count_active("linux"), transaction.next_tokens(2)
+
+    return work
+
+
+def mark(name: str, at: float) -> Work:
+    def work(transaction: Transaction) -> object:
+        rows = transaction.load_reservations([name])
+        return transaction.mark(changed(rows, name, expires_at=at, confirmed_at=at))
+
+    return work
+
+
+def end(name: str, at: float) -> Work:
+    def work(transaction: Transaction) -> object:
+        rows = transaction.load_reservations([name])
+        transaction.append_events([an_event(at=at, name="reservation_released", reservation=name)])
+        return transaction.save(changed(rows, name, phase="released", changed_at=at, leases=()))
+
+    return work
+
+
+def drop(name: str) -> Work:
+    def work(transaction: Transaction) -> object:
+        found: list[Row] = [*transaction.load_slots([name]).values(), *transaction.load_reservations([name]).values()]
+        return transaction.delete(found)
+
+    return work
+
+
+def lead(holder: str, at: float) -> Work:
+    def work(transaction: Transaction) -> object:
+        tenure = transaction.take_term(holder)
+        transaction.note_tick(tenure, at)
+        return tenure
+
+    return work
+
+
+def answer(name: str, at: float) -> Work:
+    def work(transaction: Transaction) -> object:
+        known = transaction.find_answers(NAMES)
+        transaction.save_answers([Answered(name, at, {"known": sorted(known)})])
+        return known
+
+    return work
+
+
+def submit(names: list[str]) -> Work:
+    return lambda transaction: transaction.insert_reservations([a_reservation(name) for name in names])
+
+
+names = st.sampled_from(NAMES)
+slots = st.sampled_from(SLOTS)
+pieces = st.one_of(
+    st.builds(submit, st.lists(names, max_size=3)),
+    st.builds(assign, names, st.lists(slots, max_size=3).map(tuple)),
+    st.builds(move, slots, st.sampled_from(["empty", "ready", "booting"]), st.integers(0, 2)),
+    st.builds(mark, names, FLOATS),
+    st.builds(end, names, st.sampled_from([NOW - 700, NOW])),
+    st.builds(drop, names | slots),
+    st.builds(lead, st.sampled_from(["x", "y"]), FLOATS),
+    st.builds(answer, names, FLOATS),
+)
+Prune = float
+steps = st.lists(st.lists(pieces, min_size=1, max_size=3) | st.sampled_from([NOW - 650, NOW + 1]), max_size=8)
+
+
+@pytest.fixture(scope="module")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("template") / "leasehold.db"
+    migrate(f"sqlite:///{path}")
+    return path
+
+
+@contextmanager
+def twins(template: Path, clock: Clock) -> Iterator[list[Store]]:
+    """An empty store of every kind."""
+    path = template.with_name("copy.db")
+    for left in path.parent.glob("copy.db*"):
+        left.unlink()
+    shutil.copy(template, path)
+    sqlite = open_store(f"sqlite:///{path}", clock)
+    yield [MemoryStore(clock), sqlite]
+    sqlite.close()
+
+
+def carry_out(store: Store, step: list[Work] | Prune) -> object:
+    if isinstance(step, float):
+        return store.prune(events_before=step, requests_before=step, ended_before=step)
+    try:
+        with store.transaction() as transaction:
+            return [work(transaction) for work in step]
+    except (StaleWriteError, DeposedError) as error:
+        return type(error)
+
+
+def picture(store: Store) -> object:
+    """Everything that can be read, in a form that can be compared."""
+    with store.transaction() as transaction:
+        kept = transaction.find_answers(NAMES), transaction.load_occupants(SLOTS), transaction.next_tokens(1)
+    return (
+        kept,
+        sorted(store.read_rows(), key=repr),
+        sorted(store.read_changed_since(NOW + 2), key=repr),
+        store.find_reservations(),
+        store.find_reservations(phases=["pending", "leased"], limit=2),
+        sorted(store.find_slots(states=["ready", "empty"]), key=repr),
+        store.count_phases(),
+        store.read_events(EventFilter()),
+        store.load_tenure(),
+    )
+
+
+@settings(parent=BRISKLY, max_examples=120)
+@given(steps=steps)
+def test_every_store_says_the_same(migrated: Path, steps: list[list[Work] | Prune]) -> None:
+    clock = Clock()
+    with twins(migrated, clock) as stores:
+        for step in steps:
+            clock.now += 1
+            first, *others = [carry_out(store, step) for store in stores]
+            assert all(other == first for other in others)
+        first, *others = [picture(store) for store in stores]
+        assert all(other == first for other in others)

@@ -1,0 +1,276 @@
+"""What is particular to SQLite: how statements are carried out, what survives, and what its errors tell people."""
+
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import ClauseElement, event, text
+
+from scheduler.ports import EventFilter, StoreUnavailableError
+from scheduler.store.migrating import migrate
+from scheduler.store.opening import open_store
+from scheduler.store.sql import SqlStore
+from scheduler.store.statements import Statements
+from tests.builders import a_reservation, a_slot
+from tests.store.test_contract import an_event, insert, save
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A database that is migrated and empty."""
+    migrate(f"sqlite:///{tmp_path / 'leasehold.db'}")
+    return tmp_path / "leasehold.db"
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[[Path], SqlStore]]:
+    stores: list[SqlStore] = []
+
+    def open_path(path: Path) -> SqlStore:
+        store = open_store(f"sqlite:///{path}")
+        assert isinstance(store, SqlStore)
+        stores.append(store)
+        return store
+
+    yield open_path
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture
+def sqlite(path: Path, opened: Callable[[Path], SqlStore]) -> SqlStore:
+    return opened(path)
+
+
+def explain_plan(store: SqlStore, statement: ClauseElement | str) -> list[str]:
+    """The lines of SQLite's plan; what is bound does not matter to it."""
+    text = statement if isinstance(statement, str) else str(statement.compile(store.engine))
+    with store.engine.connect() as connection:
+        rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", ("[]",) * text.count("?"))
+        return [row[3] for row in rows]
+
+
+class TestStatements:
+    @pytest.mark.parametrize("analyzed", [False, True])
+    def test_a_bulk_update_walks_the_rows_given_and_looks_up_each_by_its_id(
+        self, sqlite: SqlStore, path: Path, *, analyzed: bool
+    ) -> None:
+        """An index on the phase or the state must not drive it, whatever SQLite knows of the tables' sizes."""
+        insert(sqlite, *(a_reservation(f"r{number}") for number in range(100)))
+        if analyzed:
+            with sqlite3.connect(path) as connection:
+                connection.execute("ANALYZE")
+            connection.close()
+        statements = Statements(sqlite._dialect)
+        for kind in ("reservations", "slots", "holds"):
+            for statement in (getattr(statements, kind).update, getattr(statements, kind).mark):
+                *rows, last = explain_plan(sqlite, statement)
+                assert last == f"SEARCH {kind} USING INDEX sqlite_autoindex_{kind}_1 (id=?)"
+                assert rows == ["MATERIALIZE rows", "SCAN items VIRTUAL TABLE INDEX 1:", "SCAN rows"]
+
+    def test_nothing_that_is_looked_up_is_scanned_for(self, sqlite: SqlStore) -> None:
+        """Every statement of the store that names rows finds them by an index."""
+        statements = Statements(sqlite._dialect)
+        kinds = (statements.reservations, statements.slots, statements.holds)
+        looked_up: list[ClauseElement] = [
+            statement for kind in kinds for statement in (kind.load, kind.find, kind.delete, kind.forget, kind.changed)
+        ]
+        looked_up += [statements.leases.load, statements.leases.forget, statements.leases.occupants]
+        looked_up += [statements.leases.confirm, statements.kept.find_answers, statements.kept.delete_outgoing]
+        for statement in looked_up:
+            scanned = [line for line in explain_plan(sqlite, statement) if line.startswith("SCAN")]
+            assert all(line.split()[1] in {"items", "ids", "rows"} for line in scanned), scanned
+
+    def test_reads_of_the_store_use_their_indexes(self, sqlite: SqlStore) -> None:
+        seen: list[str] = []
+        event.listen(sqlite.engine, "before_cursor_execute", lambda *given: seen.append(given[2]))
+        list(sqlite.read_rows())
+        sqlite.find_reservations(phases=["pending", "leased"])
+        sqlite.find_slots(states=["ready"])
+        sqlite.count_phases()
+        for which in (EventFilter(after=3), EventFilter(reservation="r"), EventFilter(slot="s", newest=True)):
+            sqlite.read_events(which)
+        sqlite.prune(events_before=1.0, requests_before=1.0, ended_before=1.0)
+        plans = {
+            statement: explain_plan(sqlite, statement)
+            for statement in tuple(seen)
+            if not statement.startswith(("BEGIN", "INSERT"))
+        }
+        whole = {"SCAN slots", "SCAN holds"}  # asked for as a whole
+        for statement, plan in plans.items():
+            scans = {line for line in plan if line.startswith("SCAN") and "INDEX" not in line}
+            assert scans <= whole, statement
+            assert not any("TEMP B-TREE FOR ORDER BY" in line for line in plan), statement
+
+    def test_every_commit_is_on_disk(self, sqlite: SqlStore) -> None:
+        with sqlite.engine.connect() as connection:
+            pragmas = [
+                connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("journal_mode", "synchronous")
+            ]
+        assert pragmas == ["wal", 2]
+
+
+def run_script(script: str, path: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", script, str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+KILLED = """
+import os, signal, sys
+from scheduler.store.opening import open_store
+from tests.builders import a_reservation, a_slot
+
+store = open_store(f"sqlite:///{sys.argv[1]}")
+with store.transaction() as transaction:
+    # More than the page cache takes, so that part of it is in the WAL already.
+    transaction._session._connection.exec_driver_sql("PRAGMA cache_size = 10")
+    transaction.insert_reservations([a_reservation(f"r{number}") for number in range(5000)])
+    transaction.save([a_slot(f"linux-{number}") for number in range(1000)])
+    transaction.next_tokens(10)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+FORKED = """
+import os, sys
+from scheduler.store.opening import open_store
+from tests.builders import a_slot
+
+store = open_store(f"sqlite:///{sys.argv[1]}")
+
+def save(name):
+    with store.transaction() as transaction:
+        transaction.save([a_slot(name)])
+
+save("linux-1")
+with store.transaction() as transaction:
+    transaction.save([a_slot("linux-2")])
+    child = os.fork()
+    if child == 0:
+        assert [slot.id for slot in store.find_slots()] == ["linux-1"]
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+child = os.fork()
+if child == 0:
+    save("linux-3")
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+save("linux-4")
+print(sorted(slot.id for slot in store.find_slots()))
+"""
+
+
+class TestProcesses:
+    def test_a_kill_between_write_and_commit_leaves_nothing(self, path: Path, sqlite: SqlStore) -> None:
+        (slot,) = save(sqlite, a_slot("kept-7"))
+        assert run_script(KILLED, path).returncode == -signal.SIGKILL
+        assert list(sqlite.read_rows()) == [slot]
+        (row,) = insert(sqlite, a_reservation())
+        with sqlite.transaction() as transaction:
+            assert (row.sequence, transaction.next_tokens(1)) == (1, range(1, 2))
+
+    def test_a_fork_opens_connections_of_its_own(self, path: Path) -> None:
+        run = run_script(FORKED, path)
+        assert (run.stderr, run.stdout) == ("", "['linux-1', 'linux-2', 'linux-3', 'linux-4']\n")
+
+
+def failing(store: SqlStore) -> str:
+    """The line that people get when this store is written to."""
+    with pytest.raises(StoreUnavailableError) as caught:
+        save(store, *(a_slot(f"linux-{number}") for number in range(1000)))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+Open = Callable[[Path], SqlStore]
+
+
+class TestErrors:
+    def test_a_missing_directory(self, tmp_path: Path, opened: Open) -> None:
+        path = tmp_path / "nowhere" / "leasehold.db"
+        assert failing(opened(path)) == f"{path}: there is no such directory"
+        with pytest.raises(StoreUnavailableError, match="there is no such directory"):
+            migrate(f"sqlite:///{path}")
+
+    def test_a_missing_database_is_not_made_by_looking_for_it(self, tmp_path: Path, opened: Open) -> None:
+        path = tmp_path / "leasehold.db"
+        assert failing(opened(path)) == f"{path}: there is no such database: run `leasehold migrate`"
+        assert not path.exists()
+
+    def test_a_file_that_is_no_database(self, tmp_path: Path, opened: Open) -> None:
+        path = tmp_path / "leasehold.db"
+        path.write_text("this is no database, but long enough to be read as one\n" * 100)
+        assert failing(opened(path)) == f"{path}: the file is no SQLite database"
+
+    def test_a_directory(self, tmp_path: Path, opened: Open) -> None:
+        assert failing(opened(tmp_path)) == f"{tmp_path}: it cannot be opened"
+
+    def test_a_damaged_file(self, path: Path, sqlite: SqlStore, opened: Open) -> None:
+        insert(sqlite, *(a_reservation(f"r{number}") for number in range(1000)))
+        sqlite.close()
+        with path.open("r+b") as file:
+            file.seek(4096)
+            file.write(b"\xff" * (path.stat().st_size - 4096))
+        assert failing(opened(path)) == f"{path}: the file is damaged"
+
+    def test_a_database_that_was_never_migrated(self, tmp_path: Path, opened: Open) -> None:
+        path = tmp_path / "leasehold.db"
+        sqlite3.connect(path).close()
+        path.touch()
+        line = failing(opened(path))
+        assert line == (
+            f"{path}: its tables are missing or older than this program (no such table: slots): run `leasehold migrate`"
+        )
+
+    def test_an_older_schema(self, path: Path, sqlite: SqlStore) -> None:
+        with sqlite.engine.begin() as connection:
+            connection.exec_driver_sql("ALTER TABLE slots DROP COLUMN failed_boots")
+        assert "older than this program" in failing(sqlite)
+
+    @pytest.mark.parametrize(
+        ("pragma", "line"),
+        [
+            ("max_page_count = 40", "the disk is full"),
+            ("query_only = ON", "it is read-only"),
+        ],
+    )
+    def test_a_database_that_takes_no_more(self, path: Path, sqlite: SqlStore, pragma: str, line: str) -> None:
+        (slot,) = save(sqlite, a_slot("kept-1"))
+        sqlite.close()
+        event.listen(sqlite.engine, "connect", lambda connection, _: connection.execute(f"PRAGMA {pragma}"))
+        assert failing(sqlite) == f"{path}: {line}"
+        assert list(sqlite.read_rows()) == [slot]
+
+    def test_a_disk_that_is_full_at_the_commit(self, sqlite: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A failure of the commit itself is no success either."""
+
+        def fail(_: object) -> None:
+            raise sqlite3.OperationalError("database or disk is full")
+
+        monkeypatch.setattr(sqlite.engine.dialect, "do_commit", fail)
+        with pytest.raises(StoreUnavailableError, match="database or disk is full"):
+            insert(sqlite, a_reservation())
+        monkeypatch.undo()
+        assert sqlite.find_reservations() == []
+
+    def test_a_lock_that_is_never_let_go(self, path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("scheduler.store.sqlite.BUSY_SECONDS", 0.01)
+        first, second = opened(path), opened(path)
+        with first.transaction():
+            assert failing(second) == f"{path}: another process keeps it locked"
+            assert second.find_slots() == []
+
+    def test_the_store_goes_on_after_an_error(self, sqlite: SqlStore) -> None:
+        with pytest.raises(StoreUnavailableError, match="no such table"):
+            fetch_from(sqlite, "nowhere")
+        with sqlite.transaction() as transaction:
+            transaction.append_events([an_event()])
+        assert len(sqlite.read_events(EventFilter())) == 1
+
+
+def fetch_from(store: SqlStore, table: str) -> None:
+    with store.transaction() as transaction:
+        transaction._session.fetch(text(f"SELECT 1 FROM {table}"))  # noqa: S608 - a test's own word

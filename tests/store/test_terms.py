@@ -1,0 +1,119 @@
+"""The contract of terms and of races: only who holds the present term writes, and only one of two writers wins."""
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import msgspec
+import pytest
+
+from scheduler.ports import DeposedError, StaleWriteError, Store, Tenure
+from tests.builders import NOW, a_reservation, a_slot
+from tests.store.conftest import Opener
+from tests.store.test_contract import insert, losing, save
+
+
+def take_term(store: Store, holder: str) -> Tenure:
+    with store.transaction() as transaction:
+        return transaction.take_term(holder)
+
+
+def test_the_term_only_grows_and_the_last_tick_is_handed_on(store: Store) -> None:
+    assert store.load_tenure().term == 0
+    first = take_term(store, "a")
+    assert (first.term, first.holder) == (1, "a")
+    with store.transaction() as transaction:
+        transaction.check_term(first)
+        transaction.note_tick(first, NOW)
+    assert take_term(store, "b") == Tenure(2, "b", NOW) == store.load_tenure()
+
+
+@pytest.mark.parametrize(
+    "mine",
+    [
+        Tenure(1, "a"),  # over
+        Tenure(2, "a"),  # another's
+        Tenure(3, "b"),  # not yet
+        Tenure(0, ""),  # never led
+    ],
+)
+def test_whoever_is_deposed_writes_nothing(store: Store, mine: Tenure) -> None:
+    take_term(store, "a")
+    take_term(store, "b")
+    with losing(store, DeposedError) as transaction:
+        transaction.save([a_slot()])
+        transaction.check_term(mine)
+    with losing(store, DeposedError) as transaction:
+        transaction.note_tick(mine, NOW)
+    assert (store.find_slots(), store.load_tenure()) == ([], Tenure(2, "b"))
+
+
+def test_a_swallowed_deposition_comes_again_at_the_end(store: Store) -> None:
+    with losing(store, DeposedError) as transaction:
+        transaction.save([a_slot()])
+        with pytest.raises(DeposedError):
+            transaction.check_term(Tenure(7, "a"))
+    assert store.find_slots() == []
+
+
+def test_the_tick_is_no_part_of_who_leads(store: Store) -> None:
+    tenure = take_term(store, "a")
+    with store.transaction() as transaction:
+        transaction.note_tick(tenure, NOW)
+    with store.transaction() as transaction:
+        transaction.check_term(tenure)
+
+
+def test_of_two_writers_with_one_picture_one_wins(reopen: Opener) -> None:
+    """Two connections, two threads, the same row as both have read it."""
+    rivals = [reopen(), reopen()]
+    (slot,) = save(rivals[0], a_slot())
+    meeting = Barrier(2)
+
+    def write(store: Store) -> str:
+        meeting.wait()
+        try:
+            save(store, msgspec.structs.replace(slot, cordoned=True))
+        except StaleWriteError:
+            return "stale"
+        return "won"
+
+    with ThreadPoolExecutor(2) as threads:
+        assert sorted(threads.map(write, rivals)) == ["stale", "won"]
+    assert [found.version for found in rivals[0].find_slots()] == [2]
+
+
+def test_of_two_leaders_the_later_one_stays(reopen: Opener) -> None:
+    rivals = {"a": reopen(), "b": reopen()}
+    meeting = Barrier(2)
+
+    def lead(holder: str) -> str:
+        meeting.wait()
+        tenure = take_term(rivals[holder], holder)
+        meeting.wait()
+        try:
+            with rivals[holder].transaction() as transaction:
+                transaction.check_term(tenure)
+                transaction.insert_reservations([a_reservation(holder)])
+        except DeposedError:
+            return "deposed"
+        return "leads"
+
+    with ThreadPoolExecutor(2) as threads:
+        assert sorted(threads.map(lead, rivals)) == ["deposed", "leads"]
+    last = rivals["a"].load_tenure()
+    assert last.term == 2
+    assert [row.id for row in rivals["a"].find_reservations()] == [last.holder]
+
+
+def test_writers_wait_for_each_other_and_lose_no_number(reopen: Opener) -> None:
+    stores = [reopen() for _ in range(4)]
+
+    def submit(number: int) -> list[int]:
+        store = stores[number]
+        rows = [insert(store, a_reservation(f"{number}-{row}")) for row in range(20)]
+        with store.transaction() as transaction:
+            return [*transaction.next_tokens(20), *(-row.sequence for (row,) in rows)]
+
+    with ThreadPoolExecutor(4) as threads:
+        numbers = [number for given in threads.map(submit, range(4)) for number in given]
+    assert sorted(numbers) == [*range(-80, 0), *range(1, 81)]
