@@ -28,7 +28,7 @@ def sweep_slots(all_machines: bool = False) -> str:  # noqa: FBT001, FBT002 - an
 @app.task(name=RECOVER)
 def recover_lost() -> str:
     """Send again what was decided and neither done nor sent lately."""
-    count = recover(services.engine)
+    count = recover(services.engine, services.settings.recover_interval)
     if count:
         log.info("Sent again what was due.", action="recover.sent", count=count)
     return f"sent: {count}"

@@ -13,18 +13,18 @@ RESEND_SECONDS = 10.0
 """Slow work that was sent less long ago than this is not sent again."""
 
 
-def recover(engine: Engine) -> int:
+def recover(engine: Engine, resend_seconds: float = RESEND_SECONDS) -> int:
     """Send again what is due and was not sent for a while: launches, terminations, callbacks; how many."""
     now = engine.store.now()
     due = [
         slot
         for slot in engine.store.find_slots(states=["launching", "terminating"])
-        if slot.not_before <= now and slot.sent_at <= now - RESEND_SECONDS
+        if slot.not_before <= now and slot.sent_at <= now - resend_seconds
     ]
     claimed = _claim(engine, due, now)
     engine.dispatcher.send_launches([slot for slot in claimed if slot.state == "launching"])
     engine.dispatcher.send_terminations([slot for slot in claimed if slot.state == "terminating"])
-    outgoing = engine.store.find_outgoing(sent_before=now - RESEND_SECONDS)
+    outgoing = engine.store.find_outgoing(sent_before=now - resend_seconds)
     send_callbacks(engine, outgoing)
     return len(claimed) + len(outgoing)
 

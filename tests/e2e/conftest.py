@@ -4,6 +4,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
+from tests.e2e.processes import wait_for
 from tests.e2e.stack import Stack, a_pool
 
 STACK = pytest.StashKey[Stack]()
@@ -22,6 +23,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     """The running stack, with the pools of RULES."""
     with Stack(tmp_path_factory.mktemp("stack"), RULES) as running:
         request.config.stash[STACK] = running
+        wait_for(lambda: [each for each in running.slots("warm") if each.state == "ready"], "the warm slot")
         yield running
 
 

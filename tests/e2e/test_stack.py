@@ -57,7 +57,6 @@ def test_a_repeated_request_changes_nothing_and_gets_the_same_answer(stack: Stac
 
 
 def test_a_lease_on_a_ready_slot_does_not_wait_for_the_interval(stack: Stack) -> None:
-    wait_for(lambda: [each for each in stack.slots("warm") if each.state == "ready"], "the warm slot")
     names = [f"quick-{number}" for number in range(10)]
     for name in names:
         stack.ask("submit", {"id": name, "pool": "warm"})
