@@ -32,7 +32,6 @@ class Summary:
     ec2_calls: dict[str, int]
     let_go: int
     left: int
-    ticks: int
     differences: tuple[str, ...]
 
     @property
@@ -46,7 +45,9 @@ def summarise(progress: Progress, stretch: Stretch, store: Store, emulator_url: 
     calls = _read(emulator_url, "calls")["calls"]
     instances = _read(emulator_url, "state")["instances"]
     events = Counter(event.name for event in _read_events(store))
-    launched = sorted({name for call in calls if call["action"] in LAUNCHING for name in call.get("instances", ())})
+    launched = sorted(
+        {name for call in calls if call["action"] in LAUNCHING and call["code"] is None for name in call["instances"]}
+    )
     alive = [each for each in instances if each.get("state") not in GONE]
     phases = store.count_phases()
     compared = {
@@ -68,7 +69,6 @@ def summarise(progress: Progress, stretch: Stretch, store: Store, emulator_url: 
         ec2_calls=dict(sorted(Counter(call["action"] for call in calls).items())),
         let_go=len(launched) - len(alive),
         left=len(alive),
-        ticks=events["tick"],
         differences=tuple(f"{name}: {one} and {other}" for name, (one, other) in compared.items() if one != other),
     )
 

@@ -1,0 +1,58 @@
+"""`leasehold demo`: the main job on a real workload log, in under a minute."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def demo(
+    trace: Annotated[
+        Path | None, typer.Option(help="A log in the Standard Workload Format, plain or gzipped.", metavar="FILE")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, max=5000, help="How many jobs of it to play.")] = 150,
+    speed: Annotated[
+        float | None, typer.Option(min=0.001, help="How many times as fast as the log; left out: fits 20 s.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
+) -> None:
+    """Serve a stretch of a workload log with a whole stack on this machine, then stop everything.
+
+    Each job of the log is a reservation of one lease: it is submitted when it came, holds its lease for as long
+    as it ran, and is released; all compressed in time. Machines are launched on the EC2 emulator.
+
+    Examples:
+      leasehold demo
+
+      leasehold demo --trace NASA-iPSC-1993-3.1-cln.swf.gz --jobs 300
+
+      leasehold demo --speed 500 --json
+    """
+    from leasehold.demo.run import DemoError, make_console, report, run_demo
+    from leasehold.demo.stretch import choose_stretch, find_shipped_log
+    from leasehold.errors import LeaseholdError
+    from leasehold.stack import StackError
+    from scheduler.simulation.swf import TraceError
+
+    try:
+        path = trace or find_shipped_log()
+        stretch = choose_stretch(path, jobs, speed)
+    except TraceError as error:
+        typer.echo(f"leasehold: {error}", err=True)
+        raise typer.Exit(2) from None
+    console = make_console(quiet=as_json)
+    console.print(
+        f"{len(stretch.jobs)} jobs of {path.name}, {stretch.seconds / 3600:.1f} hours of it, "
+        f"{stretch.speed:.0f} times as fast",
+        highlight=False,
+    )
+    try:
+        summary = run_demo(stretch, console)
+    except (StackError, DemoError, LeaseholdError) as error:
+        typer.echo(f"leasehold: {error}", err=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        typer.echo("leasehold: interrupted; everything is stopped", err=True)
+        raise typer.Exit(130) from None
+    report(summary, console, as_json=as_json)
+    raise typer.Exit(0 if summary.is_good else 1)

@@ -1,0 +1,144 @@
+"""Run the demo: start a stack, play the stretch, let everything go, and say what it came to."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+
+from redis import Redis as Broker
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+from leasehold.client import Client
+from leasehold.demo.fleet import describe_fleet
+from leasehold.demo.holders import POLL_SECONDS, Holders
+from leasehold.demo.show import describe, draw, tabulate
+from leasehold.demo.stretch import Stretch
+from leasehold.demo.summary import Summary, summarise
+from leasehold.results import Slot
+from leasehold.stack import Stack
+from leasehold.stack.readiness import QUEUES
+
+MAX_SLOTS = 10
+EMULATOR = {"boot_seconds": 1.5, "status_seconds": 0.5, "terminate_seconds": 0.5}
+LINE_SECONDS = 2.0
+LET_GO_SECONDS = 45.0
+"""How long the fleet may take to be empty after the last job."""
+ENVIRONMENT = {"LEASEHOLD_SWEEP_INTERVAL": "1", "LEASEHOLD_TICKS__INTERVAL": "2"}
+
+Show = Callable[[RenderableType, str], None]
+
+
+class DemoError(Exception):
+    """The demo could not be played to its end; the message says what stood in the way."""
+
+
+def run_demo(stretch: Stretch, console: Console, *, max_slots: int = MAX_SLOTS) -> Summary:
+    """Play the stretch in a stack of its own, in a folder that is removed again.
+
+    Raises StackError when the stack does not come up, DemoError when machines are left at the end.
+    """
+    with TemporaryDirectory(prefix="leasehold-demo-", ignore_cleanup_errors=True) as folder:
+        started = monotonic()
+        stack = Stack(
+            Path(folder),
+            rules=describe_fleet(stretch, max_slots),
+            environment=ENVIRONMENT,
+            emulator=EMULATOR,
+            on_progress=lambda name, state: _tell_progress(console, name, state),
+        )
+        console.print("Starting Redis, SQLite, the EC2 emulator, five Celery workers, beat and Flower …")
+        with stack, stack.client() as client:
+            console.print(f"All of it answers after {monotonic() - started:.1f} s.")
+            summary = _play(stack, client, stretch, console)
+        console.print("Everything is stopped.")
+    return summary
+
+
+def _tell_progress(console: Console, name: str, state: str) -> None:
+    if state == "ready":
+        console.print(f"  {name} is ready", style="bright_black")
+
+
+def _play(stack: Stack, client: Client, stretch: Stretch, console: Console) -> Summary:
+    holders = Holders(client, stretch)
+    broker = Broker.from_url(stack.url, protocol=2)
+    began = monotonic()
+    try:
+        with _open_show(console) as show:
+            _serve(client, broker, holders, stretch, show)
+            _await_empty(client, broker, holders, stretch, show)
+    finally:
+        holders.close()
+        broker.close()
+    url = stack.emulator_url
+    if url is None:
+        raise DemoError("the demo plays on the EC2 emulator only: unset LEASEHOLD_AWS__… and AWS_… and try again")
+    return summarise(holders.progress, stretch, stack.open_store(), url, monotonic() - began)
+
+
+def _serve(client: Client, broker: Broker, holders: Holders, stretch: Stretch, show: Show) -> None:
+    while not holders.is_done:
+        holders.step()
+        _show(client, broker, holders, stretch, show)
+        time.sleep(POLL_SECONDS)
+
+
+def _await_empty(client: Client, broker: Broker, holders: Holders, stretch: Stretch, show: Show) -> None:
+    """Idle machines are let go by themselves; this only looks on."""
+    until = monotonic() + LET_GO_SECONDS
+    while any(slot.state != "empty" for slot in client.slots()):
+        if monotonic() > until:
+            left = ", ".join(f"{slot.id} ({slot.state})" for slot in client.slots() if slot.state != "empty")
+            raise DemoError(f"the fleet is not empty {LET_GO_SECONDS:.0f} s after the last job: {left}")
+        _show(client, broker, holders, stretch, show)
+        time.sleep(POLL_SECONDS)
+
+
+def _show(client: Client, broker: Broker, holders: Holders, stretch: Stretch, show: Show) -> None:
+    slots: tuple[Slot, ...] = client.slots()
+    queues = {queue: int(broker.llen(queue)) for queue in QUEUES}
+    show(
+        draw(stretch, holders.progress, slots, queues, holders.now),
+        describe(holders.progress, slots, holders.now),
+    )
+
+
+@contextmanager
+def _open_show(console: Console) -> Iterator[Show]:
+    """On a terminal a picture that changes in place, elsewhere a line every two seconds."""
+    if console.is_terminal:
+        with Live(console=console, refresh_per_second=8, transient=True) as live:
+            yield lambda picture, _line: live.update(picture)
+        return
+    told = 0.0
+
+    def tell(_picture: RenderableType, line: str) -> None:
+        nonlocal told
+        if monotonic() - told >= LINE_SECONDS:
+            told = monotonic()
+            console.print(line, highlight=False)
+
+    yield tell
+
+
+def report(summary: Summary, console: Console, *, as_json: bool = False) -> None:
+    """Print the summary, for people or as one JSON object."""
+    if as_json:
+        sys.stdout.write(json.dumps({**asdict(summary), "good": summary.is_good}) + "\n")
+        return
+    console.print()
+    console.print(tabulate(summary))
+    console.print()
+    verdict = "[green]All served, zero instances left.[/]" if summary.is_good else "[red]Not as it should be.[/]"
+    console.print(verdict)
+
+
+def make_console(*, quiet: bool = False) -> Console:
+    """Colours only on a terminal; what is not the result goes to stderr when that is JSON."""
+    return Console(stderr=quiet, soft_wrap=True)
