@@ -40,7 +40,8 @@ def _heal_interrupted(draft: Draft, place: Place) -> None:
         draft.decide(Drain(slot=place.slot.id, reason="interrupted"))
         place.state = "draining"
     for reservation in _holders_on(draft, place, {"leased"}):
-        _take_back(draft, reservation, place)
+        if reservation.id not in draft.returning:
+            _take_back(draft, reservation)
 
 
 def _holders_on(draft: Draft, place: Place, phases: Container[str]) -> list[Reservation]:
@@ -51,12 +52,12 @@ def _holders_on(draft: Draft, place: Place, phases: Container[str]) -> list[Rese
     return sorted(holders, key=lambda each: each.sequence)
 
 
-def _take_back(draft: Draft, reservation: Reservation, place: Place) -> None:
+def _take_back(draft: Draft, reservation: Reservation) -> None:
     """Requeue it whatever its restart policy, at once or with a grace that ends with the machine at the latest."""
     if reservation.request.on_interruption == "fail":
         _fail(draft, reservation, INTERRUPTED)
         return
-    revoke_by = _grace_end(draft, place)
+    revoke_by = _grace_end(draft, reservation)
     draft.decide(Requeue(reservation=reservation.id, reason=INTERRUPTED, revoke_by=revoke_by))
     if revoke_by is None:
         draft.requeue(reservation)
@@ -64,10 +65,12 @@ def _take_back(draft: Draft, reservation: Reservation, place: Place) -> None:
         draft.returning[reservation.id] = reservation
 
 
-def _grace_end(draft: Draft, place: Place) -> float | None:
-    """When the holder has to be gone; None = at once."""
-    grace, gone_at = draft.rules.scheduler.interruption_grace, place.slot.interrupted_by
-    ends = [end for end in (gone_at, None if grace is None else draft.now + grace) if end is not None]
+def _grace_end(draft: Draft, reservation: Reservation) -> float | None:
+    """When the holder has to be gone, at the latest with the first of its machines; None = at once."""
+    slots = [draft.view.slots[lease.slot] for lease in reservation.leases if lease.slot in draft.view.slots]
+    ends = [slot.interrupted_by for slot in slots if slot.interrupted_by is not None]
+    if (grace := draft.rules.scheduler.interruption_grace) is not None:
+        ends.append(draft.now + grace)
     if not ends or draft.is_due(min(ends)):
         return None
     return min(ends)

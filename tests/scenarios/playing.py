@@ -87,9 +87,7 @@ class Played:
     def decisions(self) -> list[str]:
         """`TIME DECISION` of all ticks."""
         return [
-            f"{line['at']:g} {_describe_decision(each)}"
-            for line in self.lines
-            for each in line.get("decisions", [])
+            f"{line['at']:g} {_describe_decision(each)}" for line in self.lines for each in line.get("decisions", [])
         ]
 
     @property

@@ -39,9 +39,7 @@ def test_the_example_of_the_contract_plays_as_it_says() -> None:
                 {"do": "assign", "reservation": "r1", "leases": [{"component": "main", "slot": "linux-1"}]},
                 {"do": "launch", "slot": "linux-2", "pool": "linux", "offering": None, "reason": "demand"},
             ],
-            "waiting": [
-                {"reservation": "r2", "code": "booting", "detail": "waits for linux-2 (launching)"}
-            ],
+            "waiting": [{"reservation": "r2", "code": "booting", "detail": "waits for linux-2 (launching)"}],
         },
         {"at": 0, "event": "reservation_leased", "reservation": "r1"},
         {"at": 0, "event": "slot_launching", "slot": "linux-2"},
@@ -51,9 +49,7 @@ def test_the_example_of_the_contract_plays_as_it_says() -> None:
         {
             "at": 70,
             "tick": 2,
-            "decisions": [
-                {"do": "assign", "reservation": "r2", "leases": [{"component": "main", "slot": "linux-2"}]}
-            ],
+            "decisions": [{"do": "assign", "reservation": "r2", "leases": [{"component": "main", "slot": "linux-2"}]}],
             "waiting": [],
         },
         {"at": 70, "event": "reservation_leased", "reservation": "r2"},
@@ -226,9 +222,7 @@ def test_with_kicks_a_change_asks_for_a_tick_and_nothing_else_does(name: str) ->
 
 def test_many_kicks_of_one_instant_are_one_tick_after_all_its_items() -> None:
     played = play_out(
-        a_scenario(
-            submit(0, "r1"), submit(0, "r2"), act(0, "cancel", "r1"), kicks=True, slots=[a_slot("linux-1")]
-        )
+        a_scenario(submit(0, "r1"), submit(0, "r2"), act(0, "cancel", "r1"), kicks=True, slots=[a_slot("linux-1")])
     )
     assert played.ticks == [["assign r2 linux-1"]]
 
@@ -244,9 +238,7 @@ def test_a_periodic_and_a_kicked_tick_of_one_instant_are_one() -> None:
 
 
 def test_with_kicks_a_slot_that_turns_ready_gets_its_lease_at_that_very_instant() -> None:
-    played = play_out(
-        a_scenario(submit(0, "r1"), kicks=True, until=100, cloud={"launch": 1, "boot": 10, "bind": 2})
-    )
+    played = play_out(a_scenario(submit(0, "r1"), kicks=True, until=100, cloud={"launch": 1, "boot": 10, "bind": 2}))
     assert played.decisions == ["0 launch linux-1 demand", "13 assign r1 linux-1"]
 
 
@@ -342,9 +334,7 @@ def test_a_loser_raises_a_kick_and_the_rest_of_the_pass_goes_on() -> None:
 
 def test_events_between_plan_and_commit_come_before_the_line_of_the_tick() -> None:
     played = play_out(
-        a_scenario(
-            submit(0, "r1"), {"at": 0, "tick": {"between": [{"cancel": "r1"}]}}, slots=[a_slot("linux-1")]
-        )
+        a_scenario(submit(0, "r1"), {"at": 0, "tick": {"between": [{"cancel": "r1"}]}}, slots=[a_slot("linux-1")])
     )
     assert [line.get("event") or "tick" for line in played.lines[:-1]] == [
         "reservation_submitted",
