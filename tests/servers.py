@@ -1,6 +1,7 @@
 """Servers for tests: each one of our own, started on demand, skipped where no server is installed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ import redis
 from scheduler.view.connection import make_redis
 from workers.embedded_redis import RedisServer, find_redis_server, start_redis
 
-__all__ = ["redis_client", "redis_server", "redis_url", "start_own_redis"]
+__all__ = ["OpenRedis", "open_redis", "redis_client", "redis_server", "redis_url", "start_own_redis"]
+
+OpenRedis = Callable[[str], redis.Redis]
 
 
 def start_own_redis(directory: Path, **config: str) -> RedisServer:
@@ -40,3 +43,10 @@ def redis_client(redis_url: str) -> Iterator[redis.Redis]:
     """A client of the shared Redis, which is empty."""
     with make_redis(redis_url) as client:
         yield client
+
+
+@pytest.fixture
+def open_redis() -> Iterator[OpenRedis]:
+    """Opens clients, each a process of its own as Redis sees it; they are closed after the test."""
+    with ExitStack() as clients:
+        yield lambda url: clients.enter_context(make_redis(url))

@@ -12,9 +12,9 @@ from scheduler.view.redis_board import RedisBoard
 from scheduler.view.redis_lock import RedisLock
 from scheduler.view.shelf import Shelf
 from tests.builders import NOW
-from tests.servers import redis_client, redis_server, redis_url
+from tests.servers import OpenRedis, open_redis, redis_client, redis_server, redis_url
 
-__all__ = ["redis_client", "redis_server", "redis_url"]
+__all__ = ["open_redis", "redis_client", "redis_server", "redis_url"]
 
 MakeBoard = Callable[[], Board]
 MakeLock = Callable[[], Lock]
@@ -29,7 +29,8 @@ def make_board(request: pytest.FixtureRequest) -> MakeBoard:
         shelf = Shelf(lambda: NOW)
         return lambda: MemoryBoard(shelf)
     url: str = request.getfixturevalue("redis_url")
-    return lambda: RedisBoard(make_redis(url))
+    open_: OpenRedis = request.getfixturevalue("open_redis")
+    return lambda: RedisBoard(open_(url))
 
 
 @pytest.fixture(params=WORLDS)
@@ -39,7 +40,8 @@ def make_lock(request: pytest.FixtureRequest) -> MakeLock:
         seat = Seat()
         return lambda: MemoryLock(seat)
     url: str = request.getfixturevalue("redis_url")
-    return lambda: RedisLock(make_redis(url))
+    open_: OpenRedis = request.getfixturevalue("open_redis")
+    return lambda: RedisLock(open_(url))
 
 
 @pytest.fixture(params=WORLDS)

@@ -7,10 +7,10 @@ import pytest
 import redis
 
 from scheduler.ports import Lock, ViewUnavailableError
-from scheduler.view.connection import make_redis
 from scheduler.view.memory import MemoryLock, Seat
 from scheduler.view.redis_lock import RedisLock
 from scheduler.view.renewal import Renewal
+from tests.servers import OpenRedis
 from tests.view.conftest import MakeLock
 
 
@@ -113,9 +113,9 @@ class Contest:
             self.inside -= 1
 
 
-def test_there_are_never_two_holders_and_no_ask_is_lost(redis_url: str) -> None:
+def test_there_are_never_two_holders_and_no_ask_is_lost(redis_url: str, open_redis: OpenRedis) -> None:
     contest = Contest()
-    threads = [threading.Thread(target=contest.run, args=(RedisLock(make_redis(redis_url)), 100)) for _ in range(4)]
+    threads = [threading.Thread(target=contest.run, args=(RedisLock(open_redis(redis_url)), 100)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -126,9 +126,9 @@ def test_there_are_never_two_holders_and_no_ask_is_lost(redis_url: str) -> None:
 
 
 def test_a_lock_that_ran_out_is_another_s_and_its_old_holder_cannot_touch_it(
-    redis_client: redis.Redis, redis_url: str
+    redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis
 ) -> None:
-    old, new = RedisLock(make_redis(redis_url)), RedisLock(make_redis(redis_url))
+    old, new = RedisLock(open_redis(redis_url)), RedisLock(open_redis(redis_url))
     old.take()
     redis_client.delete("leasehold:leader")  # as its time, or a flush, does
     assert new.take()
@@ -141,9 +141,9 @@ def test_a_lock_that_ran_out_is_another_s_and_its_old_holder_cannot_touch_it(
 
 
 def test_when_nobody_holds_a_lock_that_ran_out_its_mark_is_told_to_the_old_holder(
-    redis_client: redis.Redis, redis_url: str
+    redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis
 ) -> None:
-    old, other = RedisLock(make_redis(redis_url)), RedisLock(make_redis(redis_url))
+    old, other = RedisLock(open_redis(redis_url)), RedisLock(open_redis(redis_url))
     old.take()
     other.take()
     redis_client.delete("leasehold:leader")
@@ -153,17 +153,17 @@ def test_when_nobody_holds_a_lock_that_ran_out_its_mark_is_told_to_the_old_holde
     assert not old.release()
 
 
-def test_a_lock_ends_by_itself_in_redis(redis_client: redis.Redis, redis_url: str) -> None:
-    dead = RedisLock(make_redis(redis_url), lock_seconds=0.05)
+def test_a_lock_ends_by_itself_in_redis(redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis) -> None:
+    dead = RedisLock(open_redis(redis_url), lock_seconds=0.05)
     dead.take()
-    other = RedisLock(make_redis(redis_url))
+    other = RedisLock(open_redis(redis_url))
     while not other.take():
         pass
     assert other.seconds_left() > 0
 
 
-def test_renewing_gives_another_whole_time(redis_client: redis.Redis, redis_url: str) -> None:
-    lock = RedisLock(make_redis(redis_url), lock_seconds=15)
+def test_renewing_gives_another_whole_time(redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis) -> None:
+    lock = RedisLock(open_redis(redis_url), lock_seconds=15)
     lock.take()
     redis_client.pexpire("leasehold:leader", 3000)
     assert lock.renew()
@@ -181,12 +181,12 @@ def test_the_time_that_is_left_counts_from_the_beginning_of_the_take(redis_clien
     assert lock.seconds_left() == 14  # asked at 3
 
 
-def test_by_our_clock_leadership_only_ever_gets_shorter(redis_client: redis.Redis) -> None:
+def test_by_our_clock_leadership_only_ever_gets_shorter(redis_client: redis.Redis, open_redis: OpenRedis) -> None:
     clock = Clock()
     lock = RedisLock(redis_client, lock_seconds=15, clock=clock)
     lock.take()
     clock.now += 5
-    broken = RedisLock(make_redis("redis://127.0.0.1:1/0"), clock=clock)
+    broken = RedisLock(open_redis("redis://127.0.0.1:1/0"), clock=clock)
     with pytest.raises(ViewUnavailableError):
         broken.take()
     assert broken.seconds_left() == 0

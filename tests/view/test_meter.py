@@ -29,7 +29,7 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 def meter(request: pytest.FixtureRequest) -> Meter:
     if request.param == "memory":
         return MemoryMeter()
-    return RedisMeter(make_redis(request.getfixturevalue("redis_url")))
+    return RedisMeter(request.getfixturevalue("redis_client"))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from scheduler.model.view import Gone
 from scheduler.ports import ViewUnavailableError
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_board import RedisBoard
-from tests.servers import start_own_redis
+from tests.servers import OpenRedis, start_own_redis
 from tests.view.rows import content, reservation_at, slot_at
 from workers.embedded_redis import RedisServer
 
@@ -23,11 +23,11 @@ def own_server(tmp_path: Path) -> Iterator[RedisServer]:
     server.stop()
 
 
-def boards(url: str) -> tuple[RedisBoard, RedisBoard]:
+def boards(open_redis: OpenRedis, url: str) -> tuple[RedisBoard, RedisBoard]:
     """The board of a leader that built the view with one row, and one of another process."""
-    leader = RedisBoard(make_redis(url))
+    leader = RedisBoard(open_redis(url))
     leader.rebuild([slot_at(1)])
-    return leader, RedisBoard(make_redis(url))
+    return leader, RedisBoard(open_redis(url))
 
 
 def assert_not_believed(*processes: RedisBoard) -> None:
@@ -39,8 +39,10 @@ def assert_not_believed(*processes: RedisBoard) -> None:
             board.read_slots(["linux-1"])
 
 
-def test_a_flushed_view_is_refused_until_it_was_rebuilt(redis_client: redis.Redis, redis_url: str) -> None:
-    leader, other = boards(redis_url)
+def test_a_flushed_view_is_refused_until_it_was_rebuilt(
+    redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis
+) -> None:
+    leader, other = boards(open_redis, redis_url)
     redis_client.flushall()
     assert_not_believed(leader, other)
     leader.rebuild([slot_at(2)])
@@ -48,8 +50,10 @@ def test_a_flushed_view_is_refused_until_it_was_rebuilt(redis_client: redis.Redi
     assert content(leader.catch_up())["slots"] == content(other.load())["slots"] == {"linux-1": slot_at(3)}
 
 
-def test_an_old_snapshot_that_came_back_with_a_restart_is_refused(own_server: RedisServer) -> None:
-    leader, other = boards(own_server.url)
+def test_an_old_snapshot_that_came_back_with_a_restart_is_refused(
+    own_server: RedisServer, open_redis: OpenRedis
+) -> None:
+    leader, other = boards(open_redis, own_server.url)
     with make_redis(own_server.url) as client:
         client.save()
         leader.publish([slot_at(2)])
@@ -60,8 +64,8 @@ def test_an_old_snapshot_that_came_back_with_a_restart_is_refused(own_server: Re
     assert content(leader.rebuild([slot_at(2)]))["slots"] == {"linux-1": slot_at(2)}
 
 
-def test_a_snapshot_in_the_middle_of_a_rebuild_is_refused(own_server: RedisServer) -> None:
-    leader, other = boards(own_server.url)
+def test_a_snapshot_in_the_middle_of_a_rebuild_is_refused(own_server: RedisServer, open_redis: OpenRedis) -> None:
+    leader, other = boards(open_redis, own_server.url)
 
     def rows() -> Iterator[Slot]:
         yield slot_at(1)
@@ -75,8 +79,8 @@ def test_a_snapshot_in_the_middle_of_a_rebuild_is_refused(own_server: RedisServe
     assert_not_believed(leader, other)
 
 
-def test_a_rebuild_that_was_overtaken_by_another_is_given_up(redis_url: str) -> None:
-    leader, other = boards(redis_url)
+def test_a_rebuild_that_was_overtaken_by_another_is_given_up(redis_url: str, open_redis: OpenRedis) -> None:
+    leader, other = boards(open_redis, redis_url)
 
     def rows() -> Iterator[Slot]:
         yield slot_at(1, "old")
@@ -87,8 +91,8 @@ def test_a_rebuild_that_was_overtaken_by_another_is_given_up(redis_url: str) -> 
     assert content(leader.load())["slots"] == {"new": slot_at(2, "new")}
 
 
-def test_a_half_built_view_is_not_copied_but_takes_what_is_published(redis_url: str) -> None:
-    leader, other = boards(redis_url)
+def test_a_half_built_view_is_not_copied_but_takes_what_is_published(redis_url: str, open_redis: OpenRedis) -> None:
+    leader, other = boards(open_redis, redis_url)
 
     def rows() -> Iterator[Slot]:
         assert other.load() is None
@@ -98,8 +102,8 @@ def test_a_half_built_view_is_not_copied_but_takes_what_is_published(redis_url: 
     assert content(leader.rebuild(rows()))["slots"] == {"linux-1": slot_at(2)}
 
 
-def test_a_builder_that_died_leaves_no_view(redis_url: str) -> None:
-    leader, other = boards(redis_url)
+def test_a_builder_that_died_leaves_no_view(redis_url: str, open_redis: OpenRedis) -> None:
+    leader, other = boards(open_redis, redis_url)
 
     def rows() -> Iterator[Slot]:
         yield slot_at(1)
@@ -125,8 +129,10 @@ def test_a_builder_that_died_leaves_no_view(redis_url: str) -> None:
         lambda client: client.xdel("leasehold:view:deltas", "3-0"),
     ],
 )
-def test_a_reader_that_finds_a_gap_reloads(redis_client: redis.Redis, redis_url: str, damage: object) -> None:
-    leader, other = boards(redis_url)
+def test_a_reader_that_finds_a_gap_reloads(
+    redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis, damage: object
+) -> None:
+    leader, other = boards(open_redis, redis_url)
     other.publish([slot_at(2)])
     assert leader.catch_up() is not None
     other.publish([slot_at(3)])
@@ -139,9 +145,9 @@ def test_a_reader_that_finds_a_gap_reloads(redis_client: redis.Redis, redis_url:
 
 @pytest.mark.parametrize("value", [0, None, "odd"])
 def test_a_view_whose_counter_was_lost_is_rebuilt(
-    redis_client: redis.Redis, redis_url: str, value: int | str | None
+    redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis, value: int | str | None
 ) -> None:
-    leader, other = boards(redis_url)
+    leader, other = boards(open_redis, redis_url)
     other.publish([slot_at(2)])
     if value is None:
         redis_client.delete("leasehold:view:sequence")
@@ -152,8 +158,8 @@ def test_a_view_whose_counter_was_lost_is_rebuilt(
     assert content(leader.rebuild([slot_at(3)]))["slots"] == {"linux-1": slot_at(3)}
 
 
-def test_only_so_many_deltas_are_kept(redis_client: redis.Redis, redis_url: str) -> None:
-    leader = RedisBoard(make_redis(redis_url), deltas_kept=500)
+def test_only_so_many_deltas_are_kept(redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis) -> None:
+    leader = RedisBoard(open_redis(redis_url), deltas_kept=500)
     leader.rebuild([])
     for version in range(1, 1001):
         leader.publish([slot_at(version)])
@@ -164,8 +170,8 @@ def test_only_so_many_deltas_are_kept(redis_client: redis.Redis, redis_url: str)
     assert content(leader.load())["slots"] == {"linux-1": slot_at(1000)}
 
 
-def test_large_publishes_and_long_delays_are_caught_up_in_parts(redis_url: str) -> None:
-    leader, other = boards(redis_url)
+def test_large_publishes_and_long_delays_are_caught_up_in_parts(redis_url: str, open_redis: OpenRedis) -> None:
+    leader, other = boards(open_redis, redis_url)
     other.publish([slot_at(1, f"s-{number}") for number in range(1203)])
     for version in range(2, 252):
         other.publish([slot_at(version)])
@@ -176,9 +182,9 @@ def test_large_publishes_and_long_delays_are_caught_up_in_parts(redis_url: str) 
 
 
 def test_tombstones_and_ended_reservations_go_when_their_time_is_over(
-    redis_client: redis.Redis, redis_url: str
+    redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis
 ) -> None:
-    board = RedisBoard(make_redis(redis_url), kept_seconds=0)
+    board = RedisBoard(open_redis(redis_url), kept_seconds=0)
     board.rebuild([])
     board.publish([reservation_at(2, phase="released"), slot_at(1), Gone("slots", "linux-1", 2)])
 
@@ -194,15 +200,19 @@ def test_tombstones_and_ended_reservations_go_when_their_time_is_over(
     assert content(board.catch_up())["reservations"] == {"r2": reservation_at(1, "r2")}
 
 
-def test_a_reservation_that_failed_and_restarts_is_not_forgotten(redis_client: redis.Redis, redis_url: str) -> None:
-    board = RedisBoard(make_redis(redis_url))
+def test_a_reservation_that_failed_and_restarts_is_not_forgotten(
+    redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis
+) -> None:
+    board = RedisBoard(open_redis(redis_url))
     board.rebuild([])
     board.publish([reservation_at(2, phase="failed"), reservation_at(3, phase="pending")])
     assert redis_client.zcard("leasehold:view:leaving") == 0
 
 
-def test_rows_that_another_version_wrote_lead_to_a_rebuild(redis_client: redis.Redis, redis_url: str) -> None:
-    leader, other = boards(redis_url)
+def test_rows_that_another_version_wrote_lead_to_a_rebuild(
+    redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis
+) -> None:
+    leader, other = boards(open_redis, redis_url)
     redis_client.hset("leasehold:view:slots", "odd", '{"version":1,"marked_at":1.0,"id":"odd","pool":7}')
     assert other.load() is None
     with pytest.raises(ViewUnavailableError, match="another version"):
@@ -214,8 +224,10 @@ def test_rows_that_another_version_wrote_lead_to_a_rebuild(redis_client: redis.R
     assert other.catch_up() is None
 
 
-def test_a_redis_that_is_away_is_said_by_the_ports_error_and_comes_back(own_server: RedisServer) -> None:
-    leader, other = boards(own_server.url)
+def test_a_redis_that_is_away_is_said_by_the_ports_error_and_comes_back(
+    own_server: RedisServer, open_redis: OpenRedis
+) -> None:
+    leader, other = boards(open_redis, own_server.url)
     own_server.kill()
     for ask in (leader.catch_up, leader.load, leader.read_report, lambda: other.publish([slot_at(2)])):
         with pytest.raises(ViewUnavailableError, match="Redis"):
@@ -225,8 +237,8 @@ def test_a_redis_that_is_away_is_said_by_the_ports_error_and_comes_back(own_serv
     assert content(leader.rebuild([slot_at(2)]))["slots"] == {"linux-1": slot_at(2)}
 
 
-def test_two_clusters_share_a_redis_under_prefixes_of_their_own(redis_url: str) -> None:
-    ours, theirs = (RedisBoard(make_redis(redis_url), prefix) for prefix in ("ours:", "theirs:"))
+def test_two_clusters_share_a_redis_under_prefixes_of_their_own(redis_url: str, open_redis: OpenRedis) -> None:
+    ours, theirs = (RedisBoard(open_redis(redis_url), prefix) for prefix in ("ours:", "theirs:"))
     ours.rebuild([slot_at(1)])
     assert theirs.load() is None
     theirs.rebuild([])
