@@ -1,0 +1,41 @@
+"""A stack for benches: one pool of warm slots, in a folder that is removed again."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import quantiles
+from tempfile import TemporaryDirectory
+from time import monotonic, sleep
+
+from leasehold.client import Client
+from leasehold.stack import Stack
+
+SYSTEM = "bench"
+
+
+@contextmanager
+def open_stack(slots: int, leases_per_slot: int) -> Iterator[tuple[Stack, Client]]:
+    """A running stack whose `slots` slots are all ready, and a client of it."""
+    pool = {
+        "system": SYSTEM,
+        "min_slots": slots,
+        "max_slots": slots,
+        "max_leases_per_slot": leases_per_slot,
+        "ec2": {"image": "ami-0123456789abcdef0"},
+    }
+    with TemporaryDirectory(prefix="leasehold-bench-", ignore_cleanup_errors=True) as folder:
+        rules = {"pools": {"bench": pool}}
+        with Stack(Path(folder), rules=rules, emulator={"boot_seconds": 0.1}) as stack, stack.client() as client:
+            until = monotonic() + 60
+            while len(client.slots(state="ready")) < slots:
+                assert monotonic() < until, "the slots do not get ready"
+                sleep(0.1)
+            yield stack, client
+
+
+def show_quantiles(name: str, seconds: Sequence[float]) -> dict[str, float]:
+    """Print p50, p95 and p99 in milliseconds, and give them back."""
+    cuts = quantiles(seconds, n=100, method="inclusive")
+    found = {"p50": cuts[49] * 1000, "p95": cuts[94] * 1000, "p99": cuts[98] * 1000}
+    print(f"{name:<42}" + "".join(f"{key} {value:7.1f} ms   " for key, value in found.items()))
+    return found

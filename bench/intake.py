@@ -1,0 +1,57 @@
+"""`reserve_many`: how many reservations a second are accepted durably, beside the rate of raw Celery tasks.
+
+Must reach: 5,000 a second and more for 10,000 reservations on SQLite.
+"""
+
+from time import perf_counter
+
+from bench._stack import SYSTEM, open_stack
+from leasehold.client import Client, ReservationFields
+from leasehold.wire import Wire
+
+RESERVATIONS = 10_000
+TASKS = 2_000
+ROUNDS = 3
+
+
+def rate_of_intake(client: Client, number: int) -> float:
+    """Reservations accepted a second: from the call of `reserve_many` to its return."""
+    items: list[ReservationFields] = [
+        {"id": f"bench-{number}-{index}", "system": SYSTEM, "tags": {"round": str(number)}}
+        for index in range(RESERVATIONS)
+    ]
+    began = perf_counter()
+    answers = client.reserve_many(items, timeout=120)
+    took = perf_counter() - began
+    assert all(answer.ok for answer in answers)
+    return RESERVATIONS / took
+
+
+def rate_of_tasks(wire: Wire) -> float:
+    """Celery tasks that do nothing but answer, a second: from the first one sent to the last one answered."""
+    address = f"{wire.prefix}reply:bench-rate"
+    began = perf_counter()
+    for _ in range(TASKS):
+        wire.send_canary("reservations", address)
+    for _ in range(TASKS):
+        assert wire.redis.blpop([address], timeout=60)
+    return TASKS / (perf_counter() - began)
+
+
+def main() -> None:
+    """Measure both in one run, and hold the count against SQL."""
+    with open_stack(slots=1, leases_per_slot=1) as (stack, client):
+        wire = Wire(stack.url, stack.surroundings.settings.view.prefix, stack.surroundings.settings.view_url)
+        tasks = rate_of_tasks(wire)
+        rates = [rate_of_intake(client, number) for number in range(ROUNDS)]
+        wire.close()
+        stored = sum(stack.open_store().count_phases().values())
+    assert stored == RESERVATIONS * ROUNDS, f"{stored} rows for {RESERVATIONS * ROUNDS} accepted reservations"
+    for number, rate in enumerate(rates):
+        waiting = number * RESERVATIONS
+        print(f"reserve_many of {RESERVATIONS:,} with {waiting:>6,} waiting: {rate:8,.0f} accepted/s")
+    print(f"raw Celery tasks: {tasks:8,.0f} /s; ratio {rates[0] / tasks:.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Submit to leased on a ready slot, as the client's `wait()` sees it, beside a raw Celery no-op on the same broker.
+
+Must reach: p50 under 50 ms, p99 under 200 ms.
+"""
+
+import secrets
+from time import perf_counter
+
+from bench._stack import SYSTEM, open_stack, show_quantiles
+from leasehold.client import Client
+from leasehold.wire import Wire
+
+ROUNDS = 300
+WARM_UP = 20
+
+
+def time_lease(client: Client) -> float:
+    """Seconds from the call of `reserve` to the return of `wait`."""
+    began = perf_counter()
+    reservation = client.reserve(system=SYSTEM)
+    leased = client.wait(reservation.id, timeout=30)
+    took = perf_counter() - began
+    client.release(leased.id, leased.token)
+    return took
+
+
+def time_no_op(wire: Wire) -> float:
+    """Seconds from sending a task that does nothing to its answer."""
+    address = f"{wire.prefix}reply:bench-{secrets.token_hex(6)}"
+    began = perf_counter()
+    wire.send_canary("reservations", address)
+    assert wire.redis.blpop([address], timeout=30)
+    return perf_counter() - began
+
+
+def main() -> None:
+    """Measure both in one run."""
+    with open_stack(slots=4, leases_per_slot=4) as (stack, client):
+        wire = Wire(stack.url, stack.surroundings.settings.view.prefix, stack.surroundings.settings.view_url)
+        for _ in range(WARM_UP):
+            time_lease(client)
+            time_no_op(wire)
+        leases = [time_lease(client) for _ in range(ROUNDS)]
+        no_ops = [time_no_op(wire) for _ in range(ROUNDS)]
+        wire.close()
+    ours = show_quantiles("submit to leased on a ready slot", leases)
+    raw = show_quantiles("a Celery no-op, there and back", no_ops)
+    print(f"{'ratio':<42}p50 {ours['p50'] / raw['p50']:7.1f}      p99 {ours['p99'] / raw['p99']:10.1f}")
+
+
+if __name__ == "__main__":
+    main()
