@@ -17,11 +17,13 @@ Format = Literal["text", "json"]
 
 MASK: Final = "***"
 _SECRET_KEYS: Final = re.compile(r"(?i)(password|passwd|secret|token|credential|user_?data|authorization|basic_auth)")
-_URL_PASSWORD: Final = re.compile(r"(?i)(\b[a-z][a-z0-9+.-]*://[^\s:/@'\"]*):[^\s@'\"]+@")
+_URL_PASSWORD: Final = re.compile(r"(?i)(://[^\s:/@'\"]{0,200}):[^\s@'\"/]+@")
 _ASSIGNED: Final = re.compile(
-    r"""(?ix) (["']? [\w-]* (?:password|secret|token|user_?data|authorization) [\w-]* ["']? \s* [:=] \s*)
-    ( "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' | [^\s,;)}\]]+ )"""
+    r"""(?ix) ( (?:password|passwd|secret|token|credential|user_?data|basic_auth) [\w-]{0,40}
+      (?: ["']\s*:\s* | \s*=\s* ) )
+    ( "(?:[^"\\]|\\.)*"? | '(?:[^'\\]|\\.)*'? | [^\s,;&)}\]]+ )"""
 )
+_AUTHORIZATION: Final = re.compile(r"(?i)(authorization[\"']?\s*[:=]\s*)\S.*")
 MOST_TEXT: Final = 4000
 """Characters of one value; what is longer is cut."""
 _QUIET: Final = {
@@ -110,5 +112,9 @@ def _mask(key: str, value: object) -> object:
 
 def mask_text(text: str) -> str:
     """The text without passwords in URLs and without what is assigned to a secret name, cut if it is long."""
-    masked = _ASSIGNED.sub(rf"\1{MASK}", _URL_PASSWORD.sub(rf"\1:{MASK}@", text))
-    return masked if len(masked) <= MOST_TEXT else f"{masked[:MOST_TEXT]}… ({len(masked)} characters)"
+    masked = text[: 2 * MOST_TEXT]
+    for pattern, shown in ((_URL_PASSWORD, rf"\1:{MASK}@"), (_ASSIGNED, rf"\1{MASK}"), (_AUTHORIZATION, rf"\1{MASK}")):
+        masked = pattern.sub(shown, masked)
+    if len(text) <= MOST_TEXT:
+        return masked
+    return f"{masked[:MOST_TEXT]}… ({len(text)} characters)"

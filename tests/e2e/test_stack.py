@@ -153,17 +153,18 @@ def test_answers_go_to_reply_addresses_only(stack: Stack) -> None:
     assert stack.ask("release", {"reservation": "astray", "token": row.token})["ok"]
 
 
-def test_a_killed_worker_delays_and_loses_nothing(stack: Stack) -> None:
-    names = [f"survivor-{number}" for number in range(6)]
-    for queue in ("launch", "ticks", "reservations"):
-        for name in names[:2]:
-            stack.send("submit", {"request": uuid4().hex, "id": f"{name}-{queue}", "pool": "linux"})
-        stack.processes[queue].kill()
-        stack.processes[queue].start()
-    asked = [f"{name}-{queue}" for queue in ("launch", "ticks", "reservations") for name in names[:2]]
-    for name in asked:
+def test_killed_workers_delay_and_lose_nothing(stack: Stack) -> None:
+    names = [f"survivor-{number}" for number in range(9)]
+    for name in names:
+        stack.send("submit", {"request": uuid4().hex, "id": name, "pool": "linux"})
+    killed = [stack.processes[queue] for queue in ("reservations", "ticks", "launch", "health")]
+    for process in killed:
+        process.kill()
+    for process in killed:
+        process.start()
+    for name in names:
         assert stack.submit(name)["ok"]
-    rows = stack.await_phase(asked, "leased")
+    rows = stack.await_phase(names, "leased")
     words = [{"reservation": row.id, "token": row.token} for row in rows]
     assert stack.ask("release", {"items": words})["ok"]
     stack.await_empty()

@@ -1,0 +1,81 @@
+"""What the processes write: one line an event, and no secret in any of them, whoever wrote it."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from workers.logs import configure_logging, get_logger, mask_text
+
+SECRET = "hunter2"
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    """What was written; logging is as it was afterwards."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    stream = io.StringIO()
+    yield stream
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def test_a_line_of_json_has_its_sentence_action_and_ids(stream: io.StringIO) -> None:
+    configure_logging("json", "info", stream)
+    with structlog.contextvars.bound_contextvars(task="leasehold.launch.slot"):
+        get_logger("a").info("Launched.", action="launch.success", slot="linux-1")
+    line = json.loads(stream.getvalue())
+    expected = {"message": "Launched.", "action": "launch.success", "slot": "linux-1", "level": "info"}
+    assert expected.items() <= line.items()
+    assert line["task"] == "leasehold.launch.slot"
+
+
+def test_a_line_of_text_is_one_line(stream: io.StringIO) -> None:
+    configure_logging("text", "info", stream)
+    get_logger("a").warning("Refused.", action="request.refused", error="first\nsecond")
+    assert stream.getvalue().count("\n") == 1
+
+
+def test_what_is_below_the_level_is_not_written(stream: io.StringIO) -> None:
+    configure_logging("text", "warning", stream)
+    get_logger("a").info("Ticked.", action="tick.done")
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_no_secret_is_written(stream: io.StringIO, form: str) -> None:
+    configure_logging(form, "debug", stream)  # type: ignore[arg-type]
+    log = get_logger("ours")
+    log.info("Ours.", action="a", token=SECRET, user_data=SECRET, nested={"password": SECRET, "reply_to": "x"})
+    log.info("A list.", action="a", documents=[{"token": SECRET}, f"redis://user:{SECRET}@host/0"])
+    log.info("In a sentence: redis://:%s@host:6379/0", SECRET, action="a")
+    log.info("A header.", action="a", header=f"Authorization: Bearer {SECRET}")
+    theirs = logging.getLogger("celery.somewhere")
+    theirs.warning("Connected to %s", f"rediss://user:{SECRET}@host:6379/0")
+    theirs.warning("message: {'token': '%s', \"UserData\": \"%s\"}", SECRET, SECRET)
+    theirs.warning("secret_access_key=%s&x=1", SECRET)
+    try:
+        int(f"cannot reach postgresql://me:{SECRET}@host/name")
+    except ValueError:
+        theirs.exception("Failed.")
+        log.exception("Failed.", action="a")
+    written = stream.getvalue()
+    assert "cannot reach postgresql://me:***@host/name" in written
+    assert SECRET not in written
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["redis://127.0.0.1:6379/0", "the token of r1 is stale", "http://host:80/a@b", "2 tokens: see below"],
+)
+def test_what_is_no_secret_is_left_as_it_is(text: str) -> None:
+    assert mask_text(text) == text
+
+
+def test_a_text_that_is_too_long_is_cut() -> None:
+    assert len(mask_text("x" * 1_000_000)) < 5000

@@ -1,0 +1,261 @@
+"""What the Celery side promises without a broker: names and routes, alarms, arguments for people, start conditions."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery.exceptions import InvalidTaskError
+from kombu.exceptions import OperationalError
+
+from scheduler.model.reservations import Callback
+from scheduler.model.wishes import WISHES
+from scheduler.ports import CloudError, Outgoing, StoreUnavailableError, ViewUnavailableError
+from tasks.app import app, make_app
+from tasks.base import LeaseholdTask
+from tasks.beat import make_schedule
+from tasks.dispatch import Alarm, CeleryDispatcher
+from tasks.monitor import refuse
+from tasks.queues import QUEUE_NAMES, list_routes, task_name
+from tasks.requests import ReadableRequest, describe_arguments
+from tasks.worker import worker_arguments
+from tests.builders import a_slot
+from workers.services import PerProcess
+from workers.settings import FlowerSettings, read_settings
+
+ROOT = Path(__file__).parents[2]
+UNREACHABLE = "redis://127.0.0.1:1/0"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _tasks() -> None:
+    app.loader.import_default_modules()
+
+
+def test_every_task_goes_to_the_queue_in_its_name() -> None:
+    ours = [name for name in app.tasks if name.startswith("leasehold.")]
+    assert {f"leasehold.reservations.{verb}" for verb in WISHES} < set(ours)
+    for name in ours:
+        assert app.amqp.router.route({}, name)["queue"].name == name.split(".")[1]
+    assert len(list_routes()) == len(QUEUE_NAMES)
+
+
+def test_every_beat_entry_names_a_task_and_expires() -> None:
+    for entry in make_schedule(read_settings()).values():
+        assert entry["task"] in app.tasks
+        assert entry["options"]["expires"] > 0
+
+
+def test_nothing_uses_an_eta_a_result_or_pickle() -> None:
+    assert app.conf["result_backend"] is None
+    assert app.conf.task_ignore_result
+    assert list(app.conf.accept_content) == ["json"]
+    assert app.conf.broker_transport_options["visibility_timeout"] > 2 * app.conf.task_time_limit
+    source = "".join(path.read_text() for path in (ROOT / "tasks").glob("*.py"))
+    assert "countdown=" not in source
+    assert "eta=" not in source
+
+
+def test_the_surroundings_do_not_choose_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CELERY_BROKER_URL", "redis://elsewhere:1/0")
+    made = make_app(read_settings({"broker": {"url": "redis://here:1/0"}}))
+    assert made.connection_for_write().hostname == "here"
+    assert made.connection_for_read().hostname == "here"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["linux-1", 7], "linux-1, 7"),
+        ([{"id": "r1", "pool": "linux", "token": 5}], "r1"),
+        ([{"reservation": "r1", "token": 5, "reply_to": "leasehold:reply:x"}], "r1"),
+        ([{"items": [{"id": "r1"}, {"id": "r2"}]}], "2 items"),
+        ([{"token": 5, "request": "q"}], '{"request": "q"}'),
+        ([], ""),
+        ([None, [["deep"]]], 'null, [["deep"]]'),
+        (["redis://:secret@host/0"], "redis://:***@host/0"),
+        (["x" * 1000], f"{'x' * 200}…"),
+    ],
+)
+def test_arguments_are_shown_for_people_and_without_tokens(arguments: list[Any], shown: str) -> None:
+    assert describe_arguments(arguments) == shown
+
+
+class _Message:
+    """What of a kombu message a request looks at."""
+
+    delivery_info = properties = headers = None
+
+    def __init__(self, payload: object) -> None:
+        self.body = self.payload = payload
+
+
+@pytest.mark.parametrize("payload", [[1], "abc", {"a": 1}, [1, 2, 3], [{}, {}, {}], ["abc", {}, {}], None])
+def test_a_message_that_is_no_task_is_invalid_and_no_more(payload: object) -> None:
+    headers = {"id": "1", "task": "leasehold.ticks.tick"}
+    with pytest.raises(InvalidTaskError):
+        ReadableRequest(_Message(payload), app=app, headers=headers, decoded=True)
+
+
+def test_an_alarm_rings_once_and_only_the_last_one() -> None:
+    rung: list[str] = []
+    done = threading.Event()
+
+    def ring() -> None:
+        rung.append("rung")
+        done.set()
+
+    alarm = Alarm(ring)
+    alarm.set(60)
+    alarm.set(0.01)
+    assert done.wait(10)
+    alarm.set(60)
+    alarm.set(None)
+    assert rung == ["rung"]
+
+
+def _a_dispatcher() -> CeleryDispatcher:
+    made = make_app(read_settings({"broker": {"url": UNREACHABLE}}))
+    made.conf.task_publish_retry = False
+    return CeleryDispatcher(made, tick_seconds=5, resend_seconds=10, sweep_seconds=2)
+
+
+def test_a_callback_that_the_broker_does_not_take_is_a_connection_error() -> None:
+    callback = Callback(task="producer.leased", queue="producer")
+    with pytest.raises(ConnectionError):
+        _a_dispatcher().send_callback(Outgoing(id="r1/leased", callback=callback, payload={}, created_at=0))
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda dispatcher: dispatcher.send_tick(),
+        lambda dispatcher: dispatcher.send_launches([a_slot()]),
+        lambda dispatcher: dispatcher.send_terminations([a_slot()]),
+        lambda dispatcher: dispatcher.send_checks(["linux-1"]),
+    ],
+)
+def test_without_a_broker_a_send_fails_by_its_name(send: Callable[[CeleryDispatcher], None]) -> None:
+    with pytest.raises(OperationalError):
+        send(_a_dispatcher())
+
+
+def test_nothing_to_send_needs_no_broker() -> None:
+    dispatcher = _a_dispatcher()
+    dispatcher.send_launches([])
+    dispatcher.send_terminations([])
+    dispatcher.send_checks([])
+    dispatcher.wake_at(None, 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "result"),
+    [
+        (StoreUnavailableError("the disk is full"), "store_unavailable"),
+        (ViewUnavailableError("no Redis"), "view_unavailable"),
+        (OperationalError("refused"), "broker_unavailable"),
+        (CloudError("transient", "InternalError", "?"), "cloud_error"),
+        (None, "fine"),
+    ],
+)
+def test_what_a_task_runs_into_is_a_word_and_not_an_exception(error: Exception | None, result: str) -> None:
+    def run(name: str) -> str:
+        if error is not None:
+            raise error
+        return name
+
+    task = make_app(read_settings()).task(name="leasehold.test.run", base=_Unmeasured)(run)
+    assert task("fine") == result
+    assert task() == "refused"
+    assert task(7) == "refused"
+    assert task("fine", more=True) == "refused"
+
+
+class _Unmeasured(LeaseholdTask):
+    def _measure(self, result: str, seconds: float) -> None:
+        """There is no Redis to count in."""
+
+
+def test_a_fault_of_ours_is_not_swallowed() -> None:
+    def run() -> str:
+        raise LookupError("ours")
+
+    with pytest.raises(LookupError):
+        make_app(read_settings()).task(name="leasehold.test.fault", base=_Unmeasured)(run)()
+
+
+def test_a_child_makes_its_own_value() -> None:
+    value = PerProcess(os.getpid)
+    assert value.get() == value.get() == os.getpid()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, str(value.get()).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert int(os.read(reading, 100)) == child
+
+
+@pytest.mark.parametrize(
+    ("flower", "local", "may"),
+    [
+        (FlowerSettings(), False, False),
+        (FlowerSettings(), True, True),
+        (FlowerSettings(basic_auth="me:secret"), False, True),  # type: ignore[arg-type]
+        (FlowerSettings(host="0.0.0.0"), True, False),  # noqa: S104 - the case that is refused
+    ],
+)
+def test_flower_starts_without_a_password_in_the_local_stack_only(
+    flower: FlowerSettings, local: bool, may: bool
+) -> None:
+    assert (refuse(flower, local=local) is None) is may
+
+
+@pytest.mark.parametrize("queue", QUEUE_NAMES)
+def test_a_worker_takes_its_queue_alone(queue: str) -> None:
+    words = worker_arguments(queue, read_settings().celery.concurrency)
+    assert f"--queues={queue}" in words
+    assert {"--without-gossip", "--without-mingle"} < set(words)
+
+
+@pytest.mark.parametrize("name", QUEUE_NAMES)
+def test_the_procfile_starts_a_worker_for_each_queue(name: str) -> None:
+    assert f"{name}: python -m tasks.worker {name}\n" in (ROOT / "Procfile").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "status", "said"),
+    [
+        (["tasks.worker"], {}, 2, "usage: python -m tasks.worker"),
+        (["tasks.worker", "tick"], {}, 2, "usage: python -m tasks.worker"),
+        (["tasks.worker", "ticks"], {}, 1, "broker.url: expected the URL of a Redis"),
+        (["tasks.clock"], {}, 1, "broker.url: expected the URL of a Redis"),
+        (["tasks.worker", "ticks"], {"LEASEHOLD_TICKS__INTERVALL": "5"}, 1, "did you mean"),
+        (["tasks.monitor"], {"LEASEHOLD_BROKER__URL": UNREACHABLE}, 1, "flower.basic_auth"),
+    ],
+)
+def test_what_cannot_start_says_why_in_one_line(
+    words: list[str], variables: dict[str, str], status: int, said: str, tmp_path: Path
+) -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LEASEHOLD_")}
+    done = subprocess.run(
+        [sys.executable, "-m", *words],
+        env={**kept, **variables, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == status
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_task_names_are_readable() -> None:
+    assert task_name("launch", "slot") == "leasehold.launch.slot"
