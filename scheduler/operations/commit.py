@@ -183,7 +183,8 @@ class _Writer:
             return None if self._has_lost(current, decision.reason) else "its slots are there"
         if current.confirmed_at is not None:
             return "it was confirmed"
-        due = (current.leased_at or self.now) + self.rules.scheduler.confirm_timeout
+        leased_at = self.now if current.leased_at is None else current.leased_at
+        due = leased_at + self.rules.scheduler.confirm_timeout
         return "it has time to be confirmed" if self.now < due else None
 
     def _object_to_return(self, current: Reservation, decision: Requeue) -> str | None:

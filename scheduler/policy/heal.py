@@ -203,7 +203,8 @@ def _requeue_unconfirmed(draft: Draft) -> None:
     for reservation in _by_submission(draft, "leased"):
         if reservation.id in draft.returning or reservation.confirmed_at is not None:
             continue
-        if draft.is_due((reservation.leased_at or draft.now) + timeout):
+        leased_at = draft.now if reservation.leased_at is None else reservation.leased_at
+        if draft.is_due(leased_at + timeout):
             draft.decide(Requeue(reservation=reservation.id, reason="unconfirmed"))
             draft.requeue(reservation)
 

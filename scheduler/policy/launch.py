@@ -51,7 +51,7 @@ def _launch_for(draft: Draft, demand: Demand, limits: Limits) -> str:
     places = fill(demand, [draft.ready, draft.coming, draft.launched], opening.launch)
     if places is None:
         opening.undo()
-        return opening.code
+        return opening.find_code()
     wait_for(draft, demand, places)
     return ""
 
@@ -64,11 +64,11 @@ class _Opening:
     limits: Limits
     demand: Demand
     launched: list[tuple[str, Place]] = field(default_factory=list)
-    tried: int = 0
-    code: str = ""
+    codes: set[str] = field(default_factory=set)
+    """What held back the launch that it lacked."""
 
     def launch(self, component: Component) -> Place | None:
-        """A new place for one instance in the first pool that can launch something; None notes the code."""
+        """A new place for one instance in the first pool that can launch something; None notes the codes."""
         codes: set[str] = set()
         for name in self.demand.pools:
             pool = self.draft.rules.pools[name]
@@ -81,7 +81,7 @@ class _Opening:
                     self.draft.launched.add(place)
                     return place
                 codes.add(code)
-        self.code = next((each for each in ORDER_OF_CODES if each in codes), "") or self._code_without_launch()
+        self.codes = codes
         return None
 
     def undo(self) -> None:
@@ -89,6 +89,10 @@ class _Opening:
         for name, place in reversed(self.launched):
             self.draft.launched.remove(place)
             self.limits.undo(name, place)
+
+    def find_code(self) -> str:
+        """Why it waits, once all that was taken for it is given back."""
+        return next((each for each in ORDER_OF_CODES if each in self.codes), "") or self._code_without_launch()
 
     def _code_without_launch(self) -> str:
         """Why it waits when no launch would serve it."""

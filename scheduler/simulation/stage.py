@@ -225,7 +225,7 @@ def _put_lease(ledger: Ledger, stage: Stage, slot: Slot, reservation: Reservatio
             token=token,
             confirmed_at=ledger.now,
             leased_at=ledger.now,
-            expires_at=reservation.expires_at or expiry,
+            expires_at=expiry if reservation.expires_at is None else reservation.expires_at,
         )
     )
 

@@ -35,8 +35,14 @@ CASES: dict[str, tuple[Document, list[list[str]]]] = {
     "three pending, all empty": (
         a_scenario(submit(0, "r1", "r2", "r3"), tick(0)),
         [
-            ["launch linux-1 demand", "launch linux-2 demand", "launch linux-3 demand"]
-            + ["r1 waits booting", "r2 waits booting", "r3 waits booting"]
+            [
+                "launch linux-1 demand",
+                "launch linux-2 demand",
+                "launch linux-3 demand",
+                "r1 waits booting",
+                "r2 waits booting",
+                "r3 waits booting",
+            ]
         ],
     ),
     # the first empty ones in slot order, by number and not by text
@@ -81,7 +87,7 @@ CASES: dict[str, tuple[Document, list[list[str]]]] = {
         ),
         [["assign r1 linux-2", "r2 waits booting", "r3 waits booting"]],
     ),
-    # ceil((n - places in flight) / L)
+    # what is left after the places in flight, rounded up to whole slots
     "L 3: five pending, one booting": (
         a_scenario(
             submit(0, *(f"r{n}" for n in range(1, 9))),
@@ -152,10 +158,7 @@ CASES: dict[str, tuple[Document, list[list[str]]]] = {
             tick(0),
             slots=[a_slot(f"linux-{n}") for n in (4, 2, 3, 1)],
         ),
-        [
-            ["assign r1 linux-1", "assign r2 linux-2", "assign r3 linux-3", "assign r4 linux-4"]
-            + ["r5 waits at_max_slots"]
-        ],
+        [["assign r1 linux-1", "assign r2 linux-2", "assign r3 linux-3", "assign r4 linux-4", "r5 waits at_max_slots"]],
     ),
     "only a ready slot of another system: r1 has no slot, r2 fits": (
         a_scenario(
@@ -454,8 +457,15 @@ def test_maximum_over_all_pools_holds_back_the_launches_of_each() -> None:
     pools = {"linux": a_pool(), "arm": a_pool(system=OTHER)}
     wishes = [a_wish("a1", system=OTHER), a_wish("r1"), a_wish("a2", system=OTHER), a_wish("r2")]
     assert told({"at": 0, "submit": wishes}, tick(0), pools=pools, scheduler={"max_slots": 3}) == [
-        ["launch arm-1 demand", "launch linux-1 demand", "launch arm-2 demand"]
-        + ["a1 waits booting", "r1 waits booting", "a2 waits booting", "r2 waits at_max_slots"]
+        [
+            "launch arm-1 demand",
+            "launch linux-1 demand",
+            "launch arm-2 demand",
+            "a1 waits booting",
+            "r1 waits booting",
+            "a2 waits booting",
+            "r2 waits at_max_slots",
+        ]
     ]
 
 

@@ -142,8 +142,13 @@ CASES: dict[str, tuple[Document, list[list[str]]]] = {
             pool={"max_leases_per_slot": 2, "max_slots": 1},
         ),
         [
-            ["drain linux-1 interrupted", "requeue r1 slot_interrupted", "requeue r2 slot_interrupted"]
-            + ["r1 waits at_max_slots", "r2 waits at_max_slots"]
+            [
+                "drain linux-1 interrupted",
+                "requeue r1 slot_interrupted",
+                "requeue r2 slot_interrupted",
+                "r1 waits at_max_slots",
+                "r2 waits at_max_slots",
+            ]
         ],
     ),
     "a slot that drains already": (
@@ -201,8 +206,12 @@ CASES: dict[str, tuple[Document, list[list[str]]]] = {
         ),
         [
             ["assign r1 linux-1"],
-            ["drain linux-1 interrupted", "requeue r1 slot_interrupted"]
-            + ["r1 waits at_max_slots", "r2 waits at_max_slots"],
+            [
+                "drain linux-1 interrupted",
+                "requeue r1 slot_interrupted",
+                "r1 waits at_max_slots",
+                "r2 waits at_max_slots",
+            ],
             ["terminate linux-1 drained", "r1 waits at_max_slots", "r2 waits at_max_slots"],
         ],
     ),
@@ -289,7 +298,7 @@ DRAINS: dict[str, tuple[Document, list[list[str]]]] = {
         ),
         [["launch linux-2 demand", "r2 waits booting"]],
     ),
-    # age >= drain_timeout
+    # for at least drain_timeout
     "until drain_timeout": (
         a_scenario(
             act(5, "drain", "linux-1"), *ticks(64, 65, 66), pool={"drain_timeout": 60, "max_slots": 1}, **ON_ONE
