@@ -18,6 +18,9 @@ from workers.logs import configure_logging
 from workers.services import Services
 from workers.settings import Settings
 
+PUBLISH_RETRIES: Final = {"max_retries": 3, "interval_start": 0.0, "interval_step": 0.2, "interval_max": 0.5}
+"""Of a message and of the connection for it: about a second in all, then what sends it goes on without."""
+
 MODULES: Final = (
     "tasks.reservations",
     "tasks.ticks",
@@ -57,12 +60,7 @@ def _messages(settings: Settings) -> dict[str, Any]:
         "task_reject_on_worker_lost": False,
         "task_track_started": True,
         "task_publish_retry": True,
-        "task_publish_retry_policy": {
-            "max_retries": 3,
-            "interval_start": 0.0,
-            "interval_step": 0.2,
-            "interval_max": 0.5,
-        },
+        "task_publish_retry_policy": PUBLISH_RETRIES,
         "task_time_limit": settings.celery.hard_time_limit,
         "task_soft_time_limit": settings.celery.soft_time_limit,
         "enable_utc": True,
@@ -82,6 +80,7 @@ def _broker(settings: Settings) -> dict[str, Any]:
         "broker_connection_max_retries": None,
         "broker_connection_timeout": 3.0,
         "broker_transport_options": {
+            **PUBLISH_RETRIES,
             "visibility_timeout": settings.celery.visibility_timeout,
             "unacked_restore_interval": 5,
             "unacked_restore_throttle": 1,
