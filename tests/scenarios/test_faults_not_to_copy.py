@@ -34,12 +34,11 @@ def test_an_outage_burns_no_slots() -> None:
 def test_a_slow_cloud_does_not_stop_expiry_and_draining() -> None:
     """There: launches are made inside the tick."""
     assert told(
-        submit(0, "r1", ttl=20),
+        submit(0, "r1", ttl=20, resources={"cpus": 1}),
         *ticks(0, 20),
         pool={"idle_scale_down": 10, "resources": {"cpus": 1}},
         slots=[a_slot("linux-4", resources={}), a_slot("linux-3", resources={})],
         cloud={"launch": 290},
-        reservations=[],
     )[1] == ["expire r1 ttl", "drain linux-3 idle", "drain linux-4 idle"]
 
 
