@@ -81,12 +81,7 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             kicks=True,
             until=9,
         ),
-        [
-            "0 launch linux-1 demand",
-            "1 launch linux-1 demand",
-            "3.5 launch linux-1 demand",
-            "8.25 launch linux-1 demand",
-        ],
+        [*(f"{at} launch linux-1 demand" for at in ("0", "1", "3.5", "8.25")), "8.25 assign r1 linux-1"],
     ),
     "the end of a cool-down": (
         a_scenario(
