@@ -90,7 +90,8 @@ class Transaction(Protocol):
 
     Rows that are read for writing are locked until the end, in the order of their ids, so that what was
     tested is what is overwritten. A save whose row has another version than the one given (or, for
-    version 0, exists already) raises StaleWriteError.
+    version 0, exists already) raises StaleWriteError. After a StaleWriteError or DeposedError the whole
+    transaction is lost: one that swallows it gets it again at its end.
     """
 
     def now(self) -> float:
@@ -103,7 +104,7 @@ class Transaction(Protocol):
         """Advance the term by one for `holder`; the new tenure, with `ticked_at` as it was."""
 
     def note_tick(self, tenure: Tenure, now: float) -> None:
-        """Write down that this tenure ticked at `now`."""
+        """Write down that this tenure ticked at `now`; DeposedError when it is over."""
 
     def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
         """The rows of these ids with their leases, locked; ids that nobody knows are left out."""
@@ -131,13 +132,16 @@ class Transaction(Protocol):
 
     def save(self, rows: Sequence[Row]) -> list[Row]:
         """Write rows whose `version` is the one they were read with, and give back the rows as they now are:
-        version one higher, `marked_at` now. Slots and holds with version 0 are inserted. A reservation is
-        written with all its leases.
+        version one higher, `marked_at` now. Slots and holds with version 0 are inserted, with a version above any
+        that a deleted row ever had (the view keeps tombstones, which beat what is older). A reservation is
+        written with all its leases, but for what never changes after its insert: `request`, `sequence`
+        and `created_at`.
         """
 
     def mark(self, rows: Sequence[Row]) -> list[Row]:
         """Write only marks of time (`last_seen`, `expires_at`, `confirmed_at`, `sent_at`, `not_before`,
-        `attempts`): no version is bumped, `marked_at` becomes now. The rows as they now are.
+        `attempts`): no version is bumped, `marked_at` becomes now. The rows as they now are. StaleWriteError
+        for a row that is gone or has another version.
         """
 
     def delete(self, rows: Sequence[Row]) -> list[Gone]:
@@ -192,8 +196,8 @@ class Store(Protocol):
         """The present leadership; term 0 before the first."""
 
     def read_rows(self) -> Iterator[Row]:
-        """Every slot, every hold and every reservation that has not ended or ended less than 10 minutes ago,
-        as of one moment; nothing is locked.
+        """Every slot, every hold and every reservation that is not over or ended less than 10 minutes ago, as of
+        the moment at which the first row is asked for; nothing is locked.
         """
 
     def read_changed_since(self, since: float) -> list[Row]:

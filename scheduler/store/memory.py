@@ -49,6 +49,7 @@ class MemoryTransaction:
             raise StoreUnavailableError("the store is locked by another transaction")
         self._now = self._clock()
         self._sequence, self._token = self._world.sequence, self._world.token
+        self._buried = self._world.buried
         self._tenure, self._rules = self._world.tenure, self._world.rules
         return self
 
@@ -150,6 +151,7 @@ class MemoryTransaction:
                 raise self._lose(StaleWriteError(_stale(row, None)))
             self._rows[type(row), row.id] = None
             gone.append(Gone(KINDS[type(row)], row.id, row.version + 1))
+            self._buried = max(self._buried, row.version + 1)
         return gone
 
     def next_tokens(self, count: int) -> range:
@@ -220,7 +222,8 @@ class MemoryTransaction:
 
     def _write(self, row: Row) -> Row:
         self._guard(row)
-        stored = msgspec.structs.replace(row, version=row.version + 1, marked_at=self._now)
+        version = row.version + 1 if row.version else self._buried + 1
+        stored = msgspec.structs.replace(row, version=version, marked_at=self._now)
         self._rows[type(row), row.id] = stored
         return stored
 
@@ -241,6 +244,7 @@ class MemoryTransaction:
             else:
                 world.outgoing[row_id] = outgoing
         world.sequence, world.token = self._sequence, self._token
+        world.buried = self._buried
         world.tenure, world.rules = self._tenure, self._rules
 
 

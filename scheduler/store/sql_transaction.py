@@ -30,6 +30,12 @@ _COUNT = (
     .values(value=tables.counters.c.value + bindparam("count"))
     .returning(tables.counters.c.value)
 )
+_BURIED = select(tables.counters.c.value).where(tables.counters.c.name == "buried")
+_BURY = (
+    update(tables.counters)
+    .where(tables.counters.c.name == "buried", tables.counters.c.value < bindparam("deepest"))
+    .values(value=bindparam("deepest"))
+)
 _TAKE_TERM = (
     update(tables.leader)
     .values(term=_LEADER.term + 1, holder=bindparam("me"))
@@ -131,14 +137,19 @@ class SqlTransaction:
 
     def save(self, rows: Sequence[Row]) -> list[Row]:
         """See Transaction."""
-        stored = [msgspec.structs.replace(row, version=row.version + 1, marked_at=self._now) for row in rows]
+        first = self._first_version() if any(row.version == 0 for row in rows) else 1
+        stored = [
+            msgspec.structs.replace(row, version=row.version + 1 if row.version else first, marked_at=self._now)
+            for row in rows
+        ]
+        new = {(type(row), row.id) for row in rows if row.version == 0}
         for kind, alike in _by_kind(stored).items():
             if kind is Reservation:
                 self._save_reservations([row for row in alike if isinstance(row, Reservation)])
             else:
                 statements = self._statements_for(kind)
-                self._write(statements.insert, [row for row in alike if row.version == 1])
-                self._write(statements.update, [row for row in alike if row.version > 1])
+                self._write(statements.insert, [row for row in alike if (kind, row.id) in new])
+                self._write(statements.update, [row for row in alike if (kind, row.id) not in new])
         return stored
 
     def mark(self, rows: Sequence[Row]) -> list[Row]:
@@ -161,7 +172,10 @@ class SqlTransaction:
             self._write(self._statements_for(kind).delete, alike)
         owners = [row.id for row in rows if isinstance(row, Reservation)]
         self._session.change_for(self._statements.leases.forget, owners)
-        return [Gone(KINDS[type(row)], row.id, row.version + 1) for row in rows]
+        gone = [Gone(KINDS[type(row)], row.id, row.version + 1) for row in rows]
+        if gone:
+            self._session.change(_BURY, deepest=max(each.version for each in gone))
+        return gone
 
     def next_tokens(self, count: int) -> range:
         """See Transaction."""
@@ -206,6 +220,11 @@ class SqlTransaction:
         """The next `count` numbers of a counter."""
         ((last,),) = self._session.fetch(_COUNT, counter=counter, count=count)
         return range(last - count + 1, last + 1)
+
+    def _first_version(self) -> int:
+        """What a new row starts with: more than any row that was deleted ever had, for tombstones outlive rows."""
+        ((buried,),) = self._session.fetch(_BURIED)
+        return int(buried) + 1
 
     def _save_reservations(self, rows: Sequence[Reservation]) -> None:
         self._write(self._statements.reservations.update, rows)

@@ -35,7 +35,7 @@ class World:
         self.outgoing: dict[str, Outgoing] = {}
         self.rules = StoredRules(version=0, document={}, rules=Rules())
         self.tenure = Tenure(term=0, holder="")
-        self.sequence = self.token = self.event_number = 0
+        self.sequence = self.token = self.event_number = self.buried = 0
         self._written: dict[Key, float] = {}
         self._stamp = float("-inf")
 

@@ -34,7 +34,7 @@ def _create_counters() -> None:
         sa.Column("value", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("name"),
     )
-    op.bulk_insert(counters, [{"name": "sequence", "value": 0}, {"name": "token", "value": 0}])
+    op.bulk_insert(counters, [{"name": name, "value": 0} for name in ("sequence", "token", "buried")])
 
 
 def _create_events() -> None:
