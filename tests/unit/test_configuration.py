@@ -257,7 +257,8 @@ def test_what_is_hardly_meant_is_warned_of(text: str, warnings: list[str]) -> No
     assert [str(warning) for warning in find_warnings(read_configuration())] == warnings
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+# No deadline: how long an example takes is the machine's business.
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.one_of(st.binary(max_size=60), st.text("[]{}=.,'\"\\#\n 01ae-+:ticksintervalpools", max_size=80).map(str.encode))
 )

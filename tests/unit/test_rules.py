@@ -4,7 +4,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.model.rules import Offering, Pool, Rules, Scheduler, merge_rules, offering_key, read_rules, slot_ids
@@ -310,6 +310,8 @@ junk = st.recursive(
 pool_junk = st.dictionaries(st.sampled_from(list(Pool.model_fields)), junk, max_size=6)
 
 
+# No deadline: how long an example takes is the machine's business.
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.one_of(junk, st.builds(lambda keys: a_pool(**keys), pool_junk)))
 def test_junk_is_read_or_refused_with_lines_that_can_be_printed(document: object) -> None:
     faults = list_refused(document)
