@@ -14,6 +14,7 @@ import msgspec
 
 from leasehold.errors import Refused, Unavailable, Unknown, read_faults
 from leasehold.lease import Lease
+from leasehold.probing import Probe
 from leasehold.reading import ViewReader
 from leasehold.results import Answer, Explanation, Reservation, Slot, list_phases, read_answer
 from leasehold.running import find_address
@@ -102,6 +103,11 @@ class Client:
         """Raise Unavailable unless Redis answers and holds a valid view."""
         self._reader.check()
 
+    @property
+    def probe(self) -> Probe:
+        """For operators: whether the stack is alive."""
+        return Probe(self._wire)
+
     # What changes something.
 
     def reserve(self, *, timeout: float | None = None, **fields: Unpack[ReservationFields]) -> Reservation:
@@ -109,9 +115,11 @@ class Client:
 
         Raises Refused, NotAnswered (ask again with the same id), Unavailable.
         """
-        document = _with_id(fields)
-        answer = self._ask("submit", document, timeout)
-        return self._describe(answer)
+        return self.submit(fields, timeout=timeout)
+
+    def submit(self, document: Mapping[str, Any], *, timeout: float | None = None) -> Reservation:
+        """The same with the fields as a document, whatever is in it: what is wrong is refused."""
+        return self._describe(self._ask("submit", _with_id(document), timeout))
 
     def reserve_many(self, items: Iterable[ReservationFields], *, timeout: float | None = None) -> tuple[Answer, ...]:
         """Ask for many at once, a thousand a message; the answers by index: good ones are accepted, bad ones
@@ -198,9 +206,18 @@ class Client:
     def get(self, reservation: str) -> Reservation | None:
         """The reservation with its leases and their machines; None for an id that the view does not know.
 
-        One that has ended stays in the view for ten minutes.
+        One that has ended stays in the view for ten minutes; `recall` finds older ones.
         """
         return self._reader.find_reservations([reservation])[0]
+
+    def recall(self, *reservations: str, timeout: float | None = None) -> tuple[Reservation, ...]:
+        """Reservations as the database has them, however long ago they ended; those that nobody knows are left
+        out. A worker answers this, so it needs one. Raises NotAnswered, Unavailable.
+        """
+        answer = self._wire.ask("query", {"ids": list(reservations)}, self._timeout(timeout))
+        if not answer.get("ok"):
+            raise Refused(read_faults(answer.get("errors", [])))
+        return tuple(msgspec.convert(row, Reservation) for row in answer["reservations"])
 
     def slots(self, *, pool: str | None = None, state: str | None = None) -> tuple[Slot, ...]:
         """The slots of the view, those of a pool, or those in a state, in order of their names."""

@@ -11,12 +11,13 @@ from typing import Any, Final, Self
 
 from leasehold.client import Client
 from leasehold.errors import LeaseholdError
+from leasehold.probing import QUEUES, Canaries
 from leasehold.running import FOLDER
 from leasehold.stack.folder import AlreadyRunningError, StackFolder
 from leasehold.stack.preparing import prepare_database, prepare_rules
 from leasehold.stack.procfile import ProcfileError, find_procfile, read_procfile
 from leasehold.stack.programs import Guardian, Program
-from leasehold.stack.readiness import QUEUES, Canaries, Check, answers_ping, listens, serves
+from leasehold.stack.readiness import Check, answers_ping, listens, serves
 from leasehold.stack.supervisor import Supervisor
 from leasehold.stack.surroundings import EMULATOR, EXAMPLE_RULES, REDIS, StackError, Surroundings, survey
 from leasehold.wire import Wire
@@ -66,6 +67,8 @@ class Stack:
         self._phase = "starting"
         self._started_at = 0.0
         self._stopped = threading.Event()
+        self._life = threading.Lock()
+        """Whoever starts and whoever stops it may be different threads."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -125,7 +128,9 @@ class Stack:
 
         Raises StackError, or InvalidInputError for a configuration that is wrong; nothing is left then.
         """
-        self._lock()
+        with self._life:
+            self._refuse_when_stopped()
+            self._lock()
         try:
             self._start(timeout)
         except BaseException:
@@ -134,14 +139,15 @@ class Stack:
 
     def stop(self) -> None:
         """End everything, in seconds. A second call does nothing."""
-        if self._stopped.is_set():
-            return
-        self._stopped.set()
+        with self._life:
+            if self._stopped.is_set():
+                return
+            self._stopped.set()
         self._phase = "stopping"
         if self._supervisor is not None:
             with contextlib.suppress(OSError):
                 self._write()
-            self._supervisor.end_all(last=[REDIS, EMULATOR])
+            self._supervisor.end_all(last=[REDIS])
         if self._guardian is not None:
             self._guardian.dismiss()
         self.folder.unlock()
@@ -159,9 +165,11 @@ class Stack:
         until = time.monotonic() + timeout
         self._started_at = time.time()
         self._surroundings = survey(self.directory, self.folder.path, **self._given)
-        self._guardian = Guardian([self.folder.lock_descriptor])
-        self._supervisor = Supervisor(self.directory, self.folder.logs, self._guardian, self._write)
-        self._supervisor.begin()
+        with self._life:
+            self._refuse_when_stopped()
+            self._guardian = Guardian([self.folder.lock_descriptor])
+            self._supervisor = Supervisor(self.directory, self.folder.logs, self._guardian, self._write)
+            self._supervisor.begin()
         for program in self._surroundings.programs:
             self._launch(program)
         self._prepare("the database", lambda: prepare_database(self.database_url))
@@ -184,7 +192,8 @@ class Stack:
                 "PYTHONUNBUFFERED": "1",
                 **program.environment,
             }
-            self._supervisor.start(Program(program.name, program.command, environment))
+            if not self._supervisor.start(Program(program.name, program.command, environment)):
+                self._refuse_when_stopped()
             self._on_progress(program.name, "started")
 
     def _read_procfile(self) -> list[Program]:
@@ -241,8 +250,12 @@ class Stack:
             if time.monotonic() >= until:
                 raise StackError(f"not ready in time: {', '.join(open_checks)} (see {self.folder.logs})")
             # Not `sleep`: a signal handler that stops the stack ends this wait.
-            if self._stopped.wait(_LOOK_SECONDS):
-                raise StackError("stopped while it started")
+            self._stopped.wait(_LOOK_SECONDS)
+            self._refuse_when_stopped()
+
+    def _refuse_when_stopped(self) -> None:
+        if self._stopped.is_set():
+            raise StackError("stopped while it started")
 
     def _last_words(self, name: str) -> str:
         try:

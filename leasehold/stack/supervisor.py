@@ -46,10 +46,13 @@ class Supervisor:
         """Look after what is started from now on."""
         self._thread.start()
 
-    def start(self, program: Program) -> None:
-        """Start a program and keep it running."""
+    def start(self, program: Program) -> bool:
+        """Start a program and keep it running; False when everything is being ended already."""
         with self._guard:
+            if self._stopping.is_set():
+                return False
             self._watched[program.name] = Watched(program, self._spawn(program), time.monotonic())
+            return True
 
     def pids(self) -> dict[str, int]:
         """The processes that run now, by name."""

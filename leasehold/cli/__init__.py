@@ -1,0 +1,16 @@
+"""The command line: `leasehold`. Every error is one line on standard error, and a status that scripts can rely on:
+
+0 done; 1 refused, failed or not there; 2 bad input or usage (`status` has codes of its own); 130 interrupted.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from leasehold.cli.failures import run_safely
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and exit with its status."""
+    sys.exit(run_safely(sys.argv[1:] if arguments is None else list(arguments)))

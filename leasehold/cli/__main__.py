@@ -1,0 +1,5 @@
+"""`python -m leasehold.cli`: the same as `leasehold`."""
+
+from leasehold.cli import main
+
+main()

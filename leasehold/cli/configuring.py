@@ -1,0 +1,51 @@
+"""Commands about leasehold.toml: write a commented one, find what is wrong with one."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from leasehold.cli.failures import BAD_INPUT, CommandError
+from leasehold.cli.output import AsJson, example, print_json, print_thing
+
+File = Annotated[Path | None, typer.Argument(metavar="FILE", help="Left out: LEASEHOLD_CONFIG, else ./leasehold.toml.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    config = typer.Typer(help="Write and check leasehold.toml.", no_args_is_help=True, rich_markup_mode=None)
+    config.command(epilog=example("leasehold config check", "leasehold config check other.toml --json"))(check)
+    config.command(epilog=example("leasehold config init", "leasehold config init other.toml"))(init)
+    config.callback()(_group)
+    app.add_typer(config, name="config", epilog=example("leasehold config init"))
+
+
+def _group() -> None:
+    """Write and check leasehold.toml."""
+
+
+def check(file: File = None, as_json: AsJson = False) -> None:
+    """Say everything that is wrong with a configuration, and what is hardly meant. Status 2 if it is wrong."""
+    from workers.configuration import check_configuration, find_configuration, find_warnings, read_configuration
+
+    faults = check_configuration(file)
+    warnings = [] if faults else find_warnings(read_configuration(file))
+    found = find_configuration(file)
+    if as_json:
+        print_json({"file": str(found) if found else None, "faults": faults, "warnings": warnings})
+        raise typer.Exit(BAD_INPUT if faults else 0)
+    if faults:
+        raise CommandError("\n".join(map(str, faults)), BAD_INPUT)
+    for warning in warnings:
+        print_thing(f"warning: {warning}")
+    print_thing(f"{found or 'no file: the defaults'}: fine")
+
+
+def init(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")] = Path("leasehold.toml"),
+) -> None:
+    """Write a leasehold.toml with every key, its default and its meaning; never over one that is there."""
+    from workers.configuration import write_commented
+
+    write_commented(file)
+    print_thing(f"wrote {file}")

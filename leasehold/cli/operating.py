@@ -1,0 +1,145 @@
+"""Commands of operators: slots in and out of use, rules, the schema."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from leasehold.cli.connecting import adopt_stack, connect, load_settings, open_store
+from leasehold.cli.failures import FAILED, CommandError
+from leasehold.cli.output import AsJson, example, print_json, print_thing
+from leasehold.errors import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leasehold.client import Client
+    from leasehold.results import Answer
+
+SlotIds = Annotated[list[str], typer.Argument(metavar="SLOT...", help="Ids of slots, like linux-1.")]
+_LOOK_SECONDS = 0.2
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(epilog=example("leasehold cordon linux-1"))(cordon)
+    app.command(epilog=example("leasehold uncordon linux-1"))(uncordon)
+    app.command(epilog=example("leasehold drain linux-1", "leasehold drain linux-1 linux-2 --wait 600"))(drain)
+    app.command(epilog=example("leasehold apply leasehold.toml"))(apply)
+    app.command(epilog=example("leasehold migrate"))(migrate)
+    rules = typer.Typer(help="The rules in force.", no_args_is_help=True, rich_markup_mode=None)
+    rules.command("show", epilog=example("leasehold rules show", "leasehold rules show --json"))(show_rules)
+    rules.callback()(_group)
+    app.add_typer(rules, name="rules", epilog=example("leasehold rules show"))
+
+
+def _group() -> None:
+    """The rules in force: scheduler, pools, accounts."""
+
+
+def cordon(names: SlotIds, as_json: AsJson = False) -> None:
+    """Let slots take no new leases; what they hold runs on."""
+    with connect() as client:
+        _say(client.cordon, names, as_json)
+
+
+def uncordon(names: SlotIds, as_json: AsJson = False) -> None:
+    """Let cordoned slots take leases again."""
+    with connect() as client:
+        _say(client.uncordon, names, as_json)
+
+
+def drain(
+    names: SlotIds,
+    wait: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Wait so long until they hold no lease any more.", min=0)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let the leases of slots run out, then let their machines go."""
+    with connect() as client:
+        _say(client.drain, names, as_json)
+        if wait is not None:
+            _await_empty(client, set(names), wait)
+
+
+def _say(word: "Callable[[str], Answer]", names: list[str], as_json: bool) -> None:
+    refused: list[str] = []
+    for name in names:
+        try:
+            answer = word(name)
+        except Refused as error:
+            refused.append(str(error))
+            continue
+        if as_json:
+            print_json(answer)
+        else:
+            print_thing(f"{answer.slot} {answer.state}" + (" cordoned" if answer.cordoned else ""))
+    if refused:
+        raise CommandError("\n".join(refused), FAILED)
+
+
+def _await_empty(client: "Client", names: set[str], seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while holders := _find_holders(client, names):
+        if time.monotonic() >= until:
+            held = ", ".join(f"{slot} holds {' '.join(ids)}" for slot, ids in sorted(holders.items()))
+            raise CommandError(f"not drained after {seconds:g} s: {held}")
+        time.sleep(_LOOK_SECONDS)
+
+
+def _find_holders(client: "Client", names: set[str]) -> dict[str, list[str]]:
+    """The reservations that hold a lease on these slots."""
+    found: dict[str, list[str]] = {}
+    for row in client.list(["leased", "revoking"]):
+        for slot in {lease.slot for lease in row.leases} & names:
+            found.setdefault(slot, []).append(row.id)
+    return found
+
+
+def apply(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A leasehold.toml.")], as_json: AsJson = False
+) -> None:
+    """Check a configuration file and make its rules those in force."""
+    adopt_stack()
+    from leasehold.cli.applying import apply_file
+
+    version, changed = apply_file(file)
+    if as_json:
+        print_json({"version": version, "changed": changed})
+    else:
+        print_thing(f"rules version {version}" + ("" if changed else ", unchanged"))
+
+
+def show_rules(as_json: AsJson = False) -> None:
+    """Show the rules in force, as they were applied."""
+    stored = open_store().load_rules()
+    if not stored.version:
+        raise CommandError("no rules were applied yet: `leasehold apply FILE`")
+    if as_json:
+        print_json({"version": stored.version, "rules": stored.document})
+        return
+    from leasehold.cli.applying import format_toml
+
+    print_thing(f"# version {stored.version}\n{format_toml(stored.document)}")
+
+
+def migrate(as_json: AsJson = False) -> None:
+    """Make the tables of the database, or bring them up to date."""
+    url = load_settings().database_url
+    from scheduler.store.migrating import migrate as migrate_
+
+    _make_folder(url)
+    applied = migrate_(url)
+    if as_json:
+        print_json({"applied": applied})
+    else:
+        print_thing("\n".join(f"applied {each}" for each in applied) or "nothing to do")
+
+
+def _make_folder(url: str) -> None:
+    """The default database lies in `.leasehold`, which may not be there yet."""
+    path = Path(url.removeprefix("sqlite:///"))
+    if url.startswith("sqlite:///") and path.parent.name == ".leasehold" and path.parent.parent.is_dir():
+        path.parent.mkdir(exist_ok=True)

@@ -1,0 +1,239 @@
+"""Commands that show what is: from the view; reservations that left it and events from the database."""
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from leasehold.cli.connecting import connect, open_store
+from leasehold.cli.failures import CommandError
+from leasehold.cli.output import (
+    AsJson,
+    Watched,
+    example,
+    print_json,
+    print_table,
+    print_thing,
+    repeat,
+    show_age,
+    show_amounts,
+    show_time,
+)
+
+if TYPE_CHECKING:
+    from leasehold.client import Client
+    from leasehold.results import Reservation, Slot
+    from scheduler.model.events import Event
+
+FOLLOW_SECONDS = 1.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(epilog=example("leasehold get build-7", "leasehold get build-7 --json"))(get)
+    app.command("list", epilog=example("leasehold list", "leasehold list --phase pending --account ci --json"))(list_)
+    app.command(epilog=example("leasehold slots", "leasehold slots --pool linux --watch 2"))(slots)
+    app.command(epilog=example("leasehold explain build-7"))(explain)
+    app.command(epilog=example("leasehold events --follow", "leasehold events --reservation build-7 --json"))(events)
+
+
+def get(
+    reservation: Annotated[str, typer.Argument(metavar="RESERVATION", help="Its id.")], as_json: AsJson = False
+) -> None:
+    """Show a reservation with its leases; one that left the view is asked for."""
+    with connect() as client:
+        row = _find(client, reservation)
+    if as_json:
+        print_json(row)
+    else:
+        print_table(("", ""), _describe(row), "")
+
+
+def _find(client: "Client", name: str) -> "Reservation":
+    row = client.get(name) or next(iter(client.recall(name)), None)
+    if row is None:
+        raise CommandError(f"there is no reservation {name}")
+    return row
+
+
+def _describe(row: "Reservation") -> list[tuple[str, str]]:
+    request = row.request
+    asked = "; ".join(
+        f"{each.count} x {each.name} ({each.kind}) {show_amounts(each.resources)}".strip()
+        for each in request.components
+    )
+    lines = [
+        ("id", row.id),
+        ("phase", row.phase + (f" ({row.reason})" if row.reason else "")),
+        ("asked for", asked),
+        ("system or pool", request.system or request.pool or ""),
+        ("account", request.account or ""),
+        ("priority", f"{row.priority:g}"),
+        ("labels", show_amounts_of_text(request.labels)),
+        ("tags", show_amounts_of_text(request.tags)),
+        ("created", show_age(row.created_at)),
+        ("leased", show_age(row.leased_at)),
+        ("expires", show_age(row.expires_at)),
+        ("ended", show_age(row.finished_at)),
+        ("token", str(row.token) if row.token else ""),
+    ]
+    lines += [
+        (
+            f"lease {lease.component}",
+            " ".join(filter(None, (lease.slot, lease.instance_id, lease.address, lease.type, lease.zone))),
+        )
+        for lease in row.leases
+    ]
+    return [(name, value) for name, value in lines if value]
+
+
+def show_amounts_of_text(texts: dict[str, str]) -> str:
+    """Labels or tags in a few characters."""
+    return " ".join(f"{name}={value}" for name, value in texts.items())
+
+
+def list_(
+    phase: Annotated[
+        list[str] | None, typer.Option(help="pending, leased, revoking, …; `ended` is any end. May be repeated.")
+    ] = None,
+    account: Annotated[str | None, typer.Option(help="Only of this account.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Only those that named this pool.")] = None,
+    system: Annotated[str | None, typer.Option(help="Only for this system.")] = None,
+    limit: Annotated[int, typer.Option(help="Show the newest so many at most.", min=1)] = 200,
+    as_json: AsJson = False,
+    watch: Watched = None,
+) -> None:
+    """List reservations in order of submission; ended ones are here for ten minutes."""
+    _check_phases(phase)
+    columns = ("id", "phase", "asked for", "account", "priority", "age", "slots")
+    with connect() as client:
+
+        def show() -> None:
+            rows = client.list(phase or None, account=account, pool=pool, system=system)
+            if as_json:
+                print_json(rows[-limit:])
+                return
+            print_table(columns, map(_row, rows[-limit:]), "no reservations")
+            if len(rows) > limit:
+                print_thing(f"the newest {limit} of {len(rows)}")
+
+        repeat(show, watch)
+
+
+def _check_phases(phases: list[str] | None) -> None:
+    known = ("pending", "leased", "revoking", "released", "cancelled", "expired", "failed", "ended")
+    for phase in phases or ():
+        if phase not in known:
+            raise typer.BadParameter(f"expected one of {', '.join(known)}, got {phase!r}", param_hint="--phase")
+
+
+def _row(row: "Reservation") -> tuple[str, ...]:
+    first = row.request.components[0].resources if row.request.components else {}
+    return (
+        row.id,
+        row.phase + (f" ({row.reason})" if row.reason else ""),
+        " ".join(filter(None, (row.request.system or row.request.pool, show_amounts(first)))),
+        row.request.account or "",
+        f"{row.priority:g}",
+        show_age(row.created_at),
+        " ".join(lease.slot for lease in row.leases),
+    )
+
+
+def slots(
+    pool: Annotated[str | None, typer.Option(help="Only of this pool.")] = None,
+    state: Annotated[str | None, typer.Option(help="Only in this state.")] = None,
+    empty: Annotated[bool, typer.Option("--all", help="Empty ones too.")] = False,
+    as_json: AsJson = False,
+    watch: Watched = None,
+) -> None:
+    """List slots with their machines and what they hold."""
+    columns = ("slot", "state", "for", "leases", "machine", "address", "type", "zone", "")
+    with connect() as client:
+
+        def show() -> None:
+            found = [each for each in client.slots(pool=pool, state=state) if empty or state or each.state != "empty"]
+            held = _count_leases(client)
+            if as_json:
+                print_json(found)
+                return
+            rows = [_slot_row(each, held.get(each.id, 0)) for each in found]
+            print_table(columns, rows, "no slots in use (--all shows empty ones)")
+
+        repeat(show, watch)
+
+
+def _count_leases(client: "Client") -> dict[str, int]:
+    held: dict[str, int] = {}
+    for row in client.list(["leased", "revoking"]):
+        for lease in row.leases:
+            held[lease.slot] = held.get(lease.slot, 0) + 1
+    return held
+
+
+def _slot_row(slot: "Slot", leases: int) -> tuple[str, ...]:
+    marks = ["cordoned" if slot.cordoned else "", slot.drain_reason or "", slot.error or ""]
+    return (
+        slot.id,
+        slot.state,
+        show_age(slot.since).removesuffix(" ago"),
+        str(leases) if leases else "",
+        slot.instance_id or slot.state if slot.instance_id else "",
+        slot.address or "",
+        " ".join(filter(None, (slot.instance_type, slot.market))),
+        slot.zone or "",
+        " ".join(filter(None, marks)),
+    )
+
+
+def explain(
+    reservation: Annotated[str, typer.Argument(metavar="RESERVATION", help="Its id.")],
+    as_json: AsJson = False,
+    watch: Watched = None,
+) -> None:
+    """Say why a reservation is where it is, and what it waits for."""
+    with connect() as client:
+
+        def show() -> None:
+            found = client.explain(reservation)
+            if as_json:
+                print_json(found)
+            else:
+                print_thing(str(found))
+
+        repeat(show, watch)
+
+
+def events(
+    reservation: Annotated[str | None, typer.Option(help="Only of this reservation.")] = None,
+    slot: Annotated[str | None, typer.Option(help="Only of this slot.")] = None,
+    name: Annotated[str | None, typer.Option(help="Only of this name, like slot_ready.")] = None,
+    limit: Annotated[int, typer.Option(help="The newest so many.", min=1, max=10_000)] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new ones until Ctrl-C.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what happened, from the database; oldest first."""
+    from scheduler.ports import EventFilter
+
+    store = open_store()
+    last = 0
+    wanted = EventFilter(reservation=reservation, slot=slot, name=name, newest=True, limit=limit)
+    while True:
+        for event in store.read_events(wanted):
+            last = event.number
+            _print_event(event, as_json)
+        if not follow:
+            return
+        sys.stdout.flush()
+        time.sleep(FOLLOW_SECONDS)
+        wanted = EventFilter(after=last, reservation=reservation, slot=slot, name=name, limit=10_000)
+
+
+def _print_event(event: "Event", as_json: bool) -> None:
+    if as_json:
+        print_json(event)
+        return
+    about = " ".join(filter(None, (event.reservation, event.slot)))
+    detail = " ".join(f"{key}={value}" for key, value in event.detail.items() if value not in (None, "", []))
+    sys.stdout.write(f"{show_time(event.at)}  {event.name:<24} {about}  {detail} [{event.cause}]\n")

@@ -1,0 +1,204 @@
+"""Commands that ask for something: each is a request, accepted when it is committed."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from leasehold.cli.connecting import connect
+from leasehold.cli.failures import BAD_INPUT, FAILED, CommandError
+from leasehold.cli.output import AsJson, example, parse_amounts, parse_pairs, print_json, print_thing
+from leasehold.errors import Refused
+
+if TYPE_CHECKING:
+    from leasehold.client import Client
+    from leasehold.results import Answer, Reservation
+
+ReservationId = Annotated[str, typer.Argument(metavar="RESERVATION", help="Its id.")]
+Token = Annotated[
+    int | None, typer.Option(help="The holder's fencing token; left out: the present one, from the view.")
+]
+Timeout = Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.1)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(
+        epilog=example(
+            "leasehold reserve --system x86_64-linux --cpus 2 --wait 60",
+            "leasehold reserve --pool linux --id build-7 --label ssd=yes --ttl 30m --json",
+            "leasehold reserve --file reservations.json",
+        )
+    )(reserve)
+    app.command(epilog=example("leasehold release build-7", "leasehold release build-7 --token 12"))(release)
+    app.command(epilog=example("leasehold renew build-7"))(renew)
+    app.command(epilog=example("leasehold cancel build-7 build-8 --reason 'not needed'"))(cancel)
+    app.command(epilog=example("leasehold priority build-7 10", "leasehold priority build-7 0   # on hold"))(priority)
+
+
+def reserve(  # noqa: PLR0913, PLR0917 - an option each
+    system: Annotated[str | None, typer.Option(help="Any pool of this system, like x86_64-linux.")] = None,
+    pool: Annotated[str | None, typer.Option(help="This pool.")] = None,
+    name: Annotated[str | None, typer.Option("--id", help="The id; left out: a new one.")] = None,
+    cpus: Annotated[str | None, typer.Option(help="Cpus.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Memory in MiB.")] = None,
+    resource: Annotated[list[str] | None, typer.Option(metavar="NAME=AMOUNT", help="Any other resource.")] = None,
+    label: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Required of the slot.")] = None,
+    prefer: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Wanted of the slot.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Carried along.")] = None,
+    account: Annotated[str | None, typer.Option(help="The account it counts for.")] = None,
+    priority: Annotated[float | None, typer.Option(help="Higher is served first; 0 waits on hold.")] = None,
+    ttl: Annotated[str | None, typer.Option(help="How long without a renewal, like 90 or 15m; 0: for ever.")] = None,
+    restart: Annotated[bool, typer.Option("--restart", help="Start it again when it fails.")] = False,
+    file: Annotated[
+        Path | None,
+        typer.Option(help="A JSON file with a reservation or a list of them; - reads standard input."),
+    ] = None,
+    wait: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Wait so long until it is leased.", min=0)
+    ] = None,
+    timeout: Timeout = 30,
+    as_json: AsJson = False,
+) -> None:
+    """Ask for a reservation, and with --wait for its lease."""
+    resources = parse_amounts("--resource", resource or [])
+    resources |= parse_amounts("--cpus", [f"cpus={cpus}"] if cpus is not None else [])
+    resources |= parse_amounts("--memory", [f"memory_mib={memory}"] if memory is not None else [])
+    fields: dict[str, Any] = {
+        "id": name,
+        "system": system,
+        "pool": pool,
+        "resources": resources or None,
+        "labels": parse_pairs("--label", label or []) or None,
+        "prefers": parse_pairs("--prefer", prefer or []) or None,
+        "tags": parse_pairs("--tag", tag or []) or None,
+        "account": account,
+        "priority": priority,
+        "ttl": _number_or_text(ttl),
+        "restart_policy": "on_failure" if restart else None,
+    }
+    given = {key: value for key, value in fields.items() if value is not None}
+    if file is not None and given:
+        raise CommandError(f"--file: expected nothing beside it, got --{next(iter(given))}", BAD_INPUT)
+    items = _read_file(file) if file is not None else given
+    with connect(timeout) as client:
+        if isinstance(items, list):
+            _reserve_many(client, items, as_json)
+        else:
+            _reserve_one(client, items, wait, as_json)
+
+
+def _number_or_text(text: str | None) -> float | str | None:
+    return None if text is None else parse_amounts("--ttl", [f"ttl={text}"])["ttl"]
+
+
+def _read_file(path: Path) -> Any:
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+        items = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CommandError(f"{path}: expected valid JSON, got {error}", BAD_INPUT) from None
+    except OSError as error:
+        raise CommandError(f"{path}: expected a file that can be read, got {error.strerror}", BAD_INPUT) from None
+    wrong = [each for each in (items if isinstance(items, list) else [items]) if not isinstance(each, dict)]
+    if wrong:
+        raise CommandError(f"{path}: expected a table or a list of tables, got {json.dumps(wrong[0])}", BAD_INPUT)
+    return items
+
+
+def _reserve_one(client: "Client", fields: dict[str, Any], wait: float | None, as_json: bool) -> None:
+    try:
+        row = client.submit(fields)
+    except Refused as refused:
+        raise CommandError("\n".join(map(str, refused.errors)) or str(refused), BAD_INPUT) from None
+    if wait is not None:
+        row = client.wait(row.id, "leased", wait)
+    if as_json:
+        print_json(row)
+    else:
+        print_thing(describe_reservation(row))
+
+
+def _reserve_many(client: "Client", items: list[dict[str, Any]], as_json: bool) -> None:
+    answers = client.reserve_many(items)  # type: ignore[arg-type]  # checked by the intake
+    refused = [answer for answer in answers if not answer.ok]
+    if as_json:
+        for answer in answers:
+            print_json(answer)
+    else:
+        print_thing(f"{len(answers) - len(refused)} of {len(answers)} accepted")
+    if refused:
+        lines = [f"[{error.index}].{error}" for answer in refused for error in answer.errors]
+        raise CommandError("\n".join(lines), BAD_INPUT)
+
+
+def describe_reservation(row: "Reservation") -> str:
+    """A reservation in a line."""
+    reason = f" ({row.reason})" if row.reason else ""
+    where = ", ".join(
+        " ".join(
+            word
+            for word in (lease.slot, lease.instance_id and f"({lease.instance_id})", lease.address)
+            if word is not None
+        )
+        for lease in row.leases
+    )
+    return f"{row.id} {row.phase}{reason}" + (f" on {where}, token {row.token}" if where else "")
+
+
+def release(reservation: ReservationId, token: Token = None, timeout: Timeout = 30, as_json: AsJson = False) -> None:
+    """Its holder is done: it ends, and what it held is free again."""
+    with connect(timeout) as client:
+        _show(client.release(reservation, _find_token(client, reservation, token)), as_json)
+
+
+def renew(reservation: ReservationId, token: Token = None, timeout: Timeout = 30, as_json: AsJson = False) -> None:
+    """Move its expiry to now + ttl."""
+    with connect(timeout) as client:
+        _show(client.renew(reservation, _find_token(client, reservation, token)), as_json)
+
+
+def _find_token(client: "Client", reservation: str, given: int | None) -> int | None:
+    """A person speaks for the present holder; a program names its token."""
+    if given is not None:
+        return given
+    row = client.get(reservation)
+    return row.token if row is not None and row.leases else None
+
+
+def cancel(
+    reservations: Annotated[list[str], typer.Argument(metavar="RESERVATION...", help="Their ids.")],
+    reason: Annotated[str | None, typer.Option(help="Why, for people.")] = None,
+    timeout: Timeout = 30,
+    as_json: AsJson = False,
+) -> None:
+    """Nobody wants them any more, whatever their phase."""
+    refused: list[str] = []
+    with connect(timeout) as client:
+        for reservation in reservations:
+            try:
+                _show(client.cancel(reservation, reason=reason), as_json)
+            except Refused as error:
+                refused.append(str(error))
+    if refused:
+        raise CommandError("\n".join(refused), FAILED)
+
+
+def priority(
+    reservation: ReservationId,
+    value: Annotated[float, typer.Argument(metavar="PRIORITY", help="Higher is served first; 0 waits on hold.")],
+    timeout: Timeout = 30,
+    as_json: AsJson = False,
+) -> None:
+    """Change its priority."""
+    with connect(timeout) as client:
+        _show(client.priority(reservation, value), as_json)
+
+
+def _show(answer: "Answer", as_json: bool) -> None:
+    if as_json:
+        print_json(answer)
+    else:
+        print_thing(f"{answer.reservation} {answer.phase}")

@@ -1,0 +1,199 @@
+"""Commands that run something: the stack, the emulator alone, the simulator."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from leasehold.cli.failures import FAILED, INTERRUPTED, CommandError
+from leasehold.cli.output import AsJson, example, print_thing, show_seconds
+from leasehold.running import FOLDER, find_running, is_locked, read_running
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from leasehold.stack import Stack
+
+_LOOK_SECONDS = 0.1
+_DETACHED_SECONDS = 120.0
+_DOWN_SECONDS = 30.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(epilog=example("leasehold up", "leasehold up --detach", "leasehold up --config leasehold.toml"))(up)
+    app.command(epilog=example("leasehold down"))(down)
+    app.command("emulate-ec2", epilog=example("leasehold emulate-ec2 --port 4579 --boot-seconds 2"))(emulate)
+    app.command(epilog=example("leasehold simulate scenario.json", "leasehold simulate scenario.json --json"))(simulate)
+
+
+def up(
+    config: Annotated[
+        Path | None, typer.Option(help="The configuration; left out: LEASEHOLD_CONFIG, else ./leasehold.toml.")
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return when it runs; `leasehold down` stops it.")
+    ] = False,
+) -> None:
+    """Run a whole stack in this folder: Redis, SQLite, the EC2 emulator (unless AWS is configured), all processes,
+    and Flower. Ctrl-C stops it.
+    """
+    running = find_running()
+    if running is not None:
+        raise CommandError(f"a stack runs in {running.folder} already: `leasehold down` stops it")
+    if detach:
+        _detach(config)
+        return
+    from leasehold.stack import Stack
+
+    stack = Stack(config=config, on_progress=_say_progress)
+    ended = _stop_on_signals()
+    began = time.monotonic()
+    # Beside the main thread, which has to see signals.
+    with ThreadPoolExecutor(1) as starter:
+        start = starter.submit(stack.start)
+        try:
+            while not start.done() and not ended.wait(_LOOK_SECONDS):
+                pass
+            if not ended.is_set():
+                start.result()
+                _say_running(stack, time.monotonic() - began)
+                ended.wait()
+                sys.stderr.write("stopping …\n")
+        finally:
+            stack.stop()
+
+
+def _stop_on_signals() -> threading.Event:
+    ended = threading.Event()
+
+    def end(_number: int, _frame: "FrameType | None") -> None:
+        if ended.is_set():
+            # A second time: at once. The guardian ends what is left.
+            os._exit(INTERRUPTED)
+        ended.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+    return ended
+
+
+def _say_progress(name: str, state: str) -> None:
+    if state == "ready":
+        sys.stderr.write(f"  {name} is ready\n")
+        sys.stderr.flush()
+
+
+def _say_running(stack: "Stack", seconds: float) -> None:
+    from leasehold.cli.output import make_table
+
+    pids = stack.pids()
+    rows = [(name, str(pid), stack.urls.get(name, "")) for name, pid in sorted(pids.items())]
+    print_thing(
+        f"\nup in {seconds:.1f} s; state and logs are in {stack.folder.path}",
+        make_table(("process", "pid", "where"), rows, ""),
+        "In a second terminal:\n"
+        "  leasehold status\n"
+        f"  leasehold reserve --system {_any_system(stack)} --wait 60\n"
+        "  leasehold slots --watch 2\n"
+        "Ctrl-C stops it all.",
+    )
+    sys.stdout.flush()
+
+
+def _any_system(stack: "Stack") -> str:
+    pools = stack.open_store().load_rules().rules.pools.values()
+    return next((pool.system for pool in pools), "x86_64-linux")
+
+
+def _detach(config: Path | None) -> None:
+    folder = Path.cwd() / FOLDER
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "leasehold.cli", "up", *(["--config", str(config)] if config else [])]
+    log = folder / "up.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(  # noqa: S603 - this very program
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    until = time.monotonic() + _DETACHED_SECONDS
+    while time.monotonic() < until:
+        running = read_running(folder)
+        if running is not None and running.phase == "running":
+            print_thing(f"up, pid {process.pid}; `leasehold down` stops it")
+            return
+        if process.poll() is not None:
+            raise CommandError(_last_error(log))
+        time.sleep(_LOOK_SECONDS)
+    process.terminate()
+    raise CommandError(f"not up after {show_seconds(_DETACHED_SECONDS)}: see {log}")
+
+
+def _last_error(log: Path) -> str:
+    lines = [line.removeprefix("leasehold: ") for line in log.read_text(errors="replace").splitlines()]
+    return next((line for line in reversed(lines) if line.strip() and "stopping" not in line), f"see {log}")
+
+
+def down() -> None:
+    """Stop the stack that runs in this folder or above it."""
+    running = find_running()
+    if running is None:
+        raise CommandError("no stack runs here or in a folder above")
+    try:
+        os.kill(running.pid, signal.SIGTERM)
+    except ProcessLookupError:
+        # Its guardian is at work: the lock is free when it has done.
+        pass
+    except PermissionError:
+        raise CommandError(f"the stack in {running.folder} is another user's (pid {running.pid})") from None
+    until = time.monotonic() + _DOWN_SECONDS
+    while is_locked(running.folder / "lock"):
+        if time.monotonic() >= until:
+            raise CommandError(f"still not down after {show_seconds(_DOWN_SECONDS)}: pid {running.pid}")
+        time.sleep(_LOOK_SECONDS)
+    print_thing("down")
+
+
+def emulate(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535)] = 4579,
+    region: Annotated[str, typer.Option(help="Made ready at the start; others when they are used.")] = "us-east-1",
+    state_file: Annotated[
+        Path | None, typer.Option(help="Times and faults, TOML or JSON; read again when it changes.")
+    ] = None,
+    call_log: Annotated[Path | None, typer.Option(help="Every call as a line of JSON.")] = None,
+    boot_seconds: Annotated[float | None, typer.Option(help="How long an instance is pending.")] = None,
+    status_seconds: Annotated[float | None, typer.Option(help="How long its checks initialize.")] = None,
+    terminate_seconds: Annotated[float | None, typer.Option(help="How long it shuts down.")] = None,
+) -> None:
+    """Run the EC2 emulator alone, until Ctrl-C."""
+    given = {
+        "host": host,
+        "port": port,
+        "region": region,
+        "state-file": state_file,
+        "call-log": call_log,
+        "boot-seconds": boot_seconds,
+        "status-seconds": status_seconds,
+        "terminate-seconds": terminate_seconds,
+    }
+    from workers.ec2.emulator.__main__ import main
+
+    words = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    raise typer.Exit(main(words))
+
+
+def simulate(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A scenario, JSON or TOML.")], as_json: AsJson = False
+) -> None:
+    """Play a scenario on a virtual clock, and say what was decided."""
+    from scheduler.simulation.show import simulate_file
+
+    status = simulate_file(file, json_lines=as_json, out=sys.stdout)
+    raise typer.Exit(FAILED if status else 0)

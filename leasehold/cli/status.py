@@ -1,0 +1,139 @@
+"""`leasehold status`: is all well, and how much is going on. Its exit code is for probes."""
+
+import os
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+import typer
+
+from leasehold.cli.connecting import adopt_stack
+from leasehold.cli.failures import say_error
+from leasehold.cli.output import AsJson, Watched, example, make_table, print_json, print_thing, repeat, show_seconds
+from leasehold.errors import LeaseholdError
+
+if TYPE_CHECKING:
+    from leasehold.client import Client
+
+OK: Final = 0
+DEGRADED: Final = 1
+DOWN: Final = 2
+LATE_INTERVALS: Final = 3
+_SHOWN_IDS: Final = 10
+_CANARY_SECONDS: Final = 5.0
+
+
+class Status(msgspec.Struct, kw_only=True):
+    """What `status --json` prints. `problems` says why `state` is not `ok`."""
+
+    state: str
+    problems: list[str]
+    reservations: dict[str, int] = {}
+    slots: dict[str, int] = {}
+    queues: dict[str, int] = {}
+    term: int | None = None
+    leads_now: bool = False
+    tick_age_seconds: float | None = None
+    tick_seconds: float | None = None
+    waiting: list[str] = []
+    """The ids of those that wait, in the order in which they are served."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        epilog=example("leasehold status", "leasehold status --probe --json", "leasehold status --watch 2")
+        + "\n\nExit codes: 0 all is well; 1 degraded (no tick for three intervals, no valid view, or with --probe a"
+        " queue that nobody consumes); 2 down (no stack, or no Redis)."
+    )(status)
+
+
+def status(
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Also ask every queue's worker to answer, for up to 5 s.")
+    ] = False,
+    as_json: AsJson = False,
+    watch: Watched = None,
+) -> None:
+    """Say whether all is well, who leads, how many reservations and slots there are, and who waits."""
+    adopt_stack()
+    code = DOWN
+
+    def show() -> None:
+        nonlocal code
+        found, code = _read(probe)
+        if as_json:
+            print_json(found)
+        elif code == DOWN:
+            say_error("; ".join(found.problems))
+        else:
+            print_thing(*_describe(found))
+
+    repeat(show, watch)
+    raise typer.Exit(code)
+
+
+def _read(probe: bool) -> tuple[Status, int]:
+    from leasehold.client import Client
+
+    try:
+        with Client(timeout=_CANARY_SECONDS) as client:
+            client.probe.check_redis()
+            return _assess(client, probe)
+    except LeaseholdError as error:
+        return Status(state="down", problems=[str(error)]), DOWN
+
+
+def _assess(client: "Client", probe: bool) -> tuple[Status, int]:
+    found = Status(state="ok", problems=[])
+    found.queues = client.probe.queue_lengths()
+    found.leads_now = client.probe.is_led()
+    _read_report(found, client.report())
+    try:
+        found.reservations = dict(Counter(row.phase for row in client.list()))
+        found.slots = dict(Counter(slot.state for slot in client.slots()))
+    except LeaseholdError as error:
+        found.problems.append(str(error))
+    if probe:
+        found.problems += [
+            f"nobody consumes the queue {queue}" for queue in client.probe.silent_queues(_CANARY_SECONDS)
+        ]
+    found.state = "degraded" if found.problems else "ok"
+    return found, DEGRADED if found.problems else OK
+
+
+def _read_report(found: Status, report: dict[str, Any]) -> None:
+    if not report:
+        found.problems.append("there was no tick yet")
+        return
+    found.term, found.tick_seconds = report.get("term"), report.get("seconds")
+    found.tick_age_seconds = max(time.time() - report["at"], 0.0)
+    found.waiting = list(report.get("waiting", {}))
+    late = LATE_INTERVALS * float(os.environ.get("LEASEHOLD_TICKS__INTERVAL") or 5)
+    if found.tick_age_seconds > late:
+        found.problems.append(f"the last tick was {show_seconds(found.tick_age_seconds)} ago")
+
+
+def _describe(found: Status) -> list[object]:
+    age = "never" if found.tick_age_seconds is None else f"{show_seconds(found.tick_age_seconds)} ago"
+    took = "" if found.tick_seconds is None else f", took {found.tick_seconds * 1000:.0f} ms"
+    things: list[object] = [f"{found.state}: {'; '.join(found.problems)}" if found.problems else found.state]
+    rows = [
+        ("last tick", f"{age}{took}"),
+        ("term", f"{found.term}" + (" (a tick runs)" if found.leads_now else "")),
+        ("reservations", _join(found.reservations)),
+        ("slots", _join(found.slots)),
+        ("queues", _join(found.queues)),
+        ("waiting", _shorten(found.waiting)),
+    ]
+    return [*things, make_table(("", ""), rows, "")]
+
+
+def _join(counts: dict[str, int]) -> str:
+    return "  ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "none"
+
+
+def _shorten(ids: list[str]) -> str:
+    more = f" … and {len(ids) - _SHOWN_IDS} more" if len(ids) > _SHOWN_IDS else ""
+    return (" ".join(ids[:_SHOWN_IDS]) + more) or "none"
