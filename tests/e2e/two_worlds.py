@@ -12,17 +12,20 @@ from scheduler.simulation.play import Player
 from scheduler.simulation.scenario import read_scenario
 
 GAP_SECONDS = 20
+POOL = "worlds"
+OFFERING = "m5.xlarge"
 CONFIG: dict[str, Any] = {
     "scheduler": {"queue": "fifo"},
     "pools": {
-        "linux": {
-            "system": "x86_64-linux",
+        POOL: {
+            "system": POOL,
             "max_slots": 3,
             "max_leases_per_slot": 2,
             "idle_scale_down": 100_000,
             "lease_ttl": 100_000,
             "capacity_hold": 1,
-            "resources": {"cpus": 4},
+            "offerings": [{"name": OFFERING, "price": 1, "resources": {"cpus": 4}}],
+            "ec2": {"image": "ami-0123456789abcdef0"},
         }
     },
 }
@@ -71,14 +74,14 @@ def _draw(dice: random.Random, names: list[str], script: Script) -> dict[str, An
     kind = dice.choice(kinds) if names else "submit"
     if kind == "submit":
         fresh = range(len(names), len(names) + dice.choice([1, 1, 2]))
-        return {"submit": [_reservation(f"r{number}", dice.choice([1, 2, 4])) for number in fresh]}
+        return {"submit": [_reservation(f"world-{number}", dice.choice([1, 2, 4])) for number in fresh]}
     if kind in {"outage", "calm"}:
         return {kind: True}
-    return {kind: f"linux-{dice.randint(1, 3)}" if kind == "drain" else dice.choice(alive)}
+    return {kind: f"{POOL}-{dice.randint(1, 3)}" if kind == "drain" else dice.choice(alive)}
 
 
 def _reservation(name: str, cpus: int) -> dict[str, Any]:
-    return {"id": name, "system": "x86_64-linux", "resources": {"cpus": cpus}}
+    return {"id": name, "system": POOL, "resources": {"cpus": cpus}}
 
 
 def play(steps: list[dict[str, Any]]) -> Script | None:
@@ -89,9 +92,9 @@ def play(steps: list[dict[str, Any]]) -> Script | None:
         if "outage" in step:
             ends = [later for later in range(index + 1, len(steps)) if "calm" in steps[later]]
             until = (ends[0] + 1) * GAP_SECONDS if ends else 10**9
-            timeline.append({"at": at, "outage": {"pool": "linux", "error": "capacity", "until": until}})
+            timeline.append({"at": at, "outage": {"pool": POOL, "error": "capacity", "until": until}})
         elif "calm" in step:
-            timeline.append({"at": at, "seen": "linux-1"})
+            timeline.append({"at": at, "seen": f"{POOL}-1"})
         else:
             timeline.append({"at": at, **step})
     scenario = read_scenario(
