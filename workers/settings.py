@@ -45,11 +45,7 @@ class ViewSettings(Document):
     prefix: Text = "leasehold:"
     """What all our keys begin with; another one for each cluster that shares a Redis."""
     tombstones: Period = 600.0
-    """A row that went is remembered so long, so that a late delta does not bring it back."""
-    reread: Period = 35.0
-    """Each periodic tick re-reads what changed since its last look less this; above `statement_timeout`."""
-    compare_interval: Period = 60.0
-    """The view's counts and versions are compared with the database's so often."""
+    """Rows that went, and reservations that have ended, are remembered in the view for so long."""
 
 
 class DatabaseSettings(Document):
@@ -57,12 +53,6 @@ class DatabaseSettings(Document):
 
     url: DatabaseUrl = SecretStr("sqlite:///.leasehold/leasehold.db")
     """URL of the database: SQLite for one host, PostgreSQL for several."""
-    lock_timeout: Period = 5.0
-    """A statement waits so long for a lock."""
-    statement_timeout: Period = 30.0
-    """A statement may take so long (PostgreSQL)."""
-    idle_timeout: Period = 10.0
-    """A transaction may stand idle so long (PostgreSQL)."""
 
 
 class AwsSettings(Document):
@@ -89,22 +79,11 @@ class TickSettings(Document):
     """The leader lock lasts so long; renewed at a third of it."""
     kick_seconds: Period = 2.0
     """Kicks within this time share one tick message."""
-    commit_rows: Positive = 1000
-    """Decisions that are committed in one transaction at most."""
 
     @property
     def expires(self) -> float:
         """A tick message that waited for longer is dropped: two intervals."""
         return 2 * self.interval
-
-
-class ClientSettings(Document):
-    """What clients wait for."""
-
-    resend: Period = 2.0
-    """A request without an answer is sent again after so long."""
-    reply_seconds: Period = 60.0
-    """An answer waits so long for the client to take it."""
 
 
 class KeepSettings(Document):
@@ -116,8 +95,6 @@ class KeepSettings(Document):
     """Rows of ended reservations, in days."""
     requests: Period = 3600.0
     """Requests and their answers, so that a repeat changes nothing."""
-    ended_in_view: Period = 600.0
-    """Ended reservations in the view; older ones are asked for."""
 
 
 class LogSettings(Document):
@@ -152,8 +129,8 @@ class FlowerSettings(Document):
 class ConcurrencySettings(Document):
     """Tasks that a worker of each queue runs at once."""
 
-    reservations: Positive = 1
-    """Of intake: one writer is the quickest on SQLite."""
+    reservations: Positive = 2
+    """Of intake: one checks documents while the other one writes."""
     ticks: Positive = 1
     """Of ticks: only one can hold the lock."""
     launch: Positive = 8
@@ -175,8 +152,6 @@ class CelerySettings(Document):
     """A task (in a process pool) is asked to stop after so long."""
     soft_shutdown: Period = 5.0
     """A worker that stops waits so long for its tasks; 30 in containers."""
-    max_attempts: Positive = 5
-    """Attempts on errors that nobody knows, then it counts as misconfigured."""
     concurrency: ConcurrencySettings = ConcurrencySettings()
     """Tasks that a worker of each queue runs at once."""
 
@@ -208,8 +183,6 @@ class Settings(BaseSettings):
     """EC2, or the emulator in its place."""
     ticks: TickSettings = TickSettings()
     """The scheduling passes."""
-    clients: ClientSettings = ClientSettings()
-    """What clients wait for."""
     keep: KeepSettings = KeepSettings()
     """How long what is over is kept."""
     log: LogSettings = LogSettings()
@@ -257,17 +230,14 @@ class Settings(BaseSettings):
 
 def _timing_conflicts(settings: Settings) -> Iterator[Fault]:
     """Times that do not go together (PROTOCOLS "The view", PITFALLS "Celery on Redis")."""
-    ticks, clients, celery = settings.ticks, settings.clients, settings.celery
-    keep, view, database = settings.keep, settings.view, settings.database
+    ticks, celery = settings.ticks, settings.celery
     at_least = (
         ("ticks.lock_seconds", ticks.lock_seconds, "2 × ticks.interval", 2 * ticks.interval),
         ("recover_interval", settings.recover_interval, "sweep_interval", settings.sweep_interval),
-        ("clients.reply_seconds", clients.reply_seconds, "clients.resend", clients.resend),
-        ("keep.requests", keep.requests, "clients.reply_seconds", clients.reply_seconds),
+        ("keep.requests", settings.keep.requests, "an answer's minute", 60.0),
         ("celery.hard_time_limit", celery.hard_time_limit, "celery.soft_time_limit", celery.soft_time_limit),
     )
     above = (
-        ("view.reread", view.reread, "database.statement_timeout", database.statement_timeout),
         (
             "celery.visibility_timeout",
             celery.visibility_timeout,

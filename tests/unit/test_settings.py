@@ -30,9 +30,8 @@ def refusal(document: dict[str, Any] | None = None) -> list[str]:
 def test_the_defaults_are_those_of_the_protocols() -> None:
     found = read_settings()
     assert (found.ticks.interval, found.ticks.lock_seconds, found.ticks.expires) == (5, 15, 10)
-    assert (found.clients.resend, found.clients.reply_seconds) == (2, 60)
     assert (found.recover_interval, found.sweep_interval) == (10, 2)
-    assert (found.keep.events_days, found.keep.requests, found.keep.ended_in_view) == (30, 3600, 600)
+    assert (found.keep.events_days, found.keep.requests) == (30, 3600)
     assert (found.celery.visibility_timeout, found.celery.soft_shutdown) == (300, 5)
     assert (found.flower.host, found.flower.port, found.metrics.host) == ("127.0.0.1", 5555, "127.0.0.1")
     assert (found.broker_url, found.view_url) == (None, None)
@@ -169,9 +168,10 @@ def test_a_wrong_variable_is_refused_by_its_name(
         # what does not go together
         ({"ticks": {"interval": 10}}, "ticks.lock_seconds: expected at least 2 × ticks.interval (20), got 15"),
         ({"sweep_interval": 11}, "recover_interval: expected at least sweep_interval (11), got 10"),
-        ({"clients": {"resend": "2m"}}, "clients.reply_seconds: expected at least clients.resend (120), got 60"),
-        ({"keep": {"requests": 59}}, "keep.requests: expected at least clients.reply_seconds (60), got 59"),
-        ({"view": {"reread": 30}}, "view.reread: expected more than database.statement_timeout (30), got 30"),
+        (
+            {"keep": {"requests": 59}},
+            "keep.requests: expected at least an answer's minute (60), got 59",
+        ),
         (
             {"celery": {"soft_time_limit": 121}},
             "celery.hard_time_limit: expected at least celery.soft_time_limit (121), got 120",

@@ -176,9 +176,7 @@ def test_a_damaged_gzip_file_is_refused(tmp_path: Path) -> None:
 
 
 @given(content=st.binary(max_size=200))
-def test_any_bytes_are_read_or_refused_in_one_line(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes
-) -> None:
+def test_any_bytes_are_read_or_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     log = tmp_path_factory.mktemp("any") / "log"
     log.write_bytes(content)
     refusals: list[str] = []
