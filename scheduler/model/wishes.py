@@ -38,8 +38,8 @@ class ComponentDocument(Document):
     name: Name
     count: Positive = 1
     kind: Literal["essential"] = "essential"
-    resources: ResourceMap = {}
-    labels: LabelMap = {}
+    resources: ResourceMap = Field(default_factory=dict)
+    labels: LabelMap = Field(default_factory=dict)
 
 
 class ReservationDocument(Document):
@@ -48,9 +48,9 @@ class ReservationDocument(Document):
     id: Name
     system: Name | None = None
     pool: Name | None = None
-    resources: ResourceMap = {}
-    labels: LabelMap = {}
-    prefers: LabelMap = {}
+    resources: ResourceMap = Field(default_factory=dict)
+    labels: LabelMap = Field(default_factory=dict)
+    prefers: LabelMap = Field(default_factory=dict)
     account: Name | None = None
     priority: Amount = 1
     size: Amount = 0
@@ -58,7 +58,7 @@ class ReservationDocument(Document):
     restart_policy: Literal["never", "on_failure"] = "never"
     on_interruption: Literal["requeue", "fail"] = "requeue"
     preemptible: bool = True
-    tags: LabelMap = {}
+    tags: LabelMap = Field(default_factory=dict)
     runtime: Seconds | None = None
     components: Annotated[tuple[ComponentDocument, ...], Field(strict=False)] = ()
     on_lease: CallbackDocument | None = None
