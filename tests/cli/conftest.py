@@ -1,0 +1,43 @@
+"""What the tests of the command line share: it is run in this process, output and status as a shell sees them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from leasehold.cli.failures import run_safely
+from tests.client.intake import client, intake
+from tests.servers import redis_client, redis_server, redis_url
+
+__all__ = ["Outcome", "client", "intake", "redis_client", "redis_server", "redis_url", "run"]
+
+
+class Outcome:
+    """What a command came to."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.out, self.err = status, out, err
+
+    @property
+    def complaints(self) -> list[str]:
+        """The lines on standard error."""
+        return self.err.splitlines()
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs one command in an empty folder, with no stack around it."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("LEASEHOLD_CONFIG", "LEASEHOLD_BROKER__URL", "LEASEHOLD_DATABASE__URL"):
+        monkeypatch.delenv(name, raising=False)
+
+    def command(*words: str) -> Outcome:
+        capfd.readouterr()
+        status = run_safely(list(words))
+        out, err = capfd.readouterr()
+        return Outcome(status, out, err)
+
+    return command

@@ -1,0 +1,307 @@
+"""Commands against a stand-in for the stack: what they print, what they send, how they end."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from leasehold.cli.app import app
+from scheduler.store.migrating import migrate
+from tests.builders import a_lease, a_slot
+from tests.cli.conftest import Run
+from tests.client.intake import FakeIntake, a_row
+
+
+@pytest.fixture
+def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> FakeIntake:
+    """The stand-in, found by the environment."""
+    monkeypatch.setenv("LEASEHOLD_BROKER__URL", intake.url)
+    return intake
+
+
+@pytest.fixture
+def database(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A database of its own, with tables and no rows."""
+    url = f"sqlite:///{tmp_path / 'test.db'}"
+    monkeypatch.setenv("LEASEHOLD_DATABASE__URL", url)
+    migrate(url)
+    return url
+
+
+def list_commands(found: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command with the words that lead to it."""
+    found = found or typer.main.get_command(app)
+    for name, command in found.commands.items():
+        if hasattr(command, "commands"):
+            yield from list_commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+COMMANDS = [path for path, _ in list_commands()]
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_the_help_of_every_command_has_an_example(path: tuple[str, ...], run: Run) -> None:
+    found = run(*path, "--help")
+    assert found.status == 0
+    assert "Example" in found.out
+    assert f"leasehold {' '.join(path)}" in found.out.partition("Example")[2]
+
+
+def test_the_commands_are_those_that_are_promised() -> None:
+    words = """
+        up down demo reserve release renew cancel get list status slots events explain cordon uncordon drain
+        apply migrate simulate emulate-ec2
+    """
+    wanted = words.split()
+    assert {(name,) for name in wanted} | {("rules", "show"), ("config", "check"), ("config", "init")} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("nonsense",), "No such command 'nonsense'"),
+        (("get",), "Missing argument 'RESERVATION'"),
+        (("list", "--phase", "gone"), "expected one of pending, leased"),
+        (("reserve", "--label", "ssd"), "expected name=value, got 'ssd'"),
+        (("drain", "linux-1", "--wait", "soon"), "Invalid value for '--wait'"),
+        (("reserve", "--file", "nowhere.json"), "nowhere.json: expected a file that can be read"),
+        (("reserve", "--file", "x.json", "--cpus", "1"), "--file: expected nothing beside it"),
+        (("simulate", "nowhere.json"), "nowhere.json"),
+        (("apply", "nowhere.toml"), "nowhere.toml: expected a file that can be read"),
+        (("config", "check", "nowhere.toml"), "nowhere.toml: expected a file that can be read"),
+    ],
+)
+def test_bad_usage_is_one_line_and_status_2(words: tuple[str, ...], complaint: str, run: Run) -> None:
+    found = run(*words)
+    assert found.status == 2
+    assert len(found.complaints) == 1
+    assert complaint in found.err
+    assert found.out == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("list",), ("slots",), ("get", "r1"), ("explain", "r1"), ("reserve", "--system", "s"), ("cordon", "linux-1")],
+)
+def test_without_a_stack_there_is_one_line(words: tuple[str, ...], run: Run) -> None:
+    found = run(*words)
+    assert found.status == 1
+    assert found.complaints == [
+        (
+            "leasehold: no stack runs here or in a folder above:"
+            " start one with `leasehold up`, or set LEASEHOLD_BROKER__URL"
+        )
+    ]
+
+
+def test_without_a_redis_there_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEASEHOLD_BROKER__URL", "redis://:hush@127.0.0.1:1/0")
+    found = run("list")
+    assert (found.status, len(found.complaints)) == (1, 1)
+    assert "redis://127.0.0.1:1/0 cannot be reached" in found.err
+    assert "hush" not in found.err
+
+
+def test_without_a_database_there_is_one_line(run: Run) -> None:
+    for words in (("events",), ("rules", "show")):
+        found = run(*words)
+        assert (found.status, len(found.complaints)) == (1, 1)
+        assert "leasehold.db" in found.err
+
+
+def test_a_reservation_is_asked_for_with_all_that_was_said(stack: FakeIntake, run: Run) -> None:
+    words = "reserve --system s --id r1 --cpus 2 --memory 512 --resource gpus=1 --label ssd=yes --ttl 15m --restart"
+    assert run(*words.split(), "--tag", "run=7", "--priority", "5").out == "r1 pending\n"
+    (verb, document), *_ = stack.seen
+    assert verb == "submit"
+    assert {key: document[key] for key in document if key not in {"request", "reply_to"}} == {
+        "id": "r1",
+        "system": "s",
+        "resources": {"cpus": 2, "memory_mib": 512, "gpus": 1},
+        "labels": {"ssd": "yes"},
+        "tags": {"run": "7"},
+        "priority": 5,
+        "ttl": "15m",
+        "restart_policy": "on_failure",
+    }
+
+
+def test_bad_reservations_are_refused_with_a_line_for_each_fault(stack: FakeIntake, run: Run) -> None:
+    faults = [
+        {"index": 0, "path": "system", "expected": "a name", "got": "3"},
+        {"index": 0, "path": "resources.cpus", "expected": "a number >= 0", "got": '"two"'},
+    ]
+    stack.handler = lambda _verb, _document: {"ok": False, "errors": faults}
+    found = run("reserve", "--cpus", "two")
+    assert found.status == 2
+    assert found.complaints == [
+        "leasehold: system: expected a name, got 3",
+        'leasehold: resources.cpus: expected a number >= 0, got "two"',
+    ]
+
+
+def test_a_file_of_reservations_is_asked_for_at_once(stack: FakeIntake, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "many.json").write_text(json.dumps([{"id": f"r{n}", "system": "s"} for n in range(3)]))
+    assert run("reserve", "--file", "many.json").out == "3 of 3 accepted\n"
+    assert len(stack.seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [("{", "expected valid JSON"), ("[1]", "expected a table or a list of tables, got 1"), ('"x"', 'got "x"')],
+)
+def test_a_file_that_is_none_is_bad_input(
+    text: str, complaint: str, stack: FakeIntake, run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "bad.json").write_text(text)
+    found = run("reserve", "--file", "bad.json")
+    assert (found.status, len(found.complaints)) == (2, 1)
+    assert complaint in found.err
+
+
+def test_a_person_speaks_for_the_present_holder(stack: FakeIntake, run: Run) -> None:
+    stack.publish(a_row("r1", phase="leased", token=7, leases=(a_lease("linux-1", token=7),)))
+    assert run("release", "r1").status == 0
+    assert stack.seen[-1][1]["token"] == 7
+    run("release", "r1", "--token", "3")
+    assert stack.seen[-1][1]["token"] == 3
+
+
+def test_a_stale_token_is_one_line_and_status_1(stack: FakeIntake, run: Run) -> None:
+    fault = {"index": 0, "path": "token", "expected": "the current token of r1 (this one is stale)", "got": "3"}
+    stack.handler = lambda _verb, _document: {"ok": False, "errors": [fault]}
+    found = run("renew", "r1", "--token", "3")
+    assert (found.status, found.complaints) == (
+        1,
+        ["leasehold: token: expected the current token of r1 (this one is stale), got 3"],
+    )
+
+
+def test_reading_shows_the_view(stack: FakeIntake, run: Run) -> None:
+    stack.publish(a_slot("linux-1", version=1), a_row("r1", phase="leased", token=7, leases=(a_lease("linux-1"),)))
+    assert json.loads(run("get", "r1", "--json").out)["leases"][0]["instance_id"] == "i-linux-1"
+    assert "i-linux-1" in run("get", "r1").out
+    assert [row["id"] for row in json.loads(run("list", "--json").out)] == ["r1"]
+    assert "r1" in run("list").out
+    assert [slot["id"] for slot in json.loads(run("slots", "--json").out)] == ["linux-1"]
+    assert "ready" in run("slots").out
+    assert run("explain", "r1").out == "r1 is leased\n"
+    assert "\x1b" not in run("list").out
+
+
+def test_a_reservation_that_left_the_view_is_asked_for(stack: FakeIntake, run: Run) -> None:
+    old = {"id": "r0", "phase": "released", "request": {"components": []}}
+    stack.handler = lambda verb, document: {"ok": True, "reservations": [old] if "r0" in document["ids"] else []}
+    assert "released" in run("get", "r0").out
+    found = run("get", "nobody")
+    assert (found.status, found.complaints) == (1, ["leasehold: there is no reservation nobody"])
+
+
+def test_status_has_codes_for_probes(stack: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    degraded = run("status", "--json")
+    assert (degraded.status, json.loads(degraded.out)["problems"]) == (1, ["there was no tick yet"])
+    import time
+
+    stack.board.write_report({"at": time.time(), "term": 3, "seconds": 0.01, "waiting": {"r2": ["booting", "x"]}})
+    stack.publish(a_row("r2"))
+    well = run("status", "--json")
+    found = json.loads(well.out)
+    assert (well.status, found["state"], found["term"], found["waiting"]) == (0, "ok", 3, ["r2"])
+    assert (found["reservations"], found["queues"]["launch"]) == ({"pending": 1}, 0)
+    assert run("status").out.startswith("ok\n")
+    stack.board.write_report({"at": time.time() - 100, "term": 3, "seconds": 0.01, "waiting": {}})
+    assert run("status").status == 1
+    monkeypatch.setenv("LEASEHOLD_BROKER__URL", "redis://127.0.0.1:1/0")
+    down = run("status")
+    assert (down.status, len(down.complaints)) == (2, 1)
+
+
+def test_draining_waits_until_nothing_is_held(stack: FakeIntake, run: Run) -> None:
+    stack.handler = lambda _verb, document: {
+        "ok": True,
+        "slot": document["slot"],
+        "state": "draining",
+        "cordoned": False,
+    }
+    assert run("drain", "linux-1", "--wait", "5").status == 0
+    stack.publish(a_row("r1", phase="leased", token=7, leases=(a_lease("linux-1"),)))
+    found = run("drain", "linux-1", "--wait", "0.3")
+    assert (found.status, found.complaints) == (1, ["leasehold: not drained after 0.3 s: linux-1 holds r1"])
+
+
+def test_unknown_slots_are_refused_one_by_one(stack: FakeIntake, run: Run) -> None:
+    def pick(_verb: str, document: dict[str, Any]) -> dict[str, Any]:
+        if document["slot"] == "linux-1":
+            return {"ok": True, "slot": "linux-1", "state": "ready", "cordoned": True}
+        fault = {"index": 0, "path": "slot", "expected": "a known slot", "got": f'"{document["slot"]}"'}
+        return {"ok": False, "errors": [fault]}
+
+    stack.handler = pick
+    found = run("cordon", "linux-1", "linux-9")
+    assert (found.status, found.out) == (1, "linux-1 ready cordoned\n")
+    assert found.complaints == ['leasehold: slot: expected a known slot, got "linux-9"']
+
+
+def test_rules_are_applied_once_and_shown(stack: FakeIntake, database: str, run: Run, tmp_path: Path) -> None:
+    rules = '[pools.linux]\nsystem = "x86_64-linux"\nmax_slots = 2\n'
+    (tmp_path / "leasehold.toml").write_text(rules)
+    assert run("apply", "leasehold.toml").out == "rules version 1\n"
+    assert run("apply", "leasehold.toml").out == "rules version 1, unchanged\n"
+    assert run("rules", "show").out == f"# version 1\n{rules}"
+    assert json.loads(run("rules", "show", "--json").out)["rules"]["pools"]["linux"]["max_slots"] == 2
+    assert "rules_changed" in run("events").out
+    assert json.loads(run("events", "--json").out.splitlines()[0])["name"] == "rules_changed"
+
+
+def test_rules_that_are_wrong_change_nothing(stack: FakeIntake, database: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text('[pools.linux]\nsystem = "s"\nmax_slots = 1\nmin_slotz = 3\n')
+    found = run("apply", "bad.toml")
+    assert (found.status, len(found.complaints)) == (2, 1)
+    assert 'did you mean "min_slots"?' in found.err
+    assert run("rules", "show").complaints == ["leasehold: no rules were applied yet: `leasehold apply FILE`"]
+
+
+def test_a_written_configuration_is_fine_and_is_not_written_over(run: Run) -> None:
+    assert run("config", "init").status == 0
+    assert run("config", "check").status == 0
+    assert run("config", "init").status == 2
+
+
+def test_migrating_twice_changes_nothing(run: Run) -> None:
+    assert run("migrate").out.startswith("applied ")
+    assert run("migrate").out == "nothing to do\n"
+
+
+def test_a_scenario_is_played(run: Run, tmp_path: Path) -> None:
+    scenario = {
+        "config": {"pools": {"linux": {"system": "s", "max_slots": 1}}},
+        "timeline": [{"at": 0, "submit": {"id": "r1", "system": "s"}}, {"at": 0, "tick": True}],
+    }
+    (tmp_path / "one.json").write_text(json.dumps(scenario))
+    found = run("simulate", "one.json", "--json")
+    assert found.status == 0
+    assert json.loads(found.out.splitlines()[-1])["state"]["reservations"][0]["id"] == "r1"
+    (tmp_path / "bad.json").write_text('{"timelime": []}')
+    assert run("simulate", "bad.json").status == 2
+
+
+def test_help_pulls_in_nothing_heavy(run: Run) -> None:
+    import subprocess
+
+    code = (
+        "import sys; from leasehold.cli.failures import run_safely; run_safely(['--help'])\n"
+        "heavy = {'celery', 'kombu', 'redis', 'sqlalchemy', 'boto3', 'moto', 'rich', 'scheduler', 'workers', 'tasks'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_nothing_said_is_help(run: Run) -> None:
+    assert run().out.startswith("Usage: leasehold")

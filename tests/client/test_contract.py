@@ -1,0 +1,108 @@
+"""What the client says twice, because it may not import the application, is the same in both places."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from leasehold import probing, reading, results, running, wire
+from scheduler.model import moves
+from scheduler.model import reservations as stored
+from scheduler.model import slots as stored_slots
+from scheduler.view import addresses, connection, redis_bell
+from scheduler.view.redis_board import _ViewKeys
+from tasks import queues
+from workers import settings
+
+
+def test_keys_channels_and_prefix_are_the_views() -> None:
+    keys, theirs = reading.ViewKeys("x:"), _ViewKeys("x:view:")
+    assert running.DEFAULT_PREFIX == addresses.DEFAULT_PREFIX
+    assert keys.generation == theirs.generation
+    assert keys.report == theirs.report
+    assert (keys.reservations, keys.slots) == (theirs.rows("reservations"), theirs.rows("slots"))
+
+
+def test_answers_are_looked_for_where_the_bell_puts_them(redis_url: str) -> None:
+    client = connection.make_redis(redis_url)
+    bell = redis_bell.RedisBell(client, lambda: None)
+    sender = wire.Wire(redis_url)
+    bell.reply(sender.reply_address("a1b2"), {"ok": True})
+    assert sender.redis.lpop(sender.reply_address("a1b2")) == b'{"ok":true}'
+    sender.close()
+    client.close()
+
+
+def test_notices_are_heard_where_the_bell_rings(redis_url: str) -> None:
+    client = connection.make_redis(redis_url)
+    channel = client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
+    channel.subscribe(reading.ViewKeys(running.DEFAULT_PREFIX).notice("r1"))
+    channel.get_message(timeout=5)
+    redis_bell.RedisBell(client, lambda: None).notify("r1", {"event": "leased"})
+    assert channel.get_message(timeout=5) is not None
+    channel.close()
+    client.close()
+
+
+def test_queue_and_task_names_are_those_of_the_tasks() -> None:
+    assert wire.QUEUE == queues.RESERVATIONS
+    assert queues.task_name(queues.RESERVATIONS, "submit") == f"{wire.TASK_PREFIX}submit"
+    assert set(probing.QUEUES) == set(queues.QUEUE_NAMES)
+    assert queues.task_name(queues.TICKS, queues.CANARY) == "leasehold.ticks.canary"
+    assert queues.TICK == "leasehold.ticks.tick"
+
+
+def test_the_variables_are_those_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(running.URL_VARIABLE, "redis://127.0.0.1:1/0")
+    monkeypatch.setenv(running.VIEW_URL_VARIABLE, "redis://127.0.0.1:2/0")
+    monkeypatch.setenv(running.PREFIX_VARIABLE, "other:")
+    found = settings.read_settings({})
+    assert (found.broker_url, found.view_url, found.view.prefix) == (
+        "redis://127.0.0.1:1/0",
+        "redis://127.0.0.1:2/0",
+        "other:",
+    )
+
+
+def test_phases_are_those_of_the_model() -> None:
+    assert results.ENDED == moves.ENDED
+    assert results.Phase == moves.Phase
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "joined"),
+    [
+        (results.Reservation, stored.Reservation, set()),
+        (results.Request, stored.Request, set()),
+        (results.Component, stored.Component, set()),
+        (results.Slot, stored_slots.Slot, set()),
+        # A lease's machine is joined from its slot.
+        (results.Placement, stored.Lease, {"instance_id", "address", "type", "zone"}),
+    ],
+)
+def test_every_field_that_is_read_is_written(
+    ours: type[msgspec.Struct], theirs: type[msgspec.Struct], joined: set[str]
+) -> None:
+    assert set(ours.__struct_fields__) - joined <= set(theirs.__struct_fields__)
+
+
+def test_importing_the_client_pulls_in_nothing_of_the_application() -> None:
+    code = (
+        "import sys; from leasehold import Client, Refused; Client('redis://127.0.0.1:1/0')\n"
+        "heavy = {'tasks', 'scheduler', 'workers', 'boto3', 'botocore', 'sqlalchemy', 'pydantic', 'celery'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_producers_own_tasks_module_is_no_hindrance(tmp_path: Path, redis_url: str) -> None:
+    (tmp_path / "tasks.py").write_text("raise SystemExit('the wrong tasks')")
+    code = (
+        "from leasehold.wire import Wire\n"
+        f"wire = Wire({redis_url!r}); wire.send('release', {{'reservation': 'r1', 'request': 'q'}}); print('sent')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.strip() == "sent"

@@ -1,0 +1,234 @@
+"""The lease as a context: first word, renewals, warnings, our own clock, and leaving."""
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from leasehold import Client, Ended, NotAnswered
+from leasehold.lease import Lease
+from tests.builders import a_lease, a_slot
+from tests.client.intake import Document, FakeIntake, a_row, accept
+
+WAIT = 20.0
+"""Longer than anything here takes: waits end by their condition."""
+
+
+class Holder:
+    """What the intake knows of one reservation; it leases it at once, and renews it by `ttl` seconds."""
+
+    def __init__(self, intake: FakeIntake, ttl: float | None = 60.0) -> None:
+        self.intake, self.ttl = intake, ttl
+        self.version = 1
+        self.fields: Document = {"phase": "leased", "token": 1, "leases": (a_lease("linux-1", token=1),)}
+        self.is_deaf = False
+        """True: renewals are lost."""
+        self.refused: set[str] = set()
+        """Verbs that are refused."""
+        intake.board.publish([a_slot("linux-1", version=1, instance_type="m7g.large", zone="us-east-1a")])
+        intake.handler = self.handle
+
+    def handle(self, verb: str, document: Document) -> Document | None:
+        if verb == "submit":
+            self.publish(document["id"])
+            return accept(verb, document)
+        if verb in self.refused:
+            fault = {"index": 0, "path": "token", "expected": "the current token", "got": "1"}
+            return {"ok": False, "errors": [fault]}
+        if verb == "renew" and self.is_deaf:
+            return None
+        name = document["reservation"]
+        if verb in {"release", "cancel"}:
+            self.publish(name, phase=f"{verb}d".replace("cancel", "cancelle"), leases=())
+        elif verb == "renew":
+            self.publish(name)
+        return self.describe(name)
+
+    def publish(self, name: str, **changes: Any) -> None:
+        """Lay its present row over the view and hint at it."""
+        self.version += 1
+        self.fields |= changes
+        now = time.time()
+        expires = None if self.ttl is None else now + self.ttl
+        row = a_row(name, version=self.version, marked_at=now, expires_at=expires, leased_at=now, **self.fields)
+        self.last = row
+        self.intake.publish(row)
+
+    def describe(self, name: str) -> Document:
+        return {
+            "ok": True,
+            "reservation": name,
+            "phase": self.last.phase,
+            "expires_at": self.last.expires_at,
+            "token": self.last.token,
+            "deadline": self.last.revoke_by,
+        }
+
+
+def test_the_body_runs_after_the_holders_first_word(intake: FakeIntake, client: Client) -> None:
+    Holder(intake)
+    with client.lease(id="r1", system="s", wait=WAIT) as lease:
+        assert intake.verbs()[:2] == ["submit", "renew"]
+        assert intake.seen[1][1]["token"] == 1
+        held = [lease.is_held]
+        assert (lease.token, lease.slot, lease.instance_id, lease.address) == (1, "linux-1", "i-linux-1", "10.0.0.1")
+        assert (lease.type, lease.zone, lease.resources) == ("m7g.large", "us-east-1a", {})
+        assert lease.deadline is not None
+        assert 50 < lease.deadline - time.time() <= 60
+    assert [*held, lease.is_held] == [True, False]
+    assert intake.verbs()[-1] == "release"
+
+
+def test_a_lease_is_renewed_again_and_again(intake: FakeIntake, client: Client) -> None:
+    holder = Holder(intake, ttl=0.6)
+    renewed = threading.Semaphore(0)
+    handle = holder.handle
+
+    def count(verb: str, document: Document) -> Document | None:
+        if verb == "renew":
+            renewed.release()
+        return handle(verb, document)
+
+    intake.handler = count
+    with client.lease(id="r1", system="s", wait=WAIT) as lease:
+        for _ in range(4):
+            assert renewed.acquire(timeout=WAIT)
+        assert lease.is_held
+    assert not lease.reason
+
+
+def test_a_lease_that_cannot_be_renewed_is_lost_by_our_own_clock(intake: FakeIntake, client: Client) -> None:
+    holder = Holder(intake, ttl=0.5)
+    lost: list[Lease] = []
+    with client.lease(id="r1", system="s", wait=WAIT, on_lost=lost.append) as lease:
+        holder.is_deaf = True
+        assert lease.lost.wait(WAIT)
+        assert not lease.is_held
+        assert lease.reason == "it could not be renewed in time"
+    assert lost == [lease]
+
+
+def test_our_clock_starts_when_the_renewal_was_sent(intake: FakeIntake, client: Client) -> None:
+    holder = Holder(intake, ttl=60.0)
+    handle = holder.handle
+    answer_now = threading.Event()
+
+    def slow(verb: str, document: Document) -> Document | None:
+        if verb == "renew":
+            answer_now.wait(1.0)
+        return handle(verb, document)
+
+    intake.handler = slow
+    before = time.time()
+    with client.lease(id="r1", system="s", wait=WAIT) as lease:
+        entered = time.time()
+        assert lease.deadline is not None
+        assert entered - before >= 1.0
+        assert lease.deadline <= entered + 60.0 - 0.9
+
+
+def test_revoking_is_told_with_its_deadline_and_reason(intake: FakeIntake, client: Client) -> None:
+    holder = Holder(intake)
+    told: list[str | None] = []
+    with client.lease(id="r1", system="s", wait=WAIT) as lease:
+        lease.on_revoke(lambda which: told.append(which.reason))
+        deadline = time.time() + 30
+        holder.publish("r1", phase="revoking", revoke_by=deadline, revoke_reason="preempted")
+        assert lease.revoking.wait(WAIT)
+        assert lease.is_held
+        assert lease.deadline == pytest.approx(deadline, abs=0.1)
+    assert told == ["preempted"]
+    assert intake.verbs()[-1] == "release"
+
+
+def test_a_callback_that_comes_late_is_called_at_once(intake: FakeIntake, client: Client) -> None:
+    holder = Holder(intake)
+    told: list[Lease] = []
+    with client.lease(id="r1", system="s", wait=WAIT) as lease:
+        holder.publish("r1", phase="revoking", revoke_by=time.time() + 30)
+        assert lease.revoking.wait(WAIT)
+        lease.on_revoke(told.append)
+    assert told == [lease]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        # Requeued: the token stays, the phase does not.
+        {"phase": "pending", "leases": (), "reason": "preempted"},
+        # Leased again, elsewhere.
+        {"token": 2},
+        {"phase": "expired", "leases": ()},
+    ],
+)
+def test_a_lease_that_was_taken_is_lost(changes: Document, intake: FakeIntake, client: Client) -> None:
+    holder = Holder(intake)
+    with client.lease(id="r1", system="s", wait=WAIT) as lease:
+        holder.publish("r1", **changes)
+        assert lease.lost.wait(WAIT)
+
+
+def test_a_row_from_before_the_lease_says_nothing(intake: FakeIntake, client: Client) -> None:
+    Holder(intake)
+    with client.lease(id="r1", system="s", wait=WAIT) as lease:
+        lease._learn("pending", 0, None, None)
+        assert lease.is_held
+
+
+def test_leaving_what_is_anothers_by_now_says_that_nobody_wants_it(intake: FakeIntake, client: Client) -> None:
+    holder = Holder(intake)
+    with client.lease(id="r1", system="s", wait=WAIT):
+        holder.refused = {"release"}
+    assert intake.verbs()[-2:] == ["release", "cancel"]
+
+
+def test_leaving_what_has_ended_is_quiet(intake: FakeIntake, client: Client) -> None:
+    holder = Holder(intake)
+    with client.lease(id="r1", system="s", wait=WAIT):
+        holder.refused = {"release", "cancel"}
+
+
+def test_an_error_in_the_body_releases_too(intake: FakeIntake, client: Client) -> None:
+    Holder(intake)
+    with pytest.raises(KeyError, match="work"), client.lease(id="r1", system="s", wait=WAIT):
+        raise KeyError("work")
+    assert intake.verbs()[-1] == "release"
+
+
+def test_one_that_is_not_leased_in_time_is_not_left_waiting(intake: FakeIntake, client: Client) -> None:
+    intake.publish(a_row("r1"))
+    with pytest.raises(NotAnswered, match="still pending"), client.lease(id="r1", system="s", wait=0.2):
+        pass
+    assert intake.verbs() == ["submit", "release"]
+
+
+def test_one_that_ends_before_it_is_leased_is_said_to_have_ended(intake: FakeIntake, client: Client) -> None:
+    intake.publish(a_row("r1", phase="expired"))
+    with pytest.raises(Ended, match="expired"), client.lease(id="r1", system="s"):
+        pass
+
+
+def test_one_that_is_taken_back_before_the_first_word_is_waited_for_again(intake: FakeIntake, client: Client) -> None:
+    holder = Holder(intake)
+    handle = holder.handle
+
+    def take_back_once(verb: str, document: Document) -> Document | None:
+        if verb == "renew" and document["token"] == 1:
+            holder.publish("r1", token=2, leases=(a_lease("linux-1", token=2),))
+            holder.refused = {"renew"}
+            answer = handle(verb, document)
+            holder.refused = set()
+            return answer
+        return handle(verb, document)
+
+    intake.handler = take_back_once
+    with client.lease(id="r1", system="s", wait=WAIT) as lease:
+        assert lease.token == 2
+
+
+def test_a_lease_that_never_expires_has_no_deadline(intake: FakeIntake, client: Client) -> None:
+    Holder(intake, ttl=None)
+    with client.lease(id="r1", system="s", wait=WAIT) as lease:
+        assert lease.deadline is None
+        assert lease.is_held
