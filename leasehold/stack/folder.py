@@ -68,8 +68,9 @@ class StackFolder:
         new.replace(self.run_file)
 
     def unlock(self) -> None:
-        """Nothing runs any more."""
+        """Nothing of ours runs any more. Without the lock there is nothing of ours: run.json is another's."""
+        if self._lock is None:
+            return
         self.run_file.unlink(missing_ok=True)
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        os.close(self._lock)
+        self._lock = None

@@ -11,6 +11,7 @@ import pytest
 
 from leasehold import NoStack
 from leasehold.running import Address, find_address, find_running
+from leasehold.stack import Stack, StackError
 from leasehold.stack.folder import AlreadyRunningError, StackFolder
 from leasehold.stack.guardian import read_pids
 from leasehold.stack.procfile import ProcfileError, find_procfile, read_procfile
@@ -79,6 +80,14 @@ def test_without_any_there_is_no_stack(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_second_supervisor_is_refused(running: StackFolder) -> None:
     with pytest.raises(AlreadyRunningError, match="already"):
         StackFolder(running.path).lock()
+
+
+def test_a_supervisor_that_was_refused_leaves_the_others_run_file(running: StackFolder, tmp_path: Path) -> None:
+    stack = Stack(tmp_path)
+    with pytest.raises(StackError, match="already"):
+        stack.start()
+    stack.stop()
+    assert find_running(tmp_path) is not None
 
 
 def test_a_reader_that_looks_for_an_instant_does_not_stop_a_supervisor(tmp_path: Path) -> None:
