@@ -228,12 +228,22 @@ class Stack:
             raise StackError(str(error)) from None
         checks: dict[str, Check] = {queue: lambda queue=queue: canaries.answered(queue) for queue in QUEUES}  # type: ignore[misc]
         settings, told = self.surroundings.settings, self.surroundings.environment
+        checks["view"] = self._has_view
         checks["flower"] = lambda: listens(settings.flower.host, int(told["LEASEHOLD_FLOWER__PORT"]))
         checks["metrics"] = lambda: listens(settings.metrics.host, int(told["LEASEHOLD_METRICS__PORT"]))
         emulator = self.emulator_url
         if emulator is not None:
             checks[EMULATOR] = lambda: serves(f"{emulator}/_leasehold/health")
         return checks
+
+    def _has_view(self) -> bool:
+        """Whether a first tick has built the view that readers need."""
+        try:
+            with self.client() as client:
+                client.ping()
+        except LeaseholdError:
+            return False
+        return True
 
     def _await(self, checks: Mapping[str, Check], until: float) -> None:
         """Return when every check has held once."""
