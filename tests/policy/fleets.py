@@ -105,7 +105,7 @@ def actions() -> st.SearchStrategy[tuple[str, Any]]:
 
 
 @st.composite
-def fleets(draw: st.DrawFn, *, ticks: bool = True) -> Document:
+def fleets(draw: st.DrawFn) -> Document:
     """A whole scenario: pools, rules, a simulated cloud and a timeline."""
     config: Document = {
         "scheduler": {
@@ -129,8 +129,10 @@ def fleets(draw: st.DrawFn, *, ticks: bool = True) -> Document:
     later = [name for name in IDS if name not in given]
     items: list[tuple[float, str, Any]] = [(draw(st.integers(0, 30)), "submit", draw(wishes(name))) for name in later]
     items += [(at, *act) for at, act in draw(st.lists(st.tuples(st.integers(1, 60), actions()), max_size=12))]
-    if ticks:
-        items += [(at, "tick", True) for at in draw(st.lists(st.integers(0, 60), min_size=3, max_size=12))]
+    if draw(st.booleans()):
+        error = draw(st.sampled_from(["capacity", "quota", "throttled", "misconfigured"]))
+        items.append((0, "outage", {"pool": "linux", "error": error, "until": draw(st.integers(1, 70))}))
+    items += [(at, "tick", True) for at in draw(st.lists(st.integers(0, 60), min_size=3, max_size=12))]
     order = {"submit": 0}
     timeline = [
         {"at": at, name: value} for at, name, value in sorted(items, key=lambda one: (one[0], order.get(one[1], 1)))

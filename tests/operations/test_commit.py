@@ -1,0 +1,259 @@
+"""Each decision is looked at again on fresh rows: every way in which one may lose, and that it then changes nothing."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduler.model.decisions import (
+    Assign,
+    Decision,
+    Drain,
+    Expire,
+    Fail,
+    Launch,
+    Placement,
+    Requeue,
+    Reset,
+    Restart,
+    Terminate,
+)
+from scheduler.model.reservations import Reservation
+from scheduler.model.slots import Slot
+from scheduler.model.view import Row
+from scheduler.operations.commit import commit
+from scheduler.ports import DeposedError, Tenure
+from tests.builders import a_lease, a_reservation, a_slot
+from tests.operations.rig import NOW, Rig
+
+CONFIG: dict[str, Any] = {
+    "scheduler": {"confirm_timeout": 10, "restart_delay": 15},
+    "pools": {
+        "linux": {
+            "system": "x86_64-linux",
+            "max_slots": 1,
+            "resources": {"cpus": 4},
+            "max_leases_per_slot": 2,
+            "drain_timeout": 60,
+            "idle_scale_down": 300,
+            "boot_timeout": 100,
+        },
+        "hosts": {"system": "x86_64-linux", "provider": "static", "offline_timeout": 180},
+    },
+}
+SLOT: dict[str, Any] = {"since": NOW - 50, "idle_since": NOW - 400, "last_seen": NOW}
+HELD: dict[str, Any] = {"phase": "leased", "leased_at": NOW - 50, "token": 1, "created_at": NOW - 60}
+
+
+def on(slot: str = "linux-1", **changes: Any) -> Any:
+    return a_lease(slot, resources={"cpus": 2}, **changes)
+
+
+def slot(state: Any = "ready", name: str = "linux-1", **changes: Any) -> Slot:
+    return a_slot(name, state=state, **SLOT | {"resources": {"cpus": 4}} | changes)
+
+
+def waits(name: str = "r1", **changes: Any) -> Reservation:
+    return a_reservation(name, **{"created_at": NOW - 60, "resources": {"cpus": 2}} | changes)
+
+
+def holds(name: str = "r1", **changes: Any) -> Reservation:
+    return waits(name, **HELD | {"leases": (on(),)} | changes)
+
+
+def write(rows: list[Row], decision: Decision) -> tuple[str | None, bool]:
+    """Why it lost, or None; and whether anything was written."""
+    rig = Rig(CONFIG)
+    with rig.store.transaction() as transaction:
+        reservations = [row for row in rows if isinstance(row, Reservation)]
+        stored = transaction.insert_reservations([_as_new(row) for row in reservations])
+        transaction.save([_with_version(row, new) for row, new in zip(reservations, stored, strict=True)])
+        known = transaction.load_slots([row.id for row in rows if isinstance(row, Slot)])
+        transaction.save(
+            [
+                msgspec.structs.replace(row, version=known[row.id].version if row.id in known else 0)
+                for row in rows
+                if isinstance(row, Slot)
+            ]
+        )
+        tenure = transaction.take_term("me")
+    before = len(rig.store.events)
+    ((skipped, outcome),) = commit(rig.store, [decision], rig.engine.rules(), tenure, lambda: "launch-x")
+    assert (len(rig.store.events) > before) == bool(outcome.events)
+    return (skipped[0].reason if skipped else None, outcome.is_change)
+
+
+def _as_new(row: Reservation) -> Reservation:
+    return msgspec.structs.replace(row, leases=(), phase="pending", version=0)
+
+
+def _with_version(row: Reservation, new: Reservation) -> Reservation:
+    return msgspec.structs.replace(row, version=new.version, sequence=new.sequence)
+
+
+EXPIRE = Expire(reservation="r1")
+GONE = Fail(reservation="r1", reason="slot_gone")
+OFFLINE = Fail(reservation="r1", reason="slot_offline")
+INTERRUPTED_FAIL = Fail(reservation="r1", reason="slot_interrupted")
+AT_ONCE = Requeue(reservation="r1", reason="slot_interrupted")
+BY_THEN = Requeue(reservation="r1", reason="slot_interrupted", revoke_by=NOW + 60)
+DRAINED = Requeue(reservation="r1", reason="slot_draining")
+UNCONFIRMED = Requeue(reservation="r1", reason="unconfirmed")
+RESTART = Restart(reservation="r1")
+ASSIGN = Assign(reservation="r1", leases=(Placement("main", "linux-1", 1, {"cpus": 2}),))
+GANG = Assign(
+    reservation="r1",
+    leases=(Placement("main.0", "linux-1", 1, {"cpus": 2}), Placement("main.1", "linux-1", 1, {"cpus": 2})),
+)
+LAUNCH = Launch(slot="linux-1", pool="linux", offering=None, reason="demand")
+IDLE = Drain(slot="linux-1", reason="idle")
+NOTICED = Drain(slot="linux-1", reason="interrupted")
+TIMEOUT = Terminate(slot="linux-1", reason="timeout")
+FREE = Terminate(slot="linux-1", reason="drained")
+COOLED = Reset(slot="linux-1", reason="cooled_down")
+HOST = Reset(slot="hosts-1", reason="drained")
+SPOT: dict[str, Any] = {"interrupted_at": NOW - 1, "interrupted_by": NOW + 100}
+
+WRITTEN: list[tuple[str, list[Row], Decision]] = [
+    ("its time is over", [waits(expires_at=NOW)], EXPIRE),
+    ("a lease's time is over", [slot(), holds(expires_at=NOW - 1)], EXPIRE),
+    ("its slot has another machine", [slot(epoch=2), holds()], GONE),
+    ("its slot is empty", [slot("empty"), holds()], GONE),
+    ("its slot was removed", [holds(leases=(on("linux-9"),))], GONE),
+    ("its host is silent", [slot(name="hosts-1", last_seen=NOW - 181), holds(leases=(on("hosts-1"),))], OFFLINE),
+    ("its machine was interrupted", [slot(**SPOT), holds()], INTERRUPTED_FAIL),
+    ("taken back at once", [slot(**SPOT), holds()], AT_ONCE),
+    ("taken back with a grace", [slot(**SPOT), holds()], BY_THEN),
+    ("its grace is over", [slot("draining"), holds(phase="revoking", revoke_by=NOW)], AT_ONCE),
+    ("its slot is gone before its grace", [slot("empty"), holds(phase="revoking", revoke_by=NOW + 9)], AT_ONCE),
+    ("drained for too long", [slot("draining", since=NOW - 60), holds()], DRAINED),
+    ("never confirmed", [slot(), holds(leased_at=NOW - 10)], UNCONFIRMED),
+    ("failed for the first time", [waits(phase="failed", restart_policy="on_failure")], RESTART),
+    ("failed long after its restart", [waits(phase="failed", restarted_at=NOW - 16)], RESTART),
+    ("room on a ready slot", [slot(), waits()], ASSIGN),
+    ("beside another lease", [slot(), waits(), holds("r2")], ASSIGN),
+    ("a lease of an earlier machine does not count", [slot(), waits(), holds("r2", leases=(on(epoch=0),) * 1)], ASSIGN),
+    ("an empty slot", [slot("empty")], LAUNCH),
+    ("idle for long", [slot()], IDLE),
+    ("a notice came", [slot(**SPOT)], NOTICED),
+    ("booting for too long", [slot("booting", since=NOW - 100)], TIMEOUT),
+    ("draining without leases", [slot("draining")], FREE),
+    ("terminating for too long", [slot("terminating", since=NOW - 300)], TIMEOUT),
+    ("in error", [slot("error")], COOLED),
+    ("a static host without leases", [slot("draining", "hosts-1")], HOST),
+]
+
+
+@pytest.mark.parametrize(("rows", "decision"), [case[1:] for case in WRITTEN], ids=[case[0] for case in WRITTEN])
+def test_a_decision_that_still_holds_is_written(rows: list[Row], decision: Decision) -> None:
+    assert write(rows, decision) == (None, True)
+
+
+LOST: list[tuple[list[Row], Decision, str]] = [
+    # nobody is there any more
+    ([], EXPIRE, "the reservation is gone"),
+    ([], ASSIGN, "the reservation is gone"),
+    ([], Drain(slot="linux-9", reason="idle"), "the slot is gone"),
+    # expire
+    ([waits(expires_at=NOW + 0.001)], EXPIRE, "it was renewed"),
+    ([waits()], EXPIRE, "it was renewed"),
+    ([waits(phase="released", expires_at=NOW)], EXPIRE, "it is released already"),
+    # fail
+    ([slot(), holds()], GONE, "its slots are there"),
+    ([slot(), waits()], GONE, "it is pending"),
+    ([slot(), holds(phase="failed", leases=())], GONE, "it is failed"),
+    ([slot(name="hosts-1", last_seen=NOW - 180), holds(leases=(on("hosts-1"),))], OFFLINE, "its slots are there"),
+    ([slot(last_seen=NOW - 9999), holds()], OFFLINE, "its slots are there"),
+    ([slot(), holds()], INTERRUPTED_FAIL, "its slots are there"),
+    # requeue
+    ([slot(), holds()], AT_ONCE, "its slots are there"),
+    ([slot(), holds()], BY_THEN, "its slots are there"),
+    ([slot(epoch=2, **SPOT), holds()], AT_ONCE, "its slots are there"),
+    ([slot(**SPOT), waits()], BY_THEN, "it is pending"),
+    ([slot(**SPOT), holds(phase="released", leases=())], AT_ONCE, "it is released"),
+    ([slot(**SPOT), holds(phase="revoking", revoke_by=NOW + 9)], BY_THEN, "it is revoking"),
+    ([slot("draining"), holds(phase="revoking", revoke_by=NOW + 9)], AT_ONCE, "its holder has time to let go"),
+    ([slot("draining", since=NOW - 59), holds()], DRAINED, "its slots are there"),
+    ([slot(), holds()], DRAINED, "its slots are there"),
+    ([slot(), holds(confirmed_at=NOW - 1)], UNCONFIRMED, "it was confirmed"),
+    ([slot(), holds(leased_at=NOW - 9)], UNCONFIRMED, "it has time to be confirmed"),
+    # restart
+    ([waits()], RESTART, "it is pending"),
+    ([waits(phase="cancelled")], RESTART, "it is cancelled"),
+    ([waits(phase="failed", restarted_at=NOW - 15)], RESTART, "it was restarted a moment ago"),
+    # assign: the reservation
+    ([slot(), holds()], ASSIGN, "it is leased"),
+    ([slot(), waits(phase="cancelled")], ASSIGN, "it is cancelled"),
+    ([slot(), waits(priority=0)], ASSIGN, "it is on hold"),
+    ([slot(), waits(suspended=True)], ASSIGN, "it is on hold"),
+    ([slot(), waits(expires_at=NOW)], ASSIGN, "its time is over"),
+    # assign: the slot
+    ([slot("draining"), waits()], ASSIGN, "linux-1 is draining"),
+    ([slot("booting"), waits()], ASSIGN, "linux-1 is booting"),
+    ([slot(epoch=2), waits()], ASSIGN, "linux-1 has another machine"),
+    ([slot(cordoned=True), waits()], ASSIGN, "linux-1 takes no leases"),
+    ([slot(**SPOT), waits()], ASSIGN, "linux-1 takes no leases"),
+    ([slot(), waits(), holds("r2"), holds("r3")], ASSIGN, "linux-1 is taken"),
+    ([slot(resources={"cpus": 1}), waits()], ASSIGN, "linux-1 has no room"),
+    ([slot(), waits(), holds("r2", leases=(a_lease(resources={"cpus": 3}),))], ASSIGN, "linux-1 has no room"),
+    ([slot(), waits(labels={"disk": "ssd"})], ASSIGN, "linux-1 has other labels"),
+    ([slot(labels={"disk": "hdd"}), waits(labels={"disk": "ssd"})], ASSIGN, "linux-1 has other labels"),
+    ([slot(), waits()], GANG, "the rules have changed"),
+    # launch
+    ([slot("launching")], LAUNCH, "linux-1 is launching"),
+    ([slot()], LAUNCH, "linux-1 is ready"),
+    ([slot("empty", cordoned=True)], LAUNCH, "linux-1 is cordoned"),
+    ([slot("empty")], msgspec.structs.replace(LAUNCH, offering="t4"), "the offering is gone"),
+    # drain
+    ([slot("draining")], IDLE, "linux-1 is draining"),
+    ([slot(cordoned=True)], IDLE, "linux-1 is not idle"),
+    ([slot(), holds()], IDLE, "linux-1 is not idle"),
+    ([slot(idle_since=NOW - 300)], IDLE, "linux-1 is not idle"),
+    ([slot()], NOTICED, "linux-1 is not interrupted"),
+    # terminate
+    ([slot()], TIMEOUT, "linux-1 is ready"),
+    ([slot("empty")], FREE, "linux-1 is empty"),
+    ([slot("booting", since=NOW - 99)], TIMEOUT, "linux-1 has moved on"),
+    ([slot("draining"), holds()], FREE, "linux-1 holds leases"),
+    # reset
+    ([slot("launching")], COOLED, "linux-1 is launching"),
+    ([slot("draining", "hosts-1"), holds(leases=(on("hosts-1"),))], HOST, "hosts-1 is draining"),
+]
+
+
+@pytest.mark.parametrize(("rows", "decision", "reason"), LOST)
+def test_a_decision_that_no_longer_holds_is_skipped_and_changes_nothing(
+    rows: list[Row], decision: Decision, reason: str
+) -> None:
+    assert write(rows, decision) == (reason, False)
+
+
+def test_the_instances_of_a_gang_spend_the_room_of_each_other() -> None:
+    gang = waits(components=(msgspec.structs.replace(waits().request.components[0], count=2),))
+    assert write([slot(), gang], GANG) == (None, True)
+    assert write([slot(resources={"cpus": 3}), gang], GANG) == ("linux-1 has no room", False)
+
+
+def test_a_deposed_leader_writes_nothing() -> None:
+    rig = Rig(CONFIG)
+    rig.submit("r1", ttl=1)
+    rig.now += 2
+    with rig.store.transaction() as transaction:
+        transaction.take_term("another")
+    with pytest.raises(DeposedError):
+        list(commit(rig.store, [EXPIRE], rig.engine.rules(), Tenure(0, "me"), lambda: "x"))
+    assert rig.phase() == "pending"
+
+
+def test_losers_do_not_keep_the_rest_of_the_chunk_from_being_written() -> None:
+    rig = Rig(CONFIG)
+    rig.submit("r1", ttl=1)
+    rig.submit("r2")
+    rig.submit("r3", ttl=1)
+    rig.now += 2
+    with rig.store.transaction() as transaction:
+        tenure = transaction.take_term("me")
+    decisions = [Expire(reservation=name) for name in ("r1", "r2", "r3")]
+    ((skipped, _),) = commit(rig.store, decisions, rig.engine.rules(), tenure, lambda: "x")
+    assert [(each.decision, each.reason) for each in skipped] == [(decisions[1], "it was renewed")]
+    assert [rig.phase(name) for name in ("r1", "r2", "r3")] == ["expired", "pending", "expired"]
