@@ -43,9 +43,14 @@ Done = tuple[list[Skipped], Outcome]
 
 
 def commit(
-    store: Store, decisions: Sequence[Decision], rules: Rules, tenure: Tenure, new_id: Callable[[], str]
+    store: Store,
+    decisions: Sequence[Decision],
+    rules: Rules,
+    tenure: Tenure,
+    new_id: Callable[[], str],
+    planned_at: float,
 ) -> Iterator[Done]:
-    """Write the decisions chunk by chunk; after each: who lost, and what changed.
+    """Write the decisions chunk by chunk; after each: who lost, and what changed. Each chunk notes the tick.
 
     Raises DeposedError as soon as the term is another leader's; chunks that were written before stay written.
     """
@@ -53,6 +58,7 @@ def commit(
     while chunk := list(islice(remaining, CHUNK)):
         with store.transaction() as transaction:
             transaction.check_term(tenure)
+            transaction.note_tick(tenure, planned_at)
             ledger = Ledger(transaction, "tick")
             ledger.load(
                 reservations=[name for each in chunk if (name := getattr(each, "reservation", None))],

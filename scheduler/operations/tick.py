@@ -11,6 +11,7 @@ from time import monotonic
 import msgspec
 
 from scheduler.model.decisions import Plan, Skipped
+from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.rules import Rules
 from scheduler.model.view import Row, View, is_newer
 from scheduler.operations.commit import commit
@@ -129,7 +130,8 @@ def load_view(engine: Engine) -> View:
 def _mend_view(engine: Engine, leader: Leader, view: View, now: float) -> None:
     """Publish the rows that changed since the last look and did not reach the view."""
     since = leader.looked_at - LOOK_BACK_SECONDS if leader.looked_at else now - LOOK_BACK_SECONDS
-    missing = [row for row in engine.store.read_changed_since(since) if is_newer(row, view.find(row))]
+    changed = engine.store.read_changed_since(since)
+    missing = [row for row in changed if is_newer(row, known := view.find(row)) and (known or not _is_done(row))]
     if missing:
         engine.board.publish(missing)
         for row in missing:
@@ -137,16 +139,23 @@ def _mend_view(engine: Engine, leader: Leader, view: View, now: float) -> None:
     leader.looked_at = now
 
 
+def _is_done(row: Row) -> bool:
+    """Whether the view rightly knows nothing of it: a reservation that is over."""
+    return isinstance(row, Reservation) and is_over(row)
+
+
 def carry_out(engine: Engine, leader: Leader, tenure: Tenure, ticked: Ticked) -> None:
     """Commit the plan chunk by chunk; after each chunk publish and dispatch. Losers get their fresh rows
     published and raise a kick, though not a second time for the same versions.
     """
-    for skipped, outcome in commit(engine.store, ticked.plan.decisions, ticked.rules, tenure, engine.new_id):
+    decisions, now = ticked.plan.decisions, ticked.now
+    for skipped, outcome in commit(engine.store, decisions, ticked.rules, tenure, engine.new_id, now):
         ticked.skipped += skipped
         ticked.outcomes.append(outcome)
         announce(engine, outcome, kick=False)
-    with engine.store.transaction() as transaction:
-        transaction.note_tick(tenure, ticked.now)
+    if not decisions and now - tenure.ticked_at >= leader.interval / 2:
+        with engine.store.transaction() as transaction:
+            transaction.note_tick(tenure, now)
     _kick_for_losers(engine, leader, ticked)
     engine.dispatcher.wake_at(ticked.plan.wake_at, ticked.now)
 

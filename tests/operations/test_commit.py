@@ -78,7 +78,7 @@ def write(rows: list[Row], decision: Decision) -> tuple[str | None, bool]:
         )
         tenure = transaction.take_term("me")
     before = len(rig.store.events)
-    ((skipped, outcome),) = commit(rig.store, [decision], rig.engine.rules(), tenure, lambda: "launch-x")
+    ((skipped, outcome),) = commit(rig.store, [decision], rig.engine.rules(), tenure, lambda: "launch-x", NOW)
     assert (len(rig.store.events) > before) == bool(outcome.events)
     return (skipped[0].reason if skipped else None, outcome.is_change)
 
@@ -241,7 +241,7 @@ def test_a_deposed_leader_writes_nothing() -> None:
     with rig.store.transaction() as transaction:
         transaction.take_term("another")
     with pytest.raises(DeposedError):
-        list(commit(rig.store, [EXPIRE], rig.engine.rules(), Tenure(0, "me"), lambda: "x"))
+        list(commit(rig.store, [EXPIRE], rig.engine.rules(), Tenure(0, "me"), lambda: "x", NOW))
     assert rig.phase() == "pending"
 
 
@@ -254,6 +254,6 @@ def test_losers_do_not_keep_the_rest_of_the_chunk_from_being_written() -> None:
     with rig.store.transaction() as transaction:
         tenure = transaction.take_term("me")
     decisions = [Expire(reservation=name) for name in ("r1", "r2", "r3")]
-    ((skipped, _),) = commit(rig.store, decisions, rig.engine.rules(), tenure, lambda: "x")
+    ((skipped, _),) = commit(rig.store, decisions, rig.engine.rules(), tenure, lambda: "x", NOW)
     assert [(each.decision, each.reason) for each in skipped] == [(decisions[1], "it was renewed")]
     assert [rig.phase(name) for name in ("r1", "r2", "r3")] == ["expired", "pending", "expired"]
