@@ -132,6 +132,16 @@ CASES: dict[str, tuple[Document, list[list[str]]]] = {
         ),
         [["r1 waits at_max_slots"], ["launch linux-1 demand", "r1 waits booting"]],
     ),
+    "max 1: a further record that is empty is no way past it": (
+        a_scenario(
+            submit(0, "r1"),
+            tick(0),
+            pool={"max_slots": 1, "target_warm_slots": 1},
+            slots=[a_slot("linux-1", "ready", "r0"), a_slot("linux-9", "empty")],
+            reservations=[a_holder("r0")],
+        ),
+        [["r1 waits at_max_slots"]],
+    ),
     "max 0": (a_scenario(submit(0, "r1"), tick(0), pool={"max_slots": 0}), [["r1 waits at_max_slots"]]),
     "L 2: two ready, three pending": (
         a_scenario(

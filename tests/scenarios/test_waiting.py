@@ -264,3 +264,15 @@ def test_a_cordoned_empty_slot_is_not_launched_on() -> None:
     assert told(act(0, "cordon", "linux-1"), submit(0, "r1", "r2"), tick(0), pool=a_pool(max_slots=2)) == [
         ["launch linux-2 demand", "r1 waits booting", "r2 waits at_max_slots"]
     ]
+
+
+def test_the_older_one_goes_first_whatever_the_order_of_submission() -> None:
+    assert told(
+        tick(0),
+        pool={"max_slots": 1},
+        reservations=[
+            {"id": "young", "system": "x86_64-linux", "created_at": -5},
+            {"id": "old", "system": "x86_64-linux", "created_at": -10},
+        ],
+        slots=[a_slot("linux-1")],
+    ) == [["assign old linux-1", "young waits at_max_slots"]]

@@ -1,0 +1,178 @@
+"""The wrong rules: each a small change of one source file in `scheduler/policy/`."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`old` stands exactly once in the module; `rule` says what is broken by `new`."""
+
+    module: str
+    rule: str
+    old: str
+    new: str
+
+
+MUTANTS = (
+    Mutant(
+        "draft",
+        "what is due at this very instant is due",
+        "        if self.now >= instant:",
+        "        if self.now > instant:",
+    ),
+    Mutant(
+        "draft",
+        "idle and offline limits are strict",
+        "        if self.now - start > limit:",
+        "        if self.now - start >= limit:",
+    ),
+    Mutant(
+        "draft",
+        "of two codes the first in the contract's order is told",
+        "if known is None or _RANK_OF_CODE[code] <= _RANK_OF_CODE[known.code]:",
+        "if True:",
+    ),
+    Mutant("expire", "an expired one gives back what it holds", "        draft.end(reservation)", "        pass"),
+    Mutant(
+        "heal",
+        "every state has a timeout of its own",
+        "draft.is_due(since + pool.boot_timeout)",
+        "draft.is_due(since + pool.launch_timeout)",
+    ),
+    Mutant(
+        "heal",
+        "an interrupted slot takes no leases",
+        '        draft.decide(Drain(slot=place.slot.id, reason="interrupted"))\n        place.state = "draining"',
+        '        draft.decide(Drain(slot=place.slot.id, reason="interrupted"))\n        place.stuck = False',
+    ),
+    Mutant(
+        "heal",
+        "a grace never outlasts the machine",
+        "    return min(ends)\n",
+        "    return max(ends)\n",
+    ),
+    Mutant(
+        "heal",
+        "`on_interruption: fail` fails",
+        'if reservation.request.on_interruption == "fail":',
+        'if reservation.request.on_interruption == "never":',
+    ),
+    Mutant(
+        "heal",
+        "the first restart does not wait for the delay, later ones do",
+        "return last is None or draft.is_past(last, draft.rules.scheduler.restart_delay)",
+        "return True",
+    ),
+    Mutant(
+        "heal",
+        "a cool-down ends",
+        'draft.decide(Reset(slot=place.slot.id, reason="cooled_down"))\n            place.state = "empty"',
+        'draft.decide(Reset(slot=place.slot.id, reason="cooled_down"))',
+    ),
+    Mutant("plan", "the step heal", "    heal(draft)  #", "    #"),
+    Mutant("plan", "the step keep", "    keep(draft, limits)  #", "    #"),
+    Mutant("plan", "the step shrink", "    shrink(draft)  #", "    #"),
+    Mutant("plan", "the step wake", "    wake(draft)  #", "    #"),
+    Mutant(
+        "order",
+        "higher priorities first",
+        "return (-reservation.priority,",
+        "return (reservation.priority,",
+    ),
+    Mutant(
+        "order",
+        "the older one first, whatever the order of submission",
+        "    return (reservation.created_at, reservation.sequence)\n\n\ndef _priority",
+        "    return (reservation.sequence,)\n\n\ndef _priority",
+    ),
+    Mutant("rooms", "pack: the fullest first", "surplus, -place.load, place.order", "surplus, place.load, place.order"),
+    Mutant(
+        "rooms",
+        "no more leases on a slot than allowed",
+        "place.load >= place.pool.lease_limit",
+        "place.load > place.pool.lease_limit",
+    ),
+    Mutant(
+        "limits",
+        "no more active slots than `max_slots`",
+        "self._active[name] >= most",
+        "self._active[name] > most",
+    ),
+    Mutant(
+        "limits",
+        "no more active slots over all pools",
+        "sum(self._active.values()) >= most_of_all",
+        "sum(self._active.values()) > most_of_all",
+    ),
+    Mutant("limits", "the first empty slot first", "for p in reversed(places)", "for p in places"),
+    Mutant(
+        "limits",
+        "the first launch after a quota hold goes alone",
+        "not self._is_quota_over(name, hold) or self._is_probed(name, market)",
+        "not self._is_quota_over(name, hold)",
+    ),
+    Mutant(
+        "limits",
+        "a quota hold ends with fewer active slots",
+        "self._active_at_first[name] < hold.active",
+        "self._active_at_first[name] > hold.active",
+    ),
+    Mutant(
+        "keep",
+        "the reserve is what nobody waits for",
+        "place.is_coming and not place.wanted",
+        "place.is_coming",
+    ),
+    Mutant(
+        "keep",
+        "no more than the minimum",
+        "count_serving(places) < pool.min_slots",
+        "count_serving(places) <= pool.min_slots",
+    ),
+    Mutant(
+        "shrink",
+        "longest idle first",
+        "return (place.idle_since, place.order)",
+        "return (0.0, place.order)",
+    ),
+    Mutant(
+        "shrink",
+        "never below the warm target",
+        "spare = min(count_serving(places) - pool.min_slots, count_reserve(places) - pool.target_warm_slots)",
+        "spare = count_serving(places) - pool.min_slots",
+    ),
+    Mutant(
+        "places",
+        "idle from the end of the last lease on",
+        "        self.idle_since = now\n",
+        "",
+    ),
+    Mutant(
+        "places",
+        "a cordoned slot serves nobody",
+        '(self.state == "ready" or self.is_coming) and not self.slot.cordoned',
+        '(self.state == "ready" or self.is_coming)',
+    ),
+    Mutant(
+        "place",
+        "without backfill the first that waits ends the placing",
+        "blocked = blocked or not draft.rules.scheduler.backfill",
+        "blocked = False",
+    ),
+    Mutant(
+        "place",
+        "a replacement is launched while the holder has its grace",
+        "return unplaced + _cover_returning(draft)",
+        "return unplaced",
+    ),
+    Mutant("launch", "what cannot be launched whole launches nothing", "        opening.undo()\n", ""),
+    Mutant("ttl", "an own ttl of 0 means never", "if request.ttl is not None:", "if request.ttl:"),
+    Mutant("ttl", "the first pool that serves its system", "rules.pools[names[0]]", "rules.pools[names[-1]]"),
+    Mutant("offerings", "the price factor is inclusive", "choice.price <= most", "choice.price < most"),
+    Mutant(
+        "offerings",
+        "at the same price more memory first",
+        '-held.get("memory_mib", 0)',
+        'held.get("memory_mib", 0)',
+    ),
+)
