@@ -1,0 +1,65 @@
+"""A plan may be made on a view that lags: what is written keeps to the rules all the same."""
+
+from collections.abc import Sequence
+from itertools import cycle
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.model.view import Change
+from scheduler.simulation.scenario import Step
+from scheduler.view.memory import MemoryBoard
+from scheduler.view.shelf import Shelf
+from tests.policy.fleets import fleets
+from tests.policy.test_plans import no_reservation_is_lost, no_slot_is_overfull
+from tests.policy.watching import Seen, WatchedPlayer
+from tests.scenarios.playing import Document
+
+
+class LateBoard(MemoryBoard):
+    """What is published while it is late arrives only when it is not any more."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        super().__init__(shelf)
+        self.is_late = False
+        self._under_way: list[Change] = []
+
+    def publish(self, changes: Sequence[Change]) -> bool:
+        """See Board.publish."""
+        self._under_way += changes
+        return self.is_late or self.deliver()
+
+    def deliver(self) -> bool:
+        """Let arrive what is under way, last things first."""
+        changes, self._under_way = self._under_way[::-1], []
+        return super().publish(changes)
+
+
+class LatePlayer(WatchedPlayer):
+    """Plays a scenario with a view that is late before some ticks."""
+
+    def __init__(self, document: Document, lateness: Sequence[bool]) -> None:
+        self._lateness = cycle(lateness)
+        super().__init__(document, _look)
+        self._board = LateBoard(Shelf(lambda: self.stage.agenda.now))
+        self.stage.engine.board = self._board
+
+    def _tick(self, between: tuple[Step, ...]) -> None:
+        self._board.is_late = next(self._lateness)
+        if not self._board.is_late:
+            self._board.deliver()
+        super()._tick(between)
+
+
+def _look(seen: Seen) -> None:
+    no_slot_is_overfull(seen)
+    no_reservation_is_lost(seen)
+
+
+@settings(max_examples=60, deadline=None)
+@given(fleets(), st.lists(st.booleans(), min_size=1, max_size=6))
+def test_on_a_lagging_view_no_slot_is_given_twice_and_nobody_is_lost(fleet: Document, lateness: list[bool]) -> None:
+    player = LatePlayer(fleet, lateness)
+    for _ in player.play():
+        pass
+    assert [event for event in player.stage.store.events if "no legal move" in str(event.detail)] == []
