@@ -21,9 +21,7 @@ def run(pytester: pytest.Pytester, source: str) -> pytest.RunResult:
 
 
 @pytest.mark.parametrize("source", [SKIPPED, SKIPPED_MODULE])
-def test_a_skip_fails_the_run_in_ci(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, source: str
-) -> None:
+def test_a_skip_fails_the_run_in_ci(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     monkeypatch.setenv("CI", "true")
     result = run(pytester, source)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -31,9 +29,7 @@ def test_a_skip_fails_the_run_in_ci(
 
 
 @pytest.mark.parametrize("source", [PASSED, XFAILED])
-def test_without_a_skip_ci_passes(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, source: str
-) -> None:
+def test_without_a_skip_ci_passes(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     monkeypatch.setenv("CI", "true")
     assert run(pytester, source).ret == pytest.ExitCode.OK
 

@@ -222,7 +222,8 @@ class TestErrors:
         path.touch()
         line = failing(opened(path))
         assert line == (
-            f"{path}: its tables are missing or older than this program (no such table: counters): run `leasehold migrate`"
+            f"{path}: its tables are missing or older than this program (no such table: counters): "
+            "run `leasehold migrate`"
         )
 
     def test_an_older_schema(self, path: Path, sqlite: SqlStore) -> None:
