@@ -87,7 +87,7 @@ def _stop_on_signals() -> threading.Event:
 
 def _say_progress(name: str, state: str) -> None:
     if state == "ready":
-        sys.stderr.write(f"  {name} is ready\n")
+        sys.stderr.write(f"  ready: {name}\n")
         sys.stderr.flush()
 
 

@@ -62,7 +62,7 @@ def run_demo(stretch: Stretch, console: Console, *, max_slots: int = MAX_SLOTS) 
 
 def _tell_progress(console: Console, name: str, state: str) -> None:
     if state == "ready":
-        console.print(f"  {name} is ready", style="bright_black")
+        console.print(f"  ready: {name}", style="bright_black")
 
 
 def _play(stack: Stack, client: Client, stretch: Stretch, console: Console) -> Summary:

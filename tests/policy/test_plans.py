@@ -109,15 +109,23 @@ def the_plan_is_pure(seen: Seen) -> None:
 
 
 def nothing_is_due_before_it_wakes(seen: Seen) -> None:
-    """`wake_at` is the earliest instant at which there is something to do, if nothing else happens."""
+    """`wake_at` is the earliest instant at which there is something to do, if nothing else happens.
+
+    But for this: who found nothing to launch may be set, in the next tick, against a machine that was launched for
+    one behind it, and that one then asks for another. Nothing is locked while it waits (Arvados).
+    """
     end = seen.plan.wake_at
+    launched = any(isinstance(each, Launch) for each in seen.plan.decisions)
+    may_ask_again = launched and any(each.code != "booting" for each in seen.plan.waiting)
     assert end is None or end >= seen.now
     times = [seen.now, seen.now + 1e-6, seen.now + 1, seen.now + 7, seen.now + 500]
     if end is not None:
         times += [(seen.now + end) / 2, end - 1e-6]
     for at in times:
         if seen.now <= at and (end is None or at < end):
-            assert (at, seen.replan(seen.after, at).decisions) == (at, ())
+            found = seen.replan(seen.after, at).decisions
+            due = [each for each in found if not (may_ask_again and isinstance(each, Launch))]
+            assert (at, due) == (at, [])
 
 
 @quickly
