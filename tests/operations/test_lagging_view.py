@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from itertools import cycle
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.model.view import Change
 from scheduler.simulation.scenario import Step
 from scheduler.view.memory import MemoryBoard
 from scheduler.view.shelf import Shelf
-from tests.policy.fleets import fleets
+from tests.policy.fleets import QUICKLY, fleets
 from tests.policy.test_plans import no_reservation_is_lost, no_slot_is_overfull
 from tests.policy.watching import Seen, WatchedPlayer
 from tests.scenarios.playing import Document
@@ -56,7 +56,7 @@ def _look(seen: Seen) -> None:
     no_reservation_is_lost(seen)
 
 
-@settings(max_examples=60, deadline=None)
+@QUICKLY
 @given(fleets(), st.lists(st.booleans(), min_size=1, max_size=6))
 def test_on_a_lagging_view_no_slot_is_given_twice_and_nobody_is_lost(fleet: Document, lateness: list[bool]) -> None:
     player = LatePlayer(fleet, lateness)

@@ -1,11 +1,15 @@
 """Strategies: small fleets, as scenarios, with times on a coarse grid so that things meet."""
 
+import os
 from typing import Any
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from tests.scenarios.playing import Document, a_pool
 
+QUICKLY = settings(max_examples=60, deadline=None, derandomize=bool(os.environ.get("CI")))
+"""A build server tries the same fleets each time; a person others each time."""
 SYSTEMS = ("x86_64-linux", "aarch64-linux")
 POOLS = ("linux", "arm", "hosts")
 IDS = [f"r{number}" for number in range(6)]

@@ -2,7 +2,7 @@
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.model.decisions import Assign, Drain, Expire, Launch, Reset, Terminate
@@ -12,11 +12,9 @@ from scheduler.model.resources import SLACK, total
 from scheduler.model.slots import Slot
 from scheduler.model.view import View
 from scheduler.policy.places import capacity_of
-from tests.policy.fleets import fleets
+from tests.policy.fleets import QUICKLY, fleets
 from tests.policy.watching import Seen, watch
 from tests.scenarios.playing import Document
-
-quickly = settings(max_examples=60, deadline=None)
 
 
 def no_slot_is_overfull(seen: Seen) -> None:
@@ -128,7 +126,7 @@ def nothing_is_due_before_it_wakes(seen: Seen) -> None:
             assert (at, due) == (at, [])
 
 
-@quickly
+@QUICKLY
 @given(fleets())
 def test_every_plan_keeps_to_the_rules(fleet: Document) -> None:
     watch(
@@ -144,13 +142,13 @@ def test_every_plan_keeps_to_the_rules(fleet: Document) -> None:
     )
 
 
-@quickly
+@QUICKLY
 @given(fleets())
 def test_every_plan_is_a_pure_function_of_its_view(fleet: Document) -> None:
     watch(fleet, the_plan_is_pure)
 
 
-@quickly
+@QUICKLY
 @given(fleets(), st.booleans())
 def test_a_tick_wakes_when_the_next_thing_falls_due_and_not_later(fleet: Document, wakes: bool) -> None:
     watch({**fleet, "wakes": wakes, "kicks": wakes}, nothing_is_due_before_it_wakes)
