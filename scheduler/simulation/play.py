@@ -58,7 +58,7 @@ class Player:
         self._holders = Holders(self.stage)
         self._seen = len(self.stage.store.events)
         self._ticks = 0
-        self._next_tick = 0.0 if scenario.tick_every else inf
+        self._next_tick, self._periods = 0.0 if scenario.tick_every else inf, 0
         self._lines: list[Line] = []
         self._set_up()
 
@@ -132,7 +132,8 @@ class Player:
         now, every = self.stage.agenda.now, self._scenario.tick_every
         if every is None or now < self._next_tick:
             return False
-        self._next_tick += every
+        self._periods += 1
+        self._next_tick = self._periods * every
         return True
 
     def _is_rung(self) -> bool:

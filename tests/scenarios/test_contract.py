@@ -169,6 +169,10 @@ def test_periodic_ticks_begin_at_0_after_that_instants_items() -> None:
     assert played.ticks[0] == ["assign r1 linux-1"]
 
 
+def test_periodic_ticks_do_not_drift() -> None:
+    assert play_out(a_scenario(tick_every=0.1, until=100)).tick_times[-1] == 100
+
+
 def test_the_play_ends_at_until_or_after_the_last_item_whichever_is_later() -> None:
     assert play_out(a_scenario(tick(7), until=3)).lines[-1]["at"] == 7
     assert play_out(a_scenario(tick(7), until=30)).lines[-1]["at"] == 30
