@@ -255,7 +255,9 @@ class TestMark:
         with store.transaction() as transaction:
             assert transaction.mark([hold]) == [msgspec.structs.replace(hold, marked_at=LATER)]
 
-    @pytest.mark.parametrize("row", [a_slot(version=2), a_slot("linux-9", version=1), a_reservation(version=1)])
+    @pytest.mark.parametrize(
+        "row", [a_slot(version=2), a_slot("linux-9"), a_slot("linux-9", version=1), a_reservation(version=1)]
+    )
     def test_another_version_or_none_is_stale(self, store: Store, row: Row) -> None:
         save(store, a_slot())
         with losing(store, StaleWriteError) as transaction:
@@ -278,11 +280,11 @@ class TestDelete:
         assert gone == [Gone("slots", "linux-1", 2), Gone("holds", hold.id, 2), Gone("reservations", "r1", 3)]
         assert all_rows(store) == {}
 
-    @pytest.mark.parametrize("version", [0, 2])
-    def test_another_version_is_stale(self, store: Store, version: int) -> None:
+    @pytest.mark.parametrize("row", [a_slot(), a_slot(version=2), a_slot("linux-9"), a_reservation(version=1)])
+    def test_another_version_or_none_is_stale(self, store: Store, row: Row) -> None:
         (slot,) = save(store, a_slot())
         with losing(store, StaleWriteError) as transaction:
-            transaction.delete([msgspec.structs.replace(slot, version=version)])
+            transaction.delete([slot, row])
         assert all_rows(store) == {slot.id: slot}
 
     def test_a_row_may_come_again(self, store: Store) -> None:

@@ -128,7 +128,7 @@ store = open_store(f"sqlite:///{sys.argv[1]}")
 with store.transaction() as transaction:
     # More than the page cache takes, so that part of it is in the WAL already.
     transaction._session._connection.exec_driver_sql("PRAGMA cache_size = 10")
-    transaction.insert_reservations([a_reservation(f"r{number}") for number in range(5000)])
+    transaction.insert_reservations([a_reservation(f"r{number}") for number in range(2000)])
     transaction.save([a_slot(f"linux-{number}") for number in range(1000)])
     transaction.next_tokens(10)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -256,6 +256,12 @@ class TestErrors:
             insert(sqlite, a_reservation())
         monkeypatch.undo()
         assert sqlite.find_reservations() == []
+
+    def test_a_database_without_its_leader(self, sqlite: SqlStore) -> None:
+        with sqlite.engine.begin() as connection:
+            connection.exec_driver_sql("DELETE FROM leader")
+        with pytest.raises(StoreUnavailableError, match="no row for the leader"):
+            sqlite.load_tenure()
 
     def test_a_lock_that_is_never_let_go(self, path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("scheduler.store.sqlite.BUSY_SECONDS", 0.01)
