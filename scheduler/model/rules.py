@@ -252,10 +252,20 @@ class Scheduler(Document):
 
     queue: Literal["fifo", "priority", "size"] = "fifo"
     """Who is served first: `fifo`, `priority` (higher first) or `size` (smaller first)."""
-    profile: Literal["pack"] = "pack"
-    """Where a component goes: `pack` fills slots that are in use first."""
+    profile: Literal["pack", "spread"] = "pack"
+    """Where a component goes: `pack` fills slots that are in use first, `spread` takes the one with fewest leases."""
+    elastic: Literal["yielding", "flexible", "malleable", "rigid"] = "yielding"
+    """How elastic components are granted and taken back; says nothing to reservations that have none."""
     backfill: bool = True
     """Whether those behind one that does not fit may go first."""
+    starvation_guard: Seconds = 3600.0
+    """One that has been pending for longer is not overtaken on slots that could serve it; 0 = off."""
+    preemption: bool = True
+    """Whether better work may take the place of running work, under the queues and settings that know such a thing."""
+    preemption_grace: Seconds = 30.0
+    """A lease that is preempted lasts so long; 0 = end at once."""
+    min_run_time: Seconds = 0.0
+    """A lease is not preempted before."""
     interruption_grace: Seconds | None = None
     """Leases of an interrupted slot last so long; left out = until the notice's deadline, 0 = end at once."""
     restart_delay: Seconds = 15.0
@@ -270,6 +280,15 @@ class Scheduler(Document):
     """A lease that its holder did not confirm for so long is taken back; 0 = off."""
     max_slots: Count = 0
     """Slots over all pools; 0 = no limit."""
+
+
+NOT_ACTED_UPON = frozenset(
+    {
+        *("elastic", "preemption", "preemption_grace", "min_run_time", "adoption_timeout"),
+        *("launch_for_elastic", "max_uses", "recycle_unclean", "on_demand_after", "unhealthy_after", "rebalance"),
+    }
+)
+"""Keys of the contract that are checked and kept, but that no rule of this version reads: setting one is warned of."""
 
 
 class Rules(Document):

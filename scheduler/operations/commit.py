@@ -157,6 +157,8 @@ class _Writer:
                 return any(slot.interrupted_at is not None for slot in slots)
             case "slot_draining":
                 return any(slot.state == "draining" and self._has_timed_out(slot) for slot in slots)
+            case "unconfirmed":
+                return current.confirmed_at is None
             case "slot_offline":
                 return any(self._is_silent(slot) for slot in slots)
             case _:

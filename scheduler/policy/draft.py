@@ -130,8 +130,10 @@ class Draft:
     def open_rooms(self) -> None:
         """Let placing begin: whatever heal left in service, ready or on its way."""
         open_places = [place for place in self.all_places() if not place.slot.cordoned and not place.stuck]
-        self.ready = Rooms(place for place in open_places if place.state == "ready")
-        self.coming = Rooms(place for place in open_places if place.is_coming)
+        spreads = self.rules.scheduler.profile == "spread"
+        self.ready = Rooms((place for place in open_places if place.state == "ready"), spreads)
+        self.coming = Rooms((place for place in open_places if place.is_coming), spreads)
+        self.launched = Rooms([], spreads)
 
     def all_places(self) -> Iterable[Place]:
         """Every slot of a configured pool, pools as configured, slots in their order."""

@@ -196,7 +196,9 @@ def is_restart_due(draft: Draft, reservation: Reservation) -> bool:
 
 
 def _requeue_unconfirmed(draft: Draft) -> None:
-    """An assignment that nobody confirmed for `confirm_timeout` (age >= it) goes back to the queue."""
+    """An assignment that nobody confirmed for `confirm_timeout` (age >= it) goes back to the queue, at most
+    `max_unconfirmed` times (0 = no limit); then it fails.
+    """
     timeout = draft.rules.scheduler.confirm_timeout
     if not timeout:
         return
@@ -204,7 +206,12 @@ def _requeue_unconfirmed(draft: Draft) -> None:
         if reservation.id in draft.returning or reservation.confirmed_at is not None:
             continue
         leased_at = draft.now if reservation.leased_at is None else reservation.leased_at
-        if draft.is_due(leased_at + timeout):
+        if not draft.is_due(leased_at + timeout):
+            continue
+        most = draft.rules.scheduler.max_unconfirmed
+        if most and reservation.unconfirmed >= most:
+            _fail(draft, reservation, "unconfirmed")
+        else:
             draft.decide(Requeue(reservation=reservation.id, reason="unconfirmed"))
             draft.requeue(reservation)
 

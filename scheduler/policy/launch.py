@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 
 from scheduler.model.reservations import Component, Shape
 from scheduler.policy.draft import Draft
-from scheduler.policy.limits import ORDER_OF_CODES, Limits
-from scheduler.policy.offerings import list_eligible, list_fitting
+from scheduler.policy.limits import Limits, first_code, has_cordoned_room
 from scheduler.policy.order import RANKS
 from scheduler.policy.place import wait_for
 from scheduler.policy.places import Place
-from scheduler.policy.rooms import Demand, could_hold, fill
+from scheduler.policy.rooms import Demand, fill
 
 DETAILS = {
     "at_max_slots": "a launch would serve it, but no slot is left within max_slots",
@@ -70,17 +69,13 @@ class _Opening:
     def launch(self, component: Component) -> Place | None:
         """A new place for one instance in the first pool that can launch something; None notes the codes."""
         codes: set[str] = set()
-        for name in self.demand.pools:
-            pool = self.draft.rules.pools[name]
-            fitting = list_fitting(pool, self.demand, component) if pool.is_elastic else []
-            for choice in list_eligible(fitting, pool):
-                code = self.limits.find_code(name, choice)
-                if code is None:
-                    place = self.limits.launch(name, choice, "demand")
-                    self.launched.append((name, place))
-                    self.draft.launched.add(place)
-                    return place
-                codes.add(code)
+        for name, choice, code in self.limits.list_choices(self.demand, component):
+            if code is None:
+                place = self.limits.launch(name, choice, "demand")
+                self.launched.append((name, place))
+                self.draft.launched.add(place)
+                return place
+            codes.add(code)
         self.codes = codes
         return None
 
@@ -92,25 +87,16 @@ class _Opening:
 
     def find_code(self) -> str:
         """Why it waits, once all that was taken for it is given back."""
-        return next((each for each in ORDER_OF_CODES if each in self.codes), "") or self._code_without_launch()
+        return first_code(self.codes) or self._code_without_launch()
 
     def _code_without_launch(self) -> str:
         """Why it waits when no launch would serve it."""
         components = [instance.component for instance in self.demand.instances]
         if any(self._has_room(each) for each in components):
             return "gang_incomplete"
-        return "cordoned" if all(self._has_cordoned_room(each) for each in components) else "no_capacity"
+        cordoned = all(has_cordoned_room(self.draft, self.demand, each) for each in components)
+        return "cordoned" if cordoned else "no_capacity"
 
     def _has_room(self, component: Component) -> bool:
         rooms = (self.draft.ready, self.draft.coming)
         return any(each.find(self.demand, component) for each in rooms)
-
-    def _has_cordoned_room(self, component: Component) -> bool:
-        return any(
-            place.slot.cordoned
-            and place.state == "ready"
-            and place.load < place.pool.lease_limit
-            and could_hold(self.demand, component, place.pool, place.free, place.labels)
-            for name in self.demand.pools
-            for place in self.draft.pools[name]
-        )

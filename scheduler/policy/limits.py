@@ -1,10 +1,14 @@
 """Limits: what keeps launches back in a tick. Sources: the autoscaler's tick (counting), Arvados (holds)."""
 
+from collections.abc import Iterable, Iterator
+
 from scheduler.model.decisions import Launch
 from scheduler.model.holds import Hold, hold_id
+from scheduler.model.reservations import Component
 from scheduler.policy.draft import Draft
-from scheduler.policy.offerings import Choice
+from scheduler.policy.offerings import Choice, list_eligible, list_fitting
 from scheduler.policy.places import Place
+from scheduler.policy.rooms import Demand, could_hold
 
 ORDER_OF_CODES = ("at_max_slots", "at_quota", "capacity", "throttled", "misconfigured")
 """Which code is told where several hold."""
@@ -36,6 +40,14 @@ class Limits:
             return "throttled"
         wrong = self._is_held(hold_id(name, "misconfigured", choice.key or ""))
         return "misconfigured" if wrong or self._is_held(hold_id("*", "auth")) else None
+
+    def list_choices(self, demand: Demand, component: Component) -> Iterator[tuple[str, Choice, str | None]]:
+        """What could be launched for one instance, best first: (pool, choice, what holds it back or None)."""
+        for name in demand.pools:
+            pool = self._draft.rules.pools[name]
+            fitting = list_fitting(pool, demand, component) if pool.is_elastic else []
+            for choice in list_eligible(fitting, pool):
+                yield name, choice, self.find_code(name, choice)
 
     def launch(self, name: str, choice: Choice, reason: str) -> Place:
         """Decide a launch of this choice on the first empty slot of that pool; the place, now in flight."""
@@ -81,3 +93,21 @@ class Limits:
     def _is_probed(self, name: str, market: str) -> bool:
         places = self._draft.pools[name]
         return any(place.state == "launching" and place.market == market for place in places)
+
+
+def first_code(codes: Iterable[str | None]) -> str:
+    """Which of several codes is told; "" when there is none, or when one of them is None: a launch is possible."""
+    found = set(codes)
+    return "" if None in found else next((code for code in ORDER_OF_CODES if code in found), "")
+
+
+def has_cordoned_room(draft: Draft, demand: Demand, component: Component) -> bool:
+    """Whether a cordoned slot would have room for one instance."""
+    return any(
+        place.slot.cordoned
+        and place.state == "ready"
+        and place.load < place.pool.lease_limit
+        and could_hold(demand, component, place.pool, place.free, place.labels)
+        for name in demand.pools
+        for place in draft.pools[name]
+    )

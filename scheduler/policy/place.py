@@ -8,20 +8,23 @@ from collections.abc import Sequence
 from scheduler.model.decisions import Assign, Placement
 from scheduler.model.reservations import Component, Reservation
 from scheduler.policy.draft import Draft
+from scheduler.policy.guard import Guard
+from scheduler.policy.limits import Limits
 from scheduler.policy.offerings import list_fitting
 from scheduler.policy.places import Place
 from scheduler.policy.rooms import Demand, could_hold, fill, given_to
 
 
-def place(draft: Draft, queue: Sequence[Reservation]) -> list[Demand]:
+def place(draft: Draft, queue: Sequence[Reservation], limits: Limits) -> list[Demand]:
     """Serve each reservation in queue order; gives back those for whom nothing is ready or on its way.
 
     First room on ready slots (at once a lease), else room that is ready or on its way for all its instances,
-    which it keeps (`booting`). One that finds neither is passed over and later ones are still tried. Without
-    `backfill` the first that gets no lease ends the placing: the room that those behind it would have taken
-    is kept for them all the same.
+    which it keeps (`booting`). One that finds neither is passed over and later ones are still tried, but not on
+    slots that the starvation guard keeps for it. Without `backfill` the first that gets no lease ends the
+    placing: the room that those behind it would have taken is kept for them all the same.
     """
     draft.open_rooms()
+    guard = Guard(draft, limits)
     unplaced: list[Demand] = []
     blocked = False
     for reservation in queue:
@@ -32,10 +35,13 @@ def place(draft: Draft, queue: Sequence[Reservation]) -> list[Demand]:
         if places is not None and not blocked:
             _assign(draft, demand, places)
             continue
+        if places is None and guard.keeps_out(demand):
+            draft.wait(reservation, "behind_queue", "one before it has waited for so long that it is not overtaken")
         if places is None and not _cover(draft, demand):
             unplaced.append(demand)
         if blocked:
             draft.wait(reservation, "behind_queue", "one before it in the queue waits, and backfill is off")
+        guard.protect(demand)
         blocked = blocked or not draft.rules.scheduler.backfill
     return unplaced + _cover_returning(draft)
 

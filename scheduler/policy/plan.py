@@ -30,8 +30,8 @@ def plan(view: View, rules: Rules, now: float) -> Plan:
     expire(draft)  # reservations whose time is over give back what they hold
     heal(draft)  # interrupted, lost and stuck slots; restarts that are due
     queue = order(draft)  # who waits, the first one first
-    unplaced = place(draft, queue)  # leases on what is ready
     limits = Limits(draft)  # what keeps launches back: max_slots and holds
+    unplaced = place(draft, queue, limits)  # leases on what is ready
     launch(draft, unplaced, limits)  # machines for those who found no room, less what is on its way
     keep(draft, limits)  # the minimum and the warm reserve of each pool
     shrink(draft)  # what has been idle for too long

@@ -4,7 +4,7 @@ The cost of a search grows with the number of *different* places (pool, labels, 
 not with the number of slots; within a group the first in slot order is taken.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
@@ -81,7 +81,8 @@ class _Group:
 class Rooms:
     """The places that may take instances in this tick; `find` chooses one, `take` spends its room."""
 
-    def __init__(self, places: Iterable[Place]) -> None:
+    def __init__(self, places: Iterable[Place], spreads: bool = False) -> None:  # noqa: FBT001, FBT002
+        self.spreads = spreads
         self._groups: dict[Key, _Group] = {}
         self._keys: dict[str, Key] = {}
         for place in places:
@@ -97,8 +98,9 @@ class Rooms:
         self._keys[place.slot.id] = key
 
     def find(self, demand: Demand, component: Component) -> Place | None:
-        """The place for one instance: most preferred labels, fewest surplus ones, fullest first (`pack`),
-        then slot order; None when nothing has room.
+        """The place for one instance; None when nothing has room.
+
+        Most preferred labels, fewest surplus ones, most leases first (fewest if it `spreads`), then slot order.
         """
         best: tuple[tuple[object, ...], Place] | None = None
         for group in self._groups.values():
@@ -106,10 +108,29 @@ class Rooms:
                 continue
             place = group.first(demand.reservation.declined)
             if place is not None:
-                rank = _rank(place, demand, component)
+                rank = self._rank(place, demand, component)
                 if best is None or rank < best[0]:
                     best = (rank, place)
         return best[1] if best else None
+
+    def _rank(self, place: Place, demand: Demand, component: Component) -> tuple[object, ...]:
+        shape = demand.shape
+        preferred = count_preferred(place.labels, shape.prefers)
+        surplus = count_surplus(place.labels, {**shape.labels, **component.labels})
+        return (-preferred, surplus, place.load if self.spreads else -place.load, place.order)
+
+    def holds(self, place: Place) -> bool:
+        """Whether this place is one of them."""
+        return place.slot.id in self._keys
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no place at all."""
+        return not self._keys
+
+    def list_places(self) -> Iterator[Place]:
+        """Every place, in no particular order."""
+        return (place for group in self._groups.values() for place in group.members.values())
 
     def take(self, place: Place, component: Component) -> None:
         """Spend the room of one instance there."""
@@ -141,13 +162,6 @@ def _has_room(place: Place, demand: Demand, component: Component) -> bool:
     if place.slot.pool not in demand.pools or place.load >= place.pool.lease_limit:
         return False
     return could_hold(demand, component, place.pool, place.free, place.labels)
-
-
-def _rank(place: Place, demand: Demand, component: Component) -> tuple[object, ...]:
-    shape = demand.shape
-    preferred = count_preferred(place.labels, shape.prefers)
-    surplus = count_surplus(place.labels, {**shape.labels, **component.labels})
-    return (-preferred, surplus, -place.load, place.order)
 
 
 Extend = Callable[[Component], Place | None]
@@ -182,3 +196,11 @@ def _find_in(rooms: list[Rooms], demand: Demand, component: Component) -> tuple[
         if place is not None:
             return each, place
     return rooms[-1], None
+
+
+def undo(demand: Demand, rooms: Sequence[Rooms], places: Sequence[Place]) -> None:
+    """Give back what `fill` took for it."""
+    for instance, place in zip(demand.instances, places, strict=True):
+        holder = next(each for each in rooms if each.holds(place))
+        holder.give_back(place, instance.component)
+        place.wanted = False

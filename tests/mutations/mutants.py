@@ -85,7 +85,15 @@ MUTANTS = (
         "    return (reservation.created_at, reservation.sequence)\n\n\ndef _priority",
         "    return (reservation.sequence,)\n\n\ndef _priority",
     ),
-    Mutant("rooms", "pack: the fullest first", "surplus, -place.load, place.order", "surplus, place.load, place.order"),
+    Mutant("rooms", "pack: the fullest first", "if self.spreads else -place.load", "if self.spreads else place.load"),
+    Mutant("rooms", "spread: the emptiest first", "place.load if self.spreads", "-place.load if self.spreads"),
+    Mutant(
+        "guard",
+        "no longer guard than it is due",
+        "demand.reservation.created_at <= limit",
+        "demand.reservation.created_at < limit",
+    ),
+    Mutant("guard", "only slots that could serve it are kept", "if _could_serve(demand, place):", "if place:"),
     Mutant(
         "rooms",
         "no more leases on a slot than allowed",

@@ -109,12 +109,12 @@ def the_plan_is_pure(seen: Seen) -> None:
 def nothing_is_due_before_it_wakes(seen: Seen) -> None:
     """`wake_at` is the earliest instant at which there is something to do, if nothing else happens.
 
-    But for this: who found nothing to launch may be set, in the next tick, against a machine that was launched for
-    one behind it, and that one then asks for another. Nothing is locked while it waits (Arvados).
+    But for this: nothing is locked while it waits (Arvados). After a launch, those who wait are set against other
+    machines in the next tick: who found nothing to launch takes one that was launched for somebody behind it, who
+    then asks for another; and a gang that kept an idle slot may take two new ones instead, which sets that slot free.
     """
     end = seen.plan.wake_at
     launched = any(isinstance(each, Launch) for each in seen.plan.decisions)
-    may_ask_again = launched and any(each.code != "booting" for each in seen.plan.waiting)
     assert end is None or end >= seen.now
     times = [seen.now, seen.now + 1e-6, seen.now + 1, seen.now + 7, seen.now + 500]
     if end is not None:
@@ -122,7 +122,7 @@ def nothing_is_due_before_it_wakes(seen: Seen) -> None:
     for at in times:
         if seen.now <= at and (end is None or at < end):
             found = seen.replan(seen.after, at).decisions
-            due = [each for each in found if not (may_ask_again and isinstance(each, Launch))]
+            due = [each for each in found if not (launched and isinstance(each, Launch | Drain))]
             assert (at, due) == (at, [])
 
 

@@ -265,3 +265,17 @@ def test_what_is_hardly_meant_is_warned_of(text: str, warnings: list[str]) -> No
 def test_junk_in_the_file_is_refused_in_our_words_or_read(text: bytes) -> None:
     lines = faults_of(text)
     assert len("\n".join(lines).encode().split(b"\n")) == max(len(lines), 1)
+
+
+def test_a_key_that_this_version_does_not_act_upon_is_warned_of(tmp_path: Path) -> None:
+    """Set to its default it says nothing: then nothing is expected of it."""
+    path = tmp_path / "leasehold.toml"
+    path.write_text(
+        '[scheduler]\nelastic = "rigid"\npreemption_grace = 30\n'
+        '[pools.lab]\nsystem = "x"\nprovider = "static"\nresources = {cpus = 1}\nmax_uses = 3\n'
+    )
+    told = [str(each) for each in find_warnings(read_configuration(path)) if "does nothing" in each.expected]
+    assert told == [
+        'scheduler.elastic: expected its default (this version does nothing else), got "rigid"',
+        "pools.lab.max_uses: expected its default (this version does nothing else), got 3",
+    ]

@@ -184,7 +184,12 @@ def test_the_defaults_are_those_of_the_contract() -> None:
     assert Scheduler().model_dump() == {
         "queue": "fifo",
         "profile": "pack",
+        "elastic": "yielding",
         "backfill": True,
+        "starvation_guard": 3600,
+        "preemption": True,
+        "preemption_grace": 30,
+        "min_run_time": 0,
         "interruption_grace": None,
         "restart_delay": 15,
         "max_restarts": 0,

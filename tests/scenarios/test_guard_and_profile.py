@@ -1,0 +1,129 @@
+"""The starvation guard, the profile, and the limit of unconfirmed assignments."""
+
+from typing import Any
+
+import pytest
+
+from scheduler.simulation.play import play as play_lines
+from scheduler.simulation.scenario import read_scenario
+
+Line = dict[str, Any]
+
+
+class Played:
+    """What one play decided, why the last tick let others wait, and what became of each reservation."""
+
+    def __init__(self, scenario: Line) -> None:
+        self._lines = list(play_lines(read_scenario(scenario)))
+        ticks = [line for line in self._lines if "tick" in line]
+        self.codes = {each["reservation"]: each["code"] for each in ticks[-1]["waiting"]}
+        self.reservations = {each["id"]: each for each in self._lines[-1]["state"]["reservations"]}
+
+    def decisions(self, *names: str) -> list[Line]:
+        return [each for line in self._lines for each in line.get("decisions", []) if each["do"] in names]
+
+
+def play(scenario: Line) -> Played:
+    return Played(scenario)
+
+
+HOST: dict[str, Any] = {
+    "system": "x",
+    "provider": "static",
+    "offline_timeout": 1e9,
+    "max_leases_per_slot": 100,
+    "lease_ttl": 0,
+    "resources": {"cpus": 4},
+}
+
+
+def a_fleet(scheduler: dict[str, Any], timeline: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """One host of 4 cpus with a lease of 1 cpu that never ends."""
+    return {
+        "config": {"scheduler": scheduler, "pools": {"lab": HOST}},
+        "slots": [{"id": "lab-1", "pool": "lab", "leases": [{"reservation": "old"}]}],
+        "reservations": [{"id": "old", "system": "x", "resources": {"cpus": 1}, "phase": "leased"}],
+        "timeline": timeline,
+        **more,
+    }
+
+
+def asking(at: float, name: str, cpus: float, **more: Any) -> dict[str, Any]:
+    return {"at": at, "submit": {"id": name, "system": "x", "resources": {"cpus": cpus}, **more}}
+
+
+@pytest.mark.parametrize(
+    ("guard", "small_at", "assigned", "code"),
+    [
+        (3600, 3600, True, None),  # pending for exactly as long: not yet
+        (3600, 3600.5, False, "behind_queue"),  # longer: nobody overtakes it on that slot
+        (0, 9999, True, None),  # off
+        ("1h", 3601, False, "behind_queue"),
+    ],
+)
+def test_who_has_waited_for_too_long_is_not_overtaken(
+    guard: object, small_at: float, assigned: bool, code: str | None
+) -> None:
+    timeline = [asking(0, "big", 4), asking(small_at, "small", 1), {"at": small_at, "tick": True}]
+    played = play(a_fleet({"starvation_guard": guard}, timeline))
+    assert ("small" in [each["reservation"] for each in played.decisions("assign")]) == assigned
+    assert played.codes.get("small") == code
+    assert played.codes["big"] == "no_capacity"
+
+
+def test_the_guard_keeps_only_slots_that_could_serve_it() -> None:
+    """A plain host could not serve the one that wants a label; it serves those behind."""
+    scenario = a_fleet({}, [asking(0, "big", 4, labels={"gpu": "yes"}), asking(9999, "small", 1)])
+    scenario["slots"].append(
+        {"id": "lab-2", "pool": "lab", "labels": {"gpu": "yes"}, "leases": [{"reservation": "o2"}]}
+    )
+    scenario["reservations"].append({"id": "o2", "system": "x", "resources": {"cpus": 1}, "phase": "leased"})
+    scenario["timeline"].append({"at": 9999, "tick": True})
+    played = play(scenario)
+    assert [(each["reservation"], each["leases"][0]["slot"]) for each in played.decisions("assign")] == [
+        ("small", "lab-1")
+    ]
+
+
+@pytest.mark.parametrize(
+    "big",
+    [
+        {"cpus": 5},  # never_fits
+        {"cpus": 4, "priority": 0},  # on_hold
+    ],
+)
+def test_who_waits_for_something_else_is_not_protected(big: dict[str, Any]) -> None:
+    first = asking(0, "big", big["cpus"], **({"priority": 0} if "priority" in big else {}))
+    played = play(a_fleet({}, [first, asking(9999, "small", 1), {"at": 9999, "tick": True}]))
+    assert [each["reservation"] for each in played.decisions("assign")] == ["small"]
+
+
+@pytest.mark.parametrize(
+    ("profile", "slots"),
+    [("pack", ["lab-1", "lab-1", "lab-1"]), ("spread", ["lab-2", "lab-1", "lab-2"])],
+)
+def test_the_profile_compares_the_number_of_leases(profile: str, slots: list[str]) -> None:
+    """lab-1 has one lease already; counted anew after each placed instance, ties go to the first."""
+    three = [asking(0, f"r{number}", 1) for number in range(3)]
+    scenario = a_fleet({"profile": profile}, [*three, {"at": 0, "tick": True}])
+    scenario["slots"].append({"id": "lab-2", "pool": "lab"})
+    assert [each["leases"][0]["slot"] for each in play(scenario).decisions("assign")] == slots
+
+
+def test_a_changed_profile_holds_from_the_next_tick_on() -> None:
+    scenario = a_fleet({"profile": "pack"}, [asking(0, "r0", 1), {"at": 0, "tick": True}])
+    scenario["slots"].append({"id": "lab-2", "pool": "lab"})
+    scenario["timeline"] += [
+        {"at": 1, "rules": {"scheduler": {"profile": "spread"}}},
+        asking(1, "r1", 1),
+        {"at": 1, "tick": True},
+    ]
+    assert [each["leases"][0]["slot"] for each in play(scenario).decisions("assign")] == ["lab-1", "lab-2"]
+
+
+def test_after_so_many_unconfirmed_assignments_it_fails() -> None:
+    scheduler = {"confirm_timeout": 10, "max_unconfirmed": 1}
+    played = play(a_fleet(scheduler, [asking(0, "silent", 1)], tick_every=10, until=40))
+    told = [(each["do"], each["reason"]) for each in played.decisions("requeue", "fail")]
+    assert told == [("requeue", "unconfirmed"), ("fail", "unconfirmed")]
+    assert played.reservations["silent"]["phase"] == "failed"
