@@ -11,6 +11,8 @@ from scheduler.operations.ledger import Ledger
 
 BATCH = 100
 """Slots in one message to the health queue: as many as one describe call takes."""
+PROBED_BATCH = 10
+"""The same where each machine may have to be probed, one after the other, up to its probe's timeout."""
 YOUNG_SECONDS = 300.0
 MOST_MISSES = 3
 """A machine that the cloud does not know is gone when it is this old and was missed this often in a row."""

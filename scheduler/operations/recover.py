@@ -6,7 +6,7 @@ from itertools import islice
 import msgspec
 
 from scheduler.model.slots import Slot
-from scheduler.operations.check import BATCH
+from scheduler.operations.check import BATCH, PROBED_BATCH
 from scheduler.operations.engine import Engine, send_callbacks
 
 RESEND_SECONDS = 10.0
@@ -47,12 +47,15 @@ def _claim(engine: Engine, due: Sequence[Slot], now: float) -> list[Slot]:
 
 def sweep(engine: Engine, *, all_machines: bool = False) -> int:
     """Send batches of slots to be checked: those on the way up or down, or every one that has a machine."""
-    states = ["booting", "binding", "terminating"]
-    if all_machines:
-        states += ["ready", "draining"]
+    sent = _send_checks(engine, ["booting", "binding"], PROBED_BATCH)
+    return sent + _send_checks(engine, ["terminating", *(["ready", "draining"] if all_machines else [])], BATCH)
+
+
+def _send_checks(engine: Engine, states: Sequence[str], size: int) -> int:
+    """Messages of so many slots each, for those in these states that have a machine; how many slots."""
     names = iter(sorted(slot.id for slot in engine.store.find_slots(states=states) if slot.instance_id))
     sent = 0
-    while batch := list(islice(names, BATCH)):
+    while batch := list(islice(names, size)):
         engine.dispatcher.send_checks(batch)
         sent += len(batch)
     return sent

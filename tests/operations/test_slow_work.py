@@ -7,6 +7,7 @@ from scheduler.operations.launch import MOST_ATTEMPTS, launch
 from scheduler.operations.recover import recover, sweep
 from scheduler.operations.terminate import terminate
 from scheduler.ports import CloudError
+from tests.builders import a_slot
 from tests.operations.rig import Rig
 
 
@@ -201,6 +202,17 @@ def test_the_sweep_looks_after_what_is_on_its_way_and_all_when_asked() -> None:
     assert sweep(rig.engine) == 0
     assert sweep(rig.engine, all_machines=True) == 1
     assert rig.mailbox.tasks == [("check", (["linux-1"],))]
+
+
+def test_slots_that_may_have_to_be_probed_travel_in_small_batches() -> None:
+    """A probe may take its whole timeout: a hundred of them in one task would outlive the message's visibility."""
+    rig = Rig()
+    names = [f"other-{number:02}" for number in range(25)]
+    rig.put(*(a_slot(name, pool="other", state="booting", instance_id=f"i-{name}") for name in names))
+    assert sweep(rig.engine) == 25
+    batches = [arguments[0] for kind, arguments in rig.mailbox.tasks if kind == "check"]
+    assert [len(batch) for batch in batches] == [10, 10, 5]
+    assert sorted(name for batch in batches for name in batch) == names
 
 
 def test_a_check_that_runs_twice_moves_once(rig: Rig) -> None:
