@@ -189,6 +189,18 @@ class Client:
         """Give back what is being revoked before its deadline."""
         return self._tell("surrender", reservation, token, timeout, component=component)
 
+    def decline(self, reservation: str, token: int | None = None, *, timeout: float | None = None) -> Answer:
+        """Its holder cannot use what it got: pending again, with its place in the queue; those slots are left out."""
+        return self._tell("decline", reservation, token, timeout)
+
+    def suspend(self, reservation: str, token: int | None = None, *, timeout: float | None = None) -> Answer:
+        """Give its leases back and let it wait on hold, with its place in the queue."""
+        return self._tell("suspend", reservation, token, timeout)
+
+    def resume(self, reservation: str, *, timeout: float | None = None) -> Answer:
+        """Undo a suspension."""
+        return self._tell("resume", reservation, None, timeout)
+
     def cordon(self, slot: str, *, timeout: float | None = None) -> Answer:
         """An operator's word: the slot takes no new leases."""
         return self._ask("cordon", {"slot": slot}, timeout)

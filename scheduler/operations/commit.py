@@ -181,8 +181,8 @@ class _Writer:
         if decision.revoke_by is not None:
             self._revoke(current, decision.reason, decision.revoke_by)
         else:
-            unconfirmed = current.unconfirmed + (decision.reason == "unconfirmed")
-            return_to_queue(self.ledger, self.rules, current, decision.reason, unconfirmed=unconfirmed)
+            count = {"unconfirmed": current.unconfirmed + 1} if decision.reason == "unconfirmed" else {}
+            return_to_queue(self.ledger, self.rules, current, decision.reason, **count)
         return None
 
     def _object_to_taking(self, current: Reservation, decision: Requeue) -> str | None:
@@ -406,6 +406,7 @@ def end_reservation(
 
 def return_to_queue(ledger: Ledger, rules: Rules, current: Reservation, reason: str, **changes: Any) -> Reservation:
     """It waits again with its place in the queue: leases over, expiry counted anew by the rule for waiting."""
+    changes.setdefault("unconfirmed", current.unconfirmed if current.confirmed_at is None else 0)
     returned = ledger.move_reservation(
         current,
         "pending",

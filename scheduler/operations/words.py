@@ -120,6 +120,37 @@ def surrender(ledger: Ledger, rules: Rules, word: ReasonDocument) -> Reservation
     return return_to_queue(ledger, rules, current, current.revoke_reason or "surrendered")
 
 
+def decline(ledger: Ledger, rules: Rules, word: HolderDocument) -> Reservation:
+    """The holder cannot use what it got: pending again with its place in the queue, and those slots are left out
+    at its next assignment.
+    """
+    current = _find_alive(ledger, word)
+    if current.phase != "leased":
+        raise Refusal("reservation", "one that is leased", f"{current.id} is {current.phase}")
+    slots = tuple(dict.fromkeys(lease.slot for lease in current.leases))
+    return return_to_queue(ledger, rules, current, "declined", declined=slots)
+
+
+def suspend(ledger: Ledger, rules: Rules, word: HolderDocument) -> Reservation:
+    """It gives its leases back and waits on hold, with its place in the queue, until it is resumed."""
+    current = _find_alive(ledger, word)
+    if current.phase == "pending":
+        return _set_suspended(ledger, current, suspended=True)
+    return return_to_queue(ledger, rules, current, "suspended", suspended=True)
+
+
+def resume(ledger: Ledger, _rules: Rules, word: HolderDocument) -> Reservation:
+    """Undo a suspension: it may be placed again."""
+    return _set_suspended(ledger, _find_alive(ledger, word), suspended=False)
+
+
+def _set_suspended(ledger: Ledger, current: Reservation, *, suspended: bool) -> Reservation:
+    changed = msgspec.structs.replace(current, suspended=suspended)
+    if changed != current:
+        ledger.put(changed)
+    return changed
+
+
 def set_priority(ledger: Ledger, _rules: Rules, word: PriorityDocument) -> Reservation:
     """It counts from the next tick on; 0 puts a waiting one on hold and leaves a leased one alone."""
     current = _find(ledger, word)
@@ -204,6 +235,9 @@ WORDS: dict[str, Callable[[Ledger, Rules, Any], Reservation | Slot]] = {
     "confirm": confirm,
     "fail": fail,
     "surrender": surrender,
+    "decline": decline,
+    "suspend": suspend,
+    "resume": resume,
     "priority": set_priority,
     "cordon": cordon,
     "uncordon": uncordon,

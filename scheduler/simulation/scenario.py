@@ -302,11 +302,18 @@ class _Reader:
         if slot is not None and name not in MAY_BE_UNKNOWN and slot not in self._slots:
             where = path if model is None else f"{path}.slot"
             raise fault(where, f"a slot that was declared{suggest(slot, self._slots)}", slot)
-        if name not in MAY_BE_UNKNOWN and (reservation := getattr(checked, "reservation", None)) is not None:
-            self._check_reservation(reservation, f"{path}.reservation")
+        if name not in MAY_BE_UNKNOWN:
+            self._check_named_reservation(name, checked, path)
         if isinstance(checked, OutageDocument):
             self._check_outage(checked, path)
         return checked
+
+    def _check_named_reservation(self, name: str, checked: Any, path: str) -> None:
+        model, is_about_slot = ACTIONS[name]
+        if model is None and not is_about_slot:
+            self._check_reservation(checked, path)
+        elif (reservation := getattr(checked, "reservation", None)) is not None:
+            self._check_reservation(reservation, f"{path}.reservation")
 
     def _check_outage(self, outage: OutageDocument, path: str) -> None:
         pool = self._rules.pools.get(outage.pool)
@@ -350,6 +357,9 @@ ACTIONS: dict[str, tuple[type[Document] | None, bool]] = {
     "confirm": (ConfirmAction, True),
     "fail": (FailDocument, False),
     "priority": (PriorityAction, False),
+    "decline": (None, False),
+    "suspend": (None, False),
+    "resume": (None, False),
     "remove": (None, True),
     "seen": (None, True),
     "interrupt": (InterruptDocument, True),

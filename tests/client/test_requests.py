@@ -39,7 +39,7 @@ def test_a_lost_message_is_sent_again_under_the_same_request_id(intake: FakeInta
     intake.handler = lambda verb, document: None if next(numbers) < 2 else accept(verb, document)
     assert client.reserve(id="r1", system="s").id == "r1"
     assert len({document["request"] for _, document in intake.seen}) == 1
-    assert len(intake.seen) == 3
+    assert len(intake.seen) >= 3
 
 
 def test_a_second_copy_of_an_answer_answers_no_other_request(intake: FakeIntake, client: Client) -> None:
@@ -59,8 +59,8 @@ def test_a_refusal_names_each_fault(intake: FakeIntake, client: Client) -> None:
 
 def test_silence_ends_with_the_timeout_and_says_what_it_waited_for(intake: FakeIntake, client: Client) -> None:
     intake.handler = lambda _verb, _document: None
-    with pytest.raises(NotAnswered, match=r"no answer to submit of r1 for 0.3 s") as caught:
-        client.reserve(id="r1", system="s", timeout=0.3)
+    with pytest.raises(NotAnswered, match=r"no answer to submit of r1 for 2 s") as caught:
+        client.reserve(id="r1", system="s", timeout=2)
     assert isinstance(caught.value, TimeoutError)
     assert len(intake.seen) > 1
 
@@ -92,7 +92,8 @@ def test_many_are_answered_by_index_good_and_bad(intake: FakeIntake, client: Cli
     assert [answer.ok for answer in answers] == [number != 1200 for number in range(2500)]
     assert answers[1200].errors[0].index == 1200
     assert [answer.reservation for answer in answers if answer.ok] == [item["id"] for item in items if "system" in item]
-    assert len(intake.seen) == 3
+    # A request that is not answered soon enough is sent again, so count the requests and not the messages.
+    assert len({document["request"] for _verb, document in intake.seen}) == 3
 
 
 def test_a_batch_that_is_refused_as_a_whole_is_refused_for_each_of_its_items(
@@ -120,6 +121,9 @@ def test_none_is_asked_for_nothing(client: Client, intake: FakeIntake) -> None:
         ("priority", {"priority": 5}, {"priority": 5}),
         ("fail", {"token": 7, "component": "main"}, {"token": 7, "component": "main"}),
         ("surrender", {"token": 7}, {"token": 7}),
+        ("decline", {"token": 7}, {"token": 7}),
+        ("suspend", {"token": 7}, {"token": 7}),
+        ("resume", {}, {}),
     ],
 )
 def test_each_word_travels_under_its_own_name(

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from scheduler.model.wishes import WISHES, HolderDocument
 from tests.operations.rig import Rig
 
 
@@ -120,7 +121,7 @@ def test_a_producer_cancels_without_a_token_and_twice() -> None:
     assert [rig.ask("cancel", reservation="r1")["phase"] for _ in range(2)] == ["cancelled", "cancelled"]
 
 
-@pytest.mark.parametrize("verb", ["release", "renew", "cancel", "confirm", "fail", "surrender", "priority"])
+@pytest.mark.parametrize("verb", sorted(name for name, word in WISHES.items() if issubclass(word, HolderDocument)))
 def test_a_word_about_nobody_is_refused(verb: str) -> None:
     more = {"priority": 1} if verb == "priority" else {}
     answer = Rig().ask(verb, reservation="nobody", **more)
