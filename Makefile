@@ -3,6 +3,9 @@ MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .PHONY: help demo up test check bench lock .venv
 
+# Demo and tests start processes by the dozen; without bytecode each of them compiles all that it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := .venv/bin
 PYTEST_ARGS ?= --numprocesses auto --dist loadfile --cov --cov-report term:skip-covered
 
