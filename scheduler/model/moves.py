@@ -9,7 +9,6 @@ from typing import Final, Literal
 
 SlotState = Literal["empty", "launching", "booting", "binding", "ready", "draining", "terminating", "error"]
 Phase = Literal["pending", "leased", "revoking", "released", "cancelled", "expired", "failed"]
-LeaseState = Literal["held", "revoking", "ended"]
 Cause = Literal["tick", "holder", "operator", "cloud"]
 
 SLOT_STATES: Final[tuple[SlotState, ...]] = (
@@ -31,7 +30,6 @@ PHASES: Final[tuple[Phase, ...]] = (
     "expired",
     "failed",
 )
-CAUSES: Final[tuple[Cause, ...]] = ("tick", "holder", "operator", "cloud")
 
 IN_FLIGHT: Final = frozenset[SlotState]({"launching", "booting", "binding"})
 """On the way to `ready`."""

@@ -13,7 +13,6 @@ from scheduler.model.moves import ENDED, RESERVATION_MOVES, Cause, Phase, check_
 from scheduler.model.resources import shape_of as shape_of_resources
 
 ComponentKind = Literal["essential", "elastic"]
-COST_LEVELS = 5
 NO_COST = (0.0, 0.0, 0.0, 0.0, 0.0)
 
 

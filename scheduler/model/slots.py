@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from scheduler.model.events import Event
-from scheduler.model.moves import IN_FLIGHT, SLOT_MOVES, Cause, SlotState, check_move
+from scheduler.model.moves import SLOT_MOVES, Cause, SlotState, check_move
 
 Market = Literal["spot", "on-demand"]
 
@@ -96,11 +96,6 @@ def slot_order(slot_id: str) -> tuple[str, int, str]:
     """The fixed order of a pool's slots: by number (`linux-2` before `linux-10`), else by id."""
     found = _NUMBER.match(slot_id)
     return (found[1], int(found[2]), slot_id) if found else (slot_id, -1, slot_id)
-
-
-def is_in_flight(slot: Slot) -> bool:
-    """Launching, booting or binding."""
-    return slot.state in IN_FLIGHT
 
 
 def move_slot(slot: Slot, to: SlotState, cause: Cause, now: float, **changes: Any) -> tuple[Slot, Event]:

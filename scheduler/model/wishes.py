@@ -4,7 +4,7 @@ Names are those of SCENARIOS.md's nouns and actions; a document also carries `re
 `reply_to`.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -155,11 +155,3 @@ WISHES: dict[str, type[Document]] = {
 
 OPERATOR_VERBS = frozenset({"cordon", "uncordon", "drain"})
 """Words of an operator; all others are a producer's or a holder's."""
-
-
-class Wish(Document):
-    """The envelope of a single document, without its content."""
-
-    request: Name
-    reply_to: Text | None = None
-    content: dict[str, Any]

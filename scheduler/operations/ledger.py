@@ -10,7 +10,7 @@ import msgspec
 
 from scheduler.model.events import Event
 from scheduler.model.holds import Hold
-from scheduler.model.moves import ENDED, HOLDING, Cause, Phase, SlotState
+from scheduler.model.moves import ENDED, HOLDING, LEASE_MOVES, Cause, Phase, SlotState, check_move
 from scheduler.model.reservations import Lease, Reservation, move_reservation
 from scheduler.model.slots import Slot, move_slot, without_machine
 from scheduler.model.view import Gone, Row
@@ -144,10 +144,19 @@ class Ledger:
 
     def _put_reservation(self, row: Reservation) -> None:
         known = self.reservations.get(row.id)
+        self._check_leases(known, row)
         for lease in known.leases if known else ():
             self._leases.get(lease.slot, {}).pop((row.id, lease.component), None)
         self.reservations[row.id] = row
         self._index(row)
+
+    def _check_leases(self, known: Reservation | None, row: Reservation) -> None:
+        """Hold what becomes of each lease against its table of moves: a lease that is no longer there has ended."""
+        states = {lease.component: lease.state for lease in row.leases}
+        for lease in known.leases if known else ():
+            to = states.get(lease.component, "ended")
+            if to != lease.state:
+                check_move(LEASE_MOVES, "lease", f"{row.id}/{lease.component}", (lease.state, to), self.cause)
 
     def flush(self) -> Outcome:
         """Write everything that was staged, with its events and callbacks."""

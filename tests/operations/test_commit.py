@@ -18,10 +18,12 @@ from scheduler.model.decisions import (
     Restart,
     Terminate,
 )
+from scheduler.model.moves import IllegalMoveError
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row
 from scheduler.operations.commit import commit
+from scheduler.operations.ledger import Ledger
 from scheduler.ports import DeposedError, Tenure
 from tests.builders import a_lease, a_reservation, a_slot
 from tests.operations.rig import NOW, Rig
@@ -257,3 +259,15 @@ def test_losers_do_not_keep_the_rest_of_the_chunk_from_being_written() -> None:
     ((skipped, _),) = commit(rig.store, decisions, rig.engine.rules(), tenure, lambda: "x", NOW)
     assert [(each.decision, each.reason) for each in skipped] == [(decisions[1], "it was renewed")]
     assert [rig.phase(name) for name in ("r1", "r2", "r3")] == ["expired", "pending", "expired"]
+
+
+def test_a_lease_changes_its_state_by_its_table_only() -> None:
+    """Only a tick may set a holder a deadline; whoever else tries is a fault of this program."""
+    rig = Rig().leased()
+    with rig.store.transaction() as transaction:
+        ledger = Ledger(transaction, "holder")
+        ledger.load(reservations=["r1"])
+        current = ledger.reservations["r1"]
+        revoking = tuple(msgspec.structs.replace(lease, state="revoking") for lease in current.leases)
+        with pytest.raises(IllegalMoveError, match="lease r1/main: held -> revoking is no legal move"):
+            ledger.put(msgspec.structs.replace(current, leases=revoking))
