@@ -89,9 +89,11 @@ class Wire:
         """Hand one message to the broker. Raises Unavailable when it is not taken."""
         self._current_sender().send(TASK_PREFIX + verb, QUEUE, document, describe_request(document))
 
-    def send_canary(self, queue: str, address: str) -> None:
-        """Ask whoever consumes this queue to answer on the list `address`. Raises as `send` does."""
-        self._current_sender().send(f"leasehold.{queue}.canary", queue, address, "canary")
+    def send_canary(self, queue: str, address: str, expires: float | None = None) -> None:
+        """Ask whoever consumes this queue to answer on the list `address`, unless it waited there for longer than
+        `expires` seconds. Raises as `send` does.
+        """
+        self._current_sender().send(f"leasehold.{queue}.canary", queue, address, "canary", expires)
 
     def send_tick(self) -> None:
         """Ask for a tick. Raises as `send` does."""
@@ -133,7 +135,7 @@ class _Sender:
         self._producers: ProducerPool | None = None
         self._guard = threading.Lock()
 
-    def send(self, task: str, queue: str, argument: object, shown: str) -> None:
+    def send(self, task: str, queue: str, argument: object, shown: str, expires: float | None = None) -> None:
         """Send a task with one argument, or with none where it is None."""
         from kombu import Queue  # noqa: PLC0415 - half a second that reads need not wait
         from kombu.exceptions import OperationalError  # noqa: PLC0415 - as above
@@ -148,6 +150,7 @@ class _Sender:
                     queue=Queue(queue, routing_key=queue),  # type: ignore[arg-type]  # the stubs know names only
                     producer=producer,
                     ignore_result=True,
+                    expires=expires,
                     argsrepr=shown,
                     retry=False,
                 )

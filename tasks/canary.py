@@ -4,6 +4,7 @@ A worker that answers pings may still consume nothing; so this, and not a ping, 
 """
 
 import os
+import socket
 
 from tasks.app import app, services
 from tasks.queues import CANARY, QUEUE_NAMES, task_name
@@ -11,7 +12,8 @@ from tasks.queues import CANARY, QUEUE_NAMES, task_name
 
 def _register(queue: str) -> None:
     def sing(reply_to: str) -> str:
-        services.engine.bell.reply(reply_to, {"ok": True, "queue": queue, "pid": os.getpid()})
+        answer = {"ok": True, "queue": queue, "host": socket.gethostname(), "pid": os.getpid()}
+        services.engine.bell.reply(reply_to, answer)
         return "sung"
 
     app.task(name=task_name(queue, CANARY))(sing)

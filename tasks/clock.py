@@ -1,11 +1,38 @@
-"""`python -m tasks.clock`: beat, which fires the schedule of tasks/beat.py. It keeps no file."""
+"""`python -m tasks.clock`: beat, which fires the schedule of tasks/beat.py. It keeps no schedule file.
+
+Where `celery.beat_file` names a file, it touches that one whenever it has sent a task, so that a health check
+(`leasehold alive beat`) can tell a beat that sends from one that merely runs.
+"""
+
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from celery.signals import after_task_publish
+
+
+def keep_pulse(file: Path) -> None:
+    """From now on touch this file with every task that this process sends. Raises OSError if it cannot be written."""
+    file.touch()
+
+    def touch(**_signal: object) -> None:
+        # A disk that is full later on is the health check's to tell, and no reason to send less.
+        with suppress(OSError):
+            file.touch()
+
+    after_task_publish.connect(touch, weak=False)
 
 
 def main() -> None:
     """Fire until stopped."""
-    from tasks.app import app, require_broker  # noqa: PLC0415 - a fault in the configuration ends the import
+    from tasks.app import app, require_broker, settings  # noqa: PLC0415 - a fault in the configuration ends the import
 
     require_broker()
+    if settings.celery.beat_file:
+        try:
+            keep_pulse(Path(settings.celery.beat_file))
+        except OSError as error:
+            sys.exit(f"leasehold: celery.beat_file: expected a file that can be written, got {error}")
     app.start(["--quiet", "beat"])
 
 

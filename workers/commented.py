@@ -71,9 +71,11 @@ _EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
         "view.url": "redis://127.0.0.1:6379/1",
         "aws.region": "us-east-1",
         "aws.endpoint_url": "http://127.0.0.1:5000",
+        "aws.profile": "leasehold",
         "aws.access_key_id": "testing",
         "aws.secret_access_key": "testing",
         "flower.basic_auth": "user:password",
+        "celery.beat_file": "/run/leasehold/beat",
     }
 )
 """Of keys that have no default."""

@@ -152,6 +152,7 @@ class Services:
             endpoint_url=aws.endpoint_url,
             access_key_id=_reveal(aws.access_key_id),
             secret_access_key=_reveal(aws.secret_access_key),
+            profile=aws.profile,
         )
         return make_fleet(aws.cluster, access)
 

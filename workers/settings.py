@@ -62,6 +62,8 @@ class AwsSettings(Document):
     """The region; left out = boto3's own (environment, profile)."""
     endpoint_url: EndpointUrl | None = None
     """Where EC2 answers; left out = AWS itself, or the emulator under `leasehold up`."""
+    profile: Name | None = None
+    """Profile of boto3's configuration that brings credentials or a role; left out = boto3's own choice."""
     cluster: Name = "leasehold"
     """Value of the cluster tag: only machines that bear it are ours."""
     access_key_id: Secret | None = None
@@ -152,6 +154,8 @@ class CelerySettings(Document):
     """A task (in a process pool) is asked to stop after so long."""
     soft_shutdown: Period = 5.0
     """A worker that stops waits so long for its tasks; 30 in containers."""
+    beat_file: Text | None = None
+    """A file that beat touches whenever it has sent a task, for `leasehold alive beat`; left out = none."""
     concurrency: ConcurrencySettings = ConcurrencySettings()
     """Tasks that a worker of each queue runs at once."""
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from leasehold.cli import configuring, operating, reading, requesting, running, status
+from leasehold.cli import alive, configuring, operating, reading, requesting, running, status
 from leasehold.cli.demo import demo
 
 app = typer.Typer(
@@ -40,6 +40,7 @@ running.register(app)
 requesting.register(app)
 reading.register(app)
 status.register(app)
+alive.register(app)
 operating.register(app)
 configuring.register(app)
 app.command()(demo)

@@ -143,7 +143,7 @@ def _plan_emulator(
     count: who tries this out with them set has no machines launched by surprise.
     """
     aws = settings.aws
-    if aws.endpoint_url or aws.region or aws.access_key_id:
+    if aws.endpoint_url or aws.region or aws.profile or aws.access_key_id:
         return None, (), {}
     port = find_free_port()
     command = [sys.executable, "-m", "workers.ec2.emulator", "--port", str(port)]

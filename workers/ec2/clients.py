@@ -25,9 +25,11 @@ def make_client(
     access_key_id: str | None = None,
     secret_access_key: str | None = None,
     session_token: str | None = None,
+    profile: str | None = None,
     read_seconds: float = READ_SECONDS,
 ) -> "EC2Client":
-    """An EC2 client; without keys boto3's own chain finds the credentials (environment, profile, role).
+    """An EC2 client; without keys boto3's own chain finds the credentials (environment, profile, role);
+    `profile` names the one of its configuration to use.
 
     Raises CloudError (auth, misconfigured) when boto3 cannot make one. Thread-safe once made.
     """
@@ -45,5 +47,5 @@ def make_client(
     }
     with cloud_errors():
         # A session of its own: boto3's default one may not be shared between threads while it makes clients.
-        session = boto3.session.Session(region_name=region)
+        session = boto3.session.Session(region_name=region, profile_name=profile)
         return session.client("ec2", endpoint_url=endpoint_url, config=config, **keys)

@@ -158,6 +158,8 @@ class Ec2Access(msgspec.Struct, frozen=True, kw_only=True):
     access_key_id: str | None = None
     secret_access_key: str | None = None
     session_token: str | None = None
+    profile: str | None = None
+    """Of boto3's configuration; None: its own choice."""
 
     def __repr__(self) -> str:
         """Without the keys: it may end up in a log."""

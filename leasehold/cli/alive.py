@@ -1,0 +1,39 @@
+"""`leasehold alive PROCESS`: the health check of one process, for containers and service managers."""
+
+from typing import Annotated
+
+import typer
+
+from leasehold.cli.connecting import load_settings
+from leasehold.cli.failures import CommandError
+from leasehold.cli.output import example, print_thing
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(epilog=example("leasehold alive ticks", "leasehold alive beat", "leasehold alive launch --timeout 20"))(
+        alive
+    )
+
+
+def alive(
+    process: Annotated[
+        str,
+        typer.Argument(
+            metavar="PROCESS",
+            help="reservations, ticks, launch, health, terminate, beat, flower, metrics or emulator.",
+        ),
+    ],
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="How long it has to answer.", min=0.1)] = 10.0,
+) -> None:
+    """Say whether one process of this host does its work: a worker takes a canary from its queue and answers it, beat
+    has sent a task lately, a server answers. Status 1 when it does not.
+    """
+    from leasehold.living import PROCESSES, find_trouble
+
+    if process not in PROCESSES:
+        raise typer.BadParameter(f"expected one of {', '.join(PROCESSES)}, got {process!r}", param_hint="PROCESS")
+    trouble = find_trouble(process, load_settings(), timeout)
+    if trouble:
+        raise CommandError(trouble)
+    print_thing(f"{process} is alive")

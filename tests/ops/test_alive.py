@@ -1,0 +1,184 @@
+"""`leasehold alive`: each process is asked for its work, and says in one line why it is not alive."""
+
+import base64
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery.signals import after_task_publish
+
+from leasehold.probing import QUEUES
+from tasks.clock import keep_pulse
+from tests.cli.conftest import Outcome, Run, run
+from tests.servers import open_redis, redis_server, redis_url
+
+__all__ = ["open_redis", "redis_server", "redis_url", "run"]
+
+NOBODY = "redis://127.0.0.1:1/0"
+Ask = Callable[..., Outcome]
+
+
+@pytest.fixture
+def ask(run: Run, monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """`leasehold alive PROCESS` with these settings."""
+
+    def command(process: str, **settings: str) -> Outcome:
+        for name, value in settings.items():
+            monkeypatch.setenv(f"LEASEHOLD_{name}", value)
+        return run("alive", process, "--timeout", "1.5")
+
+    return command
+
+
+@contextmanager
+def workers_on(client: redis.Redis, queue: str, *hosts: str) -> Iterator[list[dict[str, Any]]]:
+    """Workers of this queue on these hosts, which take its messages in turn; the headers of what they took."""
+    over = threading.Event()
+    taken: list[dict[str, Any]] = []
+
+    def serve() -> None:
+        while not over.is_set():
+            got: Any = client.brpop([queue], timeout=0.1)
+            if got is None:
+                continue
+            envelope = json.loads(got[1])
+            (address,), _, _ = json.loads(base64.b64decode(envelope["body"]))
+            host = hosts[len(taken) % len(hosts)]
+            taken.append(envelope["headers"])
+            client.rpush(address, json.dumps({"ok": True, "queue": queue, "host": host, "pid": 1}))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield taken
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.fixture
+def worker_client(redis_url: str, open_redis: Callable[[str], redis.Redis]) -> redis.Redis:
+    return open_redis(redis_url)
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+def test_a_worker_is_alive_when_it_takes_a_canary(
+    queue: str, redis_url: str, worker_client: redis.Redis, ask: Ask
+) -> None:
+    with workers_on(worker_client, queue, socket.gethostname()) as taken:
+        found = ask(queue, BROKER__URL=redis_url)
+    assert (found.status, found.out, found.err) == (0, f"{queue} is alive\n", "")
+    assert [each["task"] for each in taken] == [f"leasehold.{queue}.canary"]
+
+
+def test_a_canary_that_nobody_took_is_not_kept_for_ever(redis_url: str, worker_client: redis.Redis, ask: Ask) -> None:
+    found = ask("ticks", BROKER__URL=redis_url)
+    assert found.status == 1
+    assert found.complaints == ["leasehold: no worker of the queue ticks on this host answered in 1.5 s"]
+    left: Any = worker_client.lrange("ticks", 0, -1)
+    assert [json.loads(body)["headers"]["expires"] for body in left] != [None]
+
+
+def test_canaries_are_sent_until_one_is_answered_from_this_host(
+    redis_url: str, worker_client: redis.Redis, ask: Ask
+) -> None:
+    """Two hosts share the queue: any of them may take a canary."""
+    with workers_on(worker_client, "ticks", "elsewhere", socket.gethostname()) as taken:
+        assert ask("ticks", BROKER__URL=redis_url).status == 0
+    assert len(taken) == 2
+
+
+def test_a_worker_on_another_host_does_not_stand_for_ours(redis_url: str, worker_client: redis.Redis, ask: Ask) -> None:
+    with workers_on(worker_client, "ticks", "elsewhere"):
+        found = ask("ticks", BROKER__URL=redis_url)
+    assert found.status == 1
+    assert found.complaints[0].endswith("on this host answered in 1.5 s, workers on elsewhere did")
+
+
+@pytest.mark.parametrize(
+    ("process", "settings", "complaint"),
+    [
+        ("ticks", {"BROKER__URL": NOBODY}, "Redis at redis://127.0.0.1:1/0"),
+        ("ticks", {}, "broker.url: expected the URL of a Redis, got nothing"),
+        ("beat", {}, "celery.beat_file: expected the file that beat touches, got nothing"),
+        ("beat", {"CELERY__BEAT_FILE": "nowhere"}, "nowhere: No such file or directory: beat has not started"),
+        ("emulator", {}, "aws.endpoint_url: expected the emulator's URL, got nothing"),
+        (
+            "emulator",
+            {"AWS__ENDPOINT_URL": "http://127.0.0.1:1"},
+            "http://127.0.0.1:1/_leasehold/health does not answer",
+        ),
+        ("flower", {"FLOWER__PORT": "1"}, "http://127.0.0.1:1/healthcheck does not answer"),
+        ("metrics", {"METRICS__PORT": "1"}, "http://127.0.0.1:1/metrics does not answer"),
+    ],
+)
+def test_what_is_not_alive_is_said_in_one_line(
+    process: str, settings: dict[str, str], complaint: str, ask: Ask
+) -> None:
+    found = ask(process, **settings)
+    assert (found.status, len(found.complaints)) == (1, 1)
+    assert complaint in found.complaints[0]
+
+
+def test_an_unknown_process_is_bad_input(ask: Ask) -> None:
+    found = ask("nonsense")
+    assert found.status == 2
+    assert "expected one of reservations, ticks" in found.complaints[0]
+
+
+def test_beat_touches_its_file_with_each_task_that_it_sent(tmp_path: Path, ask: Ask) -> None:
+    file = tmp_path / "beat"
+    keep_pulse(file)
+    long_ago = time.time() - 60
+    os.utime(file, (long_ago, long_ago))
+    late = ask("beat", CELERY__BEAT_FILE=str(file))
+    assert (late.status, late.complaints) == (1, ["leasehold: beat has sent nothing for 60 s"])
+    after_task_publish.send("leasehold.ticks.tick")
+    assert ask("beat").status == 0
+
+
+def test_a_beat_file_that_cannot_be_written_is_found_out_at_once(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        keep_pulse(tmp_path / "nowhere" / "beat")
+
+
+class _Page(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        known = self.path in {"/healthcheck", "/metrics", "/_leasehold/health"}
+        self.send_response(200 if known else 404)
+        self.end_headers()
+        self.wfile.write(b"OK")
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Nothing."""
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Page)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize("process", ["flower", "metrics", "emulator"])
+def test_a_server_is_alive_when_its_page_answers(process: str, port: int, ask: Ask) -> None:
+    """One that listens everywhere, as in a container, is asked on loopback."""
+    settings = {
+        "flower": {"FLOWER__HOST": "0.0.0.0", "FLOWER__PORT": str(port), "FLOWER__BASIC_AUTH": "a:b"},  # noqa: S104
+        "metrics": {"METRICS__HOST": "0.0.0.0", "METRICS__PORT": str(port)},  # noqa: S104
+        "emulator": {"AWS__ENDPOINT_URL": f"http://127.0.0.1:{port}"},
+    }
+    assert ask(process, **settings[process]).status == 0

@@ -1,0 +1,234 @@
+"""compose/ starts what the Procfile lists, with settings that there are, and as PITFALLS "Security" has it.
+
+Read with Compose's own rules as far as they matter here: YAML with merge keys, `${NAME}`, `${NAME:-default}`,
+`${NAME:?message}`.
+"""
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from leasehold.living import PROCESSES
+from leasehold.stack.procfile import read_procfile
+from scheduler.model.validation import inner_model, parse_duration
+from scheduler.view.metric_table import METRICS
+from workers.configuration import PATH_VARIABLE, read_configuration
+from workers.environment import DELIMITER, PREFIX
+from workers.settings import Settings, read_settings
+
+ROOT: Final = Path(__file__).parents[2]
+COMPOSE: Final = ROOT / "compose"
+DOCUMENT: Final[dict[str, Any]] = yaml.safe_load((COMPOSE / "compose.yaml").read_text(encoding="utf-8"))
+SERVICES: Final[dict[str, dict[str, Any]]] = DOCUMENT["services"]
+PROGRAMS: Final = {program.name: program.command for program in read_procfile((ROOT / "Procfile").read_text())}
+VARIABLE: Final = re.compile(r"\$\{([A-Z_]+)(?::([-?])([^}]*))?\}")
+SOFT_SHUTDOWN: Final = "LEASEHOLD_CELERY__SOFT_SHUTDOWN"
+
+
+def words_of(service: dict[str, Any]) -> list[str]:
+    command = service.get("command", [])
+    return shlex.split(command) if isinstance(command, str) else command
+
+
+def environment_of(service: dict[str, Any]) -> dict[str, str]:
+    return dict(service.get("environment", {}))
+
+
+def read_example() -> dict[str, str]:
+    lines = (COMPOSE / "env.example").read_text(encoding="utf-8").splitlines()
+    pairs = [line.partition("=") for line in lines if line and not line.startswith("#")]
+    return {name: value for name, _, value in pairs}
+
+
+def variables() -> Iterator[tuple[str, str, str]]:
+    """(name, how it is asked for, default or message) of every variable that the file asks for."""
+    for match in VARIABLE.finditer((COMPOSE / "compose.yaml").read_text(encoding="utf-8")):
+        yield match[1], match[2] or "", match[3] or ""
+
+
+def fill_in(text: str, values: dict[str, str]) -> str:
+    return VARIABLE.sub(lambda match: values.get(match[1]) or (match[3] if match[2] == "-" else "") or "", text)
+
+
+def has_setting(name: str) -> bool:
+    found: Any = Settings
+    for part in name.removeprefix(PREFIX).lower().split(DELIMITER):
+        model = inner_model(found)
+        if not (isinstance(model, type) and issubclass(model, BaseModel)) or part not in model.model_fields:
+            return False
+        found = model.model_fields[part].annotation
+    return True
+
+
+def ours() -> dict[str, dict[str, Any]]:
+    """The services that run our image."""
+    return {name: service for name, service in SERVICES.items() if service["image"].startswith("leasehold:")}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_line_of_the_procfile_is_a_service_with_its_command(name: str) -> None:
+    assert ["python", *PROGRAMS[name][1:]] == words_of(SERVICES[name])
+    assert PROGRAMS[name][0] == sys.executable
+
+
+def test_there_are_two_beats_and_no_other_service_of_ours_than_the_procfile_has() -> None:
+    assert words_of(SERVICES["beat-2"]) == words_of(SERVICES["beat"])
+    assert set(ours()) == {*PROGRAMS, "beat-2", "prepare", "emulator"}
+
+
+def test_every_variable_of_a_service_is_a_setting() -> None:
+    names = {name for service in SERVICES.values() for name in environment_of(service) if name.startswith(PREFIX)}
+    assert [name for name in sorted(names - {PATH_VARIABLE}) if not has_setting(name)] == []
+    assert len(names) > 10
+    assert not has_setting("LEASEHOLD_BROKER__ADDRESS")
+    assert not has_setting("LEASEHOLD_BROKERS")
+
+
+def test_every_variable_of_the_file_stands_in_the_example_and_none_else_does() -> None:
+    assert {name for name, _, _ in variables()} == set(read_example())
+
+
+def test_every_variable_of_the_example_is_explained_above_it() -> None:
+    paragraphs = (COMPOSE / "env.example").read_text(encoding="utf-8").split("\n\n")[1:]
+    assert all(paragraph.startswith("# ") for paragraph in paragraphs)
+
+
+@pytest.mark.parametrize("name", sorted(ours()))
+def test_the_example_gives_every_service_settings_that_are_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, value in environment_of(SERVICES[name]).items():
+        if variable.startswith(PREFIX) and variable != PATH_VARIABLE:
+            monkeypatch.setenv(variable, fill_in(str(value), read_example()))
+    assert isinstance(read_settings(), Settings)
+
+
+def test_the_rules_that_are_shipped_can_be_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PATH_VARIABLE, raising=False)
+    assert read_configuration(COMPOSE / "leasehold.toml").rules.pools
+
+
+@pytest.mark.parametrize("name", sorted(set(SERVICES) - {"prepare"}))
+def test_every_service_that_stays_has_a_health_check(name: str) -> None:
+    check = SERVICES[name]["healthcheck"]
+    assert check["test"][0] in {"CMD", "CMD-SHELL"}
+    assert parse_duration(check["timeout"]) < parse_duration(check["interval"]) or name in {"redis", "postgres"}
+
+
+@pytest.mark.parametrize("name", sorted(set(ours()) - {"prepare"}))
+def test_a_process_of_ours_is_asked_whether_it_does_its_work(name: str) -> None:
+    """A worker by a canary that it has to take from its queue, never by a ping."""
+    asked = SERVICES[name]["healthcheck"]["test"]
+    assert asked == ["CMD", "leasehold", "alive", name.removesuffix("-2")]
+    assert asked[-1] in PROCESSES
+
+
+@pytest.mark.parametrize("name", sorted(ours()))
+def test_what_has_to_finish_gets_more_time_than_the_soft_shutdown(name: str) -> None:
+    service = SERVICES[name]
+    soft = float(environment_of(service).get(SOFT_SHUTDOWN, Settings().celery.soft_shutdown))
+    assert parse_duration(service["stop_grace_period"]) > soft
+    if "tasks.worker" in words_of(service):
+        assert (soft, service["stop_signal"]) == (30, "SIGQUIT")
+
+
+def test_only_loopback_is_published_and_of_the_data_nothing() -> None:
+    published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
+    assert set(published) == {"flower", "prometheus"}
+    assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
+    assert {name: SERVICES[name]["networks"] for name in ("redis", "postgres")} == {
+        "redis": ["data"],
+        "postgres": ["data"],
+    }
+    assert DOCUMENT["networks"]["data"]["internal"] is True
+
+
+def test_redis_evicts_nothing_writes_to_disk_and_knows_its_users() -> None:
+    words = words_of(SERVICES["redis"])
+    options = dict(zip(words[1::2], words[2::2], strict=True))
+    assert options["--maxmemory-policy"] == "noeviction"
+    assert options["--appendonly"] == "yes"
+    assert f"./redis/users.acl:{options['--aclfile']}:ro" in SERVICES["redis"]["volumes"]
+
+
+def test_what_guards_something_is_asked_for_and_has_no_default() -> None:
+    kinds = {name: kind for name, kind, _ in variables()}
+    guards = {"BROKER_URL", "DATABASE_URL", "POSTGRES_PASSWORD", "FLOWER_AUTH"}
+    assert {name: kinds[name] for name in guards} == dict.fromkeys(guards, "?")
+    assert environment_of(SERVICES["flower"])["LEASEHOLD_FLOWER__BASIC_AUTH"].startswith("${FLOWER_AUTH:?")
+    assert all(message for _, kind, message in variables() if kind == "?")
+
+
+def test_every_image_is_of_one_version() -> None:
+    foreign = {name: service["image"] for name, service in SERVICES.items() if name not in ours()}
+    assert [image for image in foreign.values() if not re.search(r":v?\d+\.\d+(\.\d+)?(-|$)", image)] == []
+    froms = re.findall(r"^FROM (\S+)", (COMPOSE / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(set(froms)) == 1
+    assert re.search(r":\d+\.\d+\.\d+-", froms[0])
+
+
+def test_what_is_mounted_is_there() -> None:
+    mounted = {volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", ())}
+    files = {volume for volume in mounted if volume.startswith("./")}
+    assert [file for file in sorted(files) if not (COMPOSE / file).exists()] == []
+    assert mounted - files == set(DOCUMENT["volumes"])
+
+
+@pytest.mark.parametrize("name", sorted(ours()))
+def test_a_container_of_ours_may_do_nothing_but_its_work(name: str) -> None:
+    service = SERVICES[name]
+    assert (service["read_only"], service["cap_drop"], service["init"]) == (True, ["ALL"], True)
+
+
+def test_only_those_who_talk_to_ec2_may_become_somebody_in_aws() -> None:
+    told = {name for name, service in SERVICES.items() if "AWS_CONFIG_FILE" in environment_of(service)}
+    profiled = {name for name, service in SERVICES.items() if "LEASEHOLD_AWS__PROFILE" in environment_of(service)}
+    assert told == profiled == {"launch", "health", "terminate"}
+
+
+def test_the_image_holds_the_wheel_runs_as_nobody_and_ends_softly() -> None:
+    text = (COMPOSE / "Dockerfile").read_text(encoding="utf-8")
+    for needed in ("hatchling build -t wheel", "--require-hashes", "USER 10001", "STOPSIGNAL SIGQUIT", "HEALTHCHECK"):
+        assert needed in text
+    assert "REMAP_SIGTERM=SIGQUIT" in text
+    assert "://" not in text
+    copied = [word for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE) for word in line.split()[:-1]]
+    ignored = (COMPOSE / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
+    assert ignored[1] == "*"
+    assert {f"!{name.rstrip('/')}" for name in copied} == {line for line in ignored if line.startswith("!")}
+
+
+def test_the_image_is_locked_to_the_versions_that_are_tested() -> None:
+    def pins(path: Path) -> set[str]:
+        return set(re.findall(r"^[a-z0-9._-]+==[^\s\\]+", path.read_text(encoding="utf-8"), re.MULTILINE))
+
+    tested = pins(ROOT / "requirements.lock")
+    for lock in ("requirements.lock", "build.lock"):
+        locked = pins(COMPOSE / lock)
+        assert locked
+        assert locked <= tested
+    assert "celery==5.6.3" in pins(COMPOSE / "requirements.lock")
+    assert not {pin for pin in pins(COMPOSE / "requirements.lock") if pin.startswith(("pytest", "mypy", "ruff"))}
+
+
+def test_prometheus_asks_the_metrics_process_and_every_alert_reads_a_metric_that_there_is() -> None:
+    scraped = yaml.safe_load((COMPOSE / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
+    targets = [
+        target for job in scraped["scrape_configs"] for each in job["static_configs"] for target in each["targets"]
+    ]
+    assert targets == [f"metrics:{Settings().metrics.port}"]
+    assert [Path(file).name for file in scraped["rule_files"]] == ["alerts.yml"]
+    (group,) = yaml.safe_load((COMPOSE / "prometheus" / "alerts.yml").read_text(encoding="utf-8"))["groups"]
+    known = {*METRICS, "leasehold_up", "leasehold_slots", "leasehold_reservations"}
+    for rule in group["rules"]:
+        expression = rule["expr"]
+        names = {re.sub(r"_(bucket|count|sum)$", "", name) for name in re.findall(r"leasehold_[a-z_]+", expression)}
+        assert names <= known, rule["alert"]
+        assert names or "up{" in expression
+        assert expression.count("(") == expression.count(")")
+        assert set(rule["annotations"]) == {"summary", "action"}
