@@ -21,10 +21,10 @@ class Canaries:
         self._run = secrets.token_hex(8)
         self._silent = set(QUEUES)
 
-    def send(self, queues: Iterable[str] = QUEUES) -> None:
-        """Send them. Raises Unavailable."""
+    def send(self, queues: Iterable[str] = QUEUES, expires: float | None = None) -> None:
+        """Send them; one that waited for more than `expires` seconds is dropped. Raises Unavailable."""
         for queue in queues:
-            self._wire.send_canary(queue, self._address(queue))
+            self._wire.send_canary(queue, self._address(queue), expires)
 
     def answered(self, queue: str) -> bool:
         """Whether the worker of this queue has answered; False, too, while Redis cannot be asked."""

@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 from uuid import uuid4
 
 from pydantic import SecretStr
@@ -19,6 +19,9 @@ from scheduler.operations.engine import Engine
 from scheduler.operations.tick import Leader
 from scheduler.ports import CloudError, Dispatcher, Fleet, Store
 from workers.settings import Settings
+
+if TYPE_CHECKING:
+    from workers.ec2.fleet import Ec2Access
 
 Value = TypeVar("Value")
 
@@ -144,17 +147,23 @@ class Services:
         return cast("Fleet", _OnDemand(self._open_fleet))
 
     def _open_fleet(self) -> Fleet:
-        from workers.ec2.fleet import Ec2Access, make_fleet
+        from workers.ec2.fleet import make_fleet
 
-        aws = self.settings.aws
-        access = Ec2Access(
-            region=aws.region,
-            endpoint_url=aws.endpoint_url,
-            access_key_id=_reveal(aws.access_key_id),
-            secret_access_key=_reveal(aws.secret_access_key),
-            profile=aws.profile,
-        )
-        return make_fleet(aws.cluster, access)
+        return make_fleet(self.settings.aws.cluster, read_access(self.settings))
+
+
+def read_access(settings: Settings) -> "Ec2Access":
+    """How the settings say that EC2 is reached."""
+    from workers.ec2.fleet import Ec2Access
+
+    aws = settings.aws
+    return Ec2Access(
+        region=aws.region,
+        endpoint_url=aws.endpoint_url,
+        access_key_id=_reveal(aws.access_key_id),
+        secret_access_key=_reveal(aws.secret_access_key),
+        profile=aws.profile,
+    )
 
 
 def _reveal(secret: SecretStr | None) -> str | None:

@@ -6,6 +6,7 @@ import typer
 
 from leasehold.cli import alive, configuring, operating, reading, requesting, running, status
 from leasehold.cli.demo import demo
+from leasehold.cli.doctor import doctor
 
 app = typer.Typer(
     help="Leases slots on elastic fleets of EC2 instances.",
@@ -44,3 +45,4 @@ alive.register(app)
 operating.register(app)
 configuring.register(app)
 app.command()(demo)
+app.command()(doctor)

@@ -1,0 +1,102 @@
+"""Looks at AWS: who we are there, and whether each worker may do its calls. Nothing is launched and nothing ended."""
+
+import secrets
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from typing import Final, Literal
+
+from leasehold.doctor.findings import Finding, failure, ok, skipped
+from leasehold.doctor.judging import judge_permission
+from scheduler.model.rules import Pool, Rules
+from scheduler.model.validation import InvalidInputError
+from scheduler.ports import CloudError, LaunchOrder, StoreUnavailableError
+from scheduler.store.opening import open_store
+from workers.configuration import Configuration
+from workers.ec2.permissions import Permissions
+from workers.ec2.requests import freeze_request
+from workers.services import read_access
+from workers.settings import Settings
+
+Ability = Literal["launch", "look", "terminate"]
+ABILITIES: Final[tuple[Ability, ...]] = ("launch", "look", "terminate")
+MOST_SHOWN: Final = 300
+"""Characters of what EC2 says: a refusal comes with a long encoded message."""
+
+
+def look_at_cloud(configuration: Configuration, abilities: Collection[Ability], seconds: float) -> Iterator[Finding]:
+    """Identity, then what the credentials are to be allowed."""
+    settings = configuration.settings
+    rules = _read_rules(configuration)
+    pools = {name: pool for name, pool in rules.pools.items() if pool.is_elastic}
+    if not pools:
+        yield skipped("aws", "no pool launches machines")
+        return
+    permissions = Permissions(read_access(settings), seconds)
+    try:
+        identity = permissions.identify()
+    except CloudError as error:
+        remedy = "Give this host a role, or name a profile of boto3's configuration (aws.profile)."
+        yield failure("aws identity", _show(error), remedy)
+        yield from (skipped(f"aws {ability}", "AWS does not know who we are") for ability in abilities)
+        return
+    yield ok("aws identity", f"{identity.arn} in account {identity.account}")
+    if "look" in abilities:
+        yield judge_permission("aws look", _try(lambda: permissions.look(settings.aws.cluster)), "look")
+    if "launch" in abilities:
+        yield from _look_at_launches(pools, rules, settings, permissions)
+    if "terminate" in abilities:
+        yield _look_at_terminate(settings, permissions)
+
+
+def _read_rules(configuration: Configuration) -> Rules:
+    """Those in force, else those of the file here."""
+    try:
+        stored = open_store(configuration.settings.database_url).load_rules()
+    except (StoreUnavailableError, InvalidInputError):
+        return configuration.rules
+    return stored.rules if stored.version else configuration.rules
+
+
+def _look_at_launches(
+    pools: dict[str, Pool], rules: Rules, settings: Settings, permissions: Permissions
+) -> Iterator[Finding]:
+    """The first offering of every pool: the very request, tags and all."""
+    for name, pool in pools.items():
+        order = LaunchOrder(
+            slot=f"{name}-1",
+            pool=name,
+            launch_id=f"doctor-{secrets.token_hex(8)}",
+            generation=1,
+            offering=next(iter(pool.offering_by_key), None),
+        )
+        error = _try(partial(_launch, order, rules, settings, permissions))
+        yield judge_permission(f"aws launch {name}", error, "launch")
+
+
+def _launch(order: LaunchOrder, rules: Rules, settings: Settings, permissions: Permissions) -> None:
+    permissions.try_launch(freeze_request(order, rules, settings.aws.cluster, permissions.find_region()))
+
+
+def _look_at_terminate(settings: Settings, permissions: Permissions) -> Finding:
+    """On a machine that we have: whether it may be ended hangs on its tags."""
+    try:
+        slots = open_store(settings.database_url).find_slots(states=["booting", "binding", "ready", "draining"])
+    except (StoreUnavailableError, InvalidInputError):
+        slots = []
+    instance = next((slot.instance_id for slot in slots if slot.instance_id), None)
+    if instance is None:
+        return skipped("aws terminate", "there is no machine of this cluster to try it on")
+    return judge_permission("aws terminate", _try(lambda: permissions.try_terminate(instance)), "terminate")
+
+
+def _try(call: Callable[[], object]) -> str | None:
+    try:
+        call()
+    except CloudError as error:
+        return _show(error)
+    return None
+
+
+def _show(error: CloudError) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"

@@ -1,0 +1,64 @@
+"""Looks at the database: does it answer, is its schema this program's, does its clock agree, which rules it holds."""
+
+import time
+from collections.abc import Iterator
+
+from leasehold.doctor.findings import Finding, failure, ok, skipped
+from leasehold.doctor.judging import judge_clock, judge_rules, judge_schema
+from leasehold.wire import show_url
+from scheduler.model.validation import InvalidInputError
+from scheduler.ports import Store, StoreUnavailableError
+from scheduler.store.migrating import schema_state
+from scheduler.store.opening import open_store
+from workers.configuration import Configuration, find_configuration
+
+DATABASE, SCHEMA, CLOCK, RULES = "database", "schema", "database clock", "rules"
+
+
+def look_at_database(configuration: Configuration) -> Iterator[Finding]:
+    """Everything about the database that is not about ticks."""
+    url = configuration.settings.database_url
+    try:
+        state = schema_state(url)
+    except (StoreUnavailableError, InvalidInputError) as error:
+        remedy = "Start the database, or correct database.url (LEASEHOLD_DATABASE__URL)."
+        yield failure(DATABASE, f"{show_url(url)}: {error}", remedy)
+        yield from (skipped(check, "the database cannot be reached") for check in (SCHEMA, CLOCK, RULES))
+        return
+    yield ok(DATABASE, f"{show_url(url)} answers")
+    yield judge_schema(state.current, state.head)
+    store = open_store(url)
+    yield from _look_at_clock(store)
+    if not state.is_current:
+        yield skipped(RULES, "the schema is not this program's")
+        return
+    yield _look_at_rules(store, configuration)
+
+
+def _look_at_clock(store: Store) -> Iterator[Finding]:
+    try:
+        # The first one opens the connection, which takes its time.
+        store.now()
+        before = time.time()
+        now = store.now()
+        after = time.time()
+    except StoreUnavailableError as error:
+        yield failure(CLOCK, str(error), "Look at the database's log.")
+        return
+    yield judge_clock(CLOCK, now - (before + after) / 2, (after - before) / 2, "its")
+
+
+def _look_at_rules(store: Store, configuration: Configuration) -> Finding:
+    file = find_configuration()
+    try:
+        stored = store.load_rules()
+    except (StoreUnavailableError, InvalidInputError) as error:
+        return failure(RULES, str(error), "Apply rules that this version understands: `leasehold apply FILE`.")
+    return judge_rules(stored.version, stored.document, str(file) if file else None, dict(configuration.rules_document))
+
+
+def read_last_tick(url: str) -> float | None:
+    """When the last tick was committed, by the leader's row; None before the first. Raises StoreUnavailableError,
+    InvalidInputError.
+    """
+    return open_store(url).load_tenure().ticked_at or None

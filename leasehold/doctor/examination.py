@@ -1,0 +1,80 @@
+"""All looks, one after the other, each within its time whatever it meets: a dead host, a name server that is silent."""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from queue import Empty, SimpleQueue
+from typing import Final
+
+from leasehold.doctor.broker import look_at_queues, look_at_redis
+from leasehold.doctor.cloud import Ability, look_at_cloud
+from leasehold.doctor.database import look_at_database
+from leasehold.doctor.findings import Finding, failure, skipped
+from leasehold.doctor.programs import look_at_programs, look_at_ticks
+from leasehold.probing import QUEUES
+from workers.configuration import Configuration
+
+GRACE_SECONDS: Final = 2.0
+"""For what a look does beside waiting: imports, connections."""
+
+Look = Callable[[], Iterator[Finding]]
+
+
+def examine(configuration: Configuration, seconds: float, abilities: Collection[Ability]) -> Iterator[Finding]:
+    """The findings, as they come. `seconds`: how long each thing has to answer; `abilities`: what to try at AWS."""
+    settings = configuration.settings
+    works = True
+    for finding in _look_at_servers(configuration, seconds):
+        works = works and not (finding.check == "redis" and finding.outcome == "failure")
+        yield finding
+    if works and settings.broker_url:
+        yield from run_bounded("queues", lambda: look_at_queues(settings, seconds), 2 * seconds)
+    else:
+        yield from (skipped(f"queue {queue}", "there is no Redis") for queue in QUEUES)
+    yield from run_bounded("database", lambda: look_at_database(configuration), 2 * seconds)
+    yield from run_bounded("ticks", lambda: look_at_ticks(settings, seconds), 2 * seconds)
+    yield from run_bounded("celery", lambda: look_at_programs(settings), 2 * seconds)
+    if abilities:
+        look: Look = lambda: look_at_cloud(configuration, abilities, seconds)  # noqa: E731 - its type is worth a name
+        yield from run_bounded("aws", look, 4 * seconds)
+    else:
+        yield skipped("aws", "not asked for")
+
+
+def _look_at_servers(configuration: Configuration, seconds: float) -> Iterator[Finding]:
+    broker, view = configuration.settings.broker_url, configuration.settings.view_url
+    if broker is None:
+        remedy = "Start a stack (`leasehold up`), or set broker.url (LEASEHOLD_BROKER__URL)."
+        yield failure("redis", "broker.url is not set, and no stack runs here", remedy)
+        return
+    yield from run_bounded("redis", lambda: look_at_redis("redis", broker, seconds), 3 * seconds)
+    if view is not None and view != broker:
+        yield from run_bounded("view", lambda: look_at_redis("view", view, seconds), 3 * seconds)
+
+
+def run_bounded(name: str, look: Look, seconds: float) -> Iterator[Finding]:
+    """What a look finds within this time; what it is still about then is a failure, and is left to itself."""
+    found: SimpleQueue[Finding | Exception | None] = SimpleQueue()
+    threading.Thread(target=_run, args=(look, found), name=f"doctor-{name}", daemon=True).start()
+    until = time.monotonic() + seconds + GRACE_SECONDS
+    while True:
+        try:
+            item = found.get(timeout=max(until - time.monotonic(), 0.01))
+        except Empty:
+            yield failure(name, f"no answer in {seconds:g} s", "Look at the network, or give it longer (--timeout).")
+            return
+        if item is None:
+            return
+        if isinstance(item, Exception):
+            raise item
+        yield item
+
+
+def _run(look: Look, found: "SimpleQueue[Finding | Exception | None]") -> None:
+    try:
+        for finding in look():
+            found.put(finding)
+    except Exception as error:  # noqa: BLE001 - handed to the thread that waits, which raises it
+        found.put(error)
+    finally:
+        found.put(None)

@@ -1,0 +1,167 @@
+"""The rules of `leasehold doctor`: what was seen goes in, findings come out. No I/O and no clock.
+
+Source of the rules: PITFALLS "Celery on Redis", "Versions" and "Security"; PROTOCOLS "Clocks and databases".
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from leasehold.doctor.findings import CLOCK_SECONDS, Finding, failure, ok, skipped, warning
+
+LEAST_REDIS: Final = (6, 2)
+LATE_INTERVALS: Final = 3
+_LOOPBACK: Final = {"127.0.0.1", "::1", "-::1", "localhost"}
+
+
+def judge_redis_version(check: str, info: Mapping[str, Any]) -> Finding:
+    """Redis 6.2 or newer."""
+    text = str(info.get("redis_version", "unknown"))
+    numbers = tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
+    if numbers < LEAST_REDIS:
+        return failure(check, f"Redis {text}", "Upgrade to Redis 6.2 or newer.")
+    return ok(check, f"Redis {text}")
+
+
+def judge_memory(check: str, info: Mapping[str, Any]) -> Finding:
+    """A Redis that evicts throws messages and the leader lock away: `noeviction`."""
+    policy, most = str(info.get("maxmemory_policy", "unknown")), int(info.get("maxmemory", 0))
+    limit = f"maxmemory {most}" if most else "no maxmemory"
+    if policy == "noeviction":
+        return ok(check, f"maxmemory-policy noeviction, {limit}")
+    remedy = "Set maxmemory-policy noeviction: a Redis that evicts throws away messages, the view and the leader lock."
+    return failure(check, f"maxmemory-policy {policy}, {limit}", remedy)
+
+
+def judge_persistence(check: str, info: Mapping[str, Any]) -> Finding:
+    """Losing Redis loses nothing, so either will do; writing that fails will not: Redis then refuses writes."""
+    if info.get("rdb_last_bgsave_status", "ok") != "ok" or info.get("aof_last_write_status", "ok") != "ok":
+        remedy = "Look at Redis' log and its disk: it refuses writes while it cannot save."
+        return failure(check, "the last save to disk failed", remedy)
+    if info.get("aof_enabled"):
+        return ok(check, "append-only file: a restart keeps the messages")
+    return ok(check, "no append-only file: a restart costs delays and loses nothing (what counts is in the database)")
+
+
+def judge_access(check: str, user: str, config: Mapping[str, str] | None) -> Finding:
+    """Who can reach Redis needs a password; `config`: bind and protected-mode, None where they may not be read."""
+    if user != "default":
+        return ok(check, f"as user {user}")
+    if config is None:
+        return skipped(check, "CONFIG may not be used here (a managed Redis)")
+    bound = set(config.get("bind", "").split())
+    if config.get("requirepass"):
+        return ok(check, "as the default user, with a password")
+    if bound and bound <= _LOOPBACK:
+        return ok(check, "without a password, on loopback only")
+    remedy = "Give each role a user of its own (compose/redis/users.acl), and let nobody but the hosts reach the port."
+    return warning(check, "the default user needs no password, and listens beyond loopback", remedy)
+
+
+def judge_clock(check: str, ahead: float, uncertain: float, whose: str) -> Finding:
+    """`ahead`: by how many seconds the other clock is ahead of this host's, give or take `uncertain`."""
+    text = f"{whose} clock is {abs(ahead):.2f} s {'ahead of' if ahead >= 0 else 'behind'} this host's"
+    if abs(ahead) - uncertain > CLOCK_SECONDS:
+        return failure(check, text, "Let both hosts follow one time service (chrony, the Amazon Time Sync Service).")
+    return ok(check, text)
+
+
+def judge_queue(queue: str, waiting: int, seconds: float | None, patience: float) -> Finding:
+    """`seconds`: how long the canary took, None when it was not answered within `patience`."""
+    check = f"queue {queue}"
+    messages = f"{waiting} message{'' if waiting == 1 else 's'} waiting"
+    if seconds is not None:
+        return ok(check, f"answered in {seconds:.1f} s, {messages}")
+    busy = " (or wait until it has worked through them)" if waiting > 1 else ""
+    remedy = f"Start a worker: python -m tasks.worker {queue}{busy}."
+    return failure(check, f"nobody answered in {patience:g} s, {messages}", remedy)
+
+
+def judge_ticks(age: float | None, interval: float) -> Finding:
+    """`age` of the last tick in seconds; None: there was none yet."""
+    remedy = "Start a beat (python -m tasks.clock) and a worker of the queue ticks."
+    if age is None:
+        return failure("ticks", "there was no tick yet", remedy)
+    if age > LATE_INTERVALS * interval:
+        return failure("ticks", f"the last tick was {age:.0f} s ago; one is due every {interval:g} s", remedy)
+    return ok("ticks", f"the last one {max(age, 0.0):.1f} s ago, one is due every {interval:g} s")
+
+
+def judge_schema(current: str | None, head: str | None) -> Finding:
+    """The database is at the revision of this program."""
+    if current == head:
+        return ok("schema", f"revision {current}")
+    if current is None:
+        return failure("schema", "the database has no tables", "Run `leasehold migrate`.")
+    remedy = "Run `leasehold migrate` with the newest version that runs on any host, then restart the others with it."
+    return failure("schema", f"the database is at revision {current}, this program at {head}", remedy)
+
+
+def judge_rules(version: int, applied: Mapping[str, Any], file: str | None, written: Mapping[str, Any]) -> Finding:
+    """The rules in force are those of this host's file, if there is one."""
+    if not version:
+        return failure("rules", "no rules were ever applied", "Run `leasehold apply leasehold.toml`.")
+    if file is None or not written:
+        return ok("rules", f"version {version}; there are none in a file here to compare it with")
+    if applied == written:
+        return ok("rules", f"version {version}, as in {file}")
+    different = sorted(key for key in {*applied, *written} if applied.get(key) != written.get(key))
+    remedy = f"Run `leasehold apply {file}` if this file is right, else bring it up to date (`leasehold rules show`)."
+    return warning("rules", f"version {version} differs from {file} in {', '.join(different)}", remedy)
+
+
+def judge_celery(conf: Mapping[str, Any], celery: str, kombu: str) -> Finding:
+    """The settings that PITFALLS asks for, as they came out here, and the versions that work with Redis."""
+    if faults := [*_list_unsafe(conf)]:
+        return failure("celery", "; ".join(faults), "Run the application as it is: tasks.app sets all of these.")
+    if _numbers(celery) >= (5, 7):
+        remedy = "Install celery 5.6.3: a worker of 5.7 ends when Redis goes away while it holds a message."
+        return warning("celery", f"celery {celery}", remedy)
+    if _numbers(kombu) < (5, 7):
+        remedy = "Install kombu 5.7: with older ones a worker that reconnected may consume nothing."
+        return warning("celery", f"kombu {kombu}", remedy)
+    return ok("celery", f"celery {celery}, kombu {kombu}, safe settings")
+
+
+def _list_unsafe(conf: Mapping[str, Any]) -> Iterator[str]:
+    visible, hard = conf["broker_transport_options"].get("visibility_timeout", 3600), conf["task_time_limit"]
+    if hard is None or visible <= 2 * hard:
+        yield f"visibility_timeout {visible} is not above twice task_time_limit ({hard}): slow tasks would run twice"
+    if list(conf["accept_content"]) != ["json"] or conf["task_serializer"] != "json":
+        yield "something else than JSON is accepted: a message could carry code"
+    for name, wanted in (
+        ("task_acks_late", True),
+        ("task_reject_on_worker_lost", False),
+        ("task_create_missing_queues", False),
+        ("worker_prefetch_multiplier", 1),
+        ("result_backend", None),
+    ):
+        if conf[name] != wanted:
+            yield f"{name} is {conf[name]!r}, not {wanted!r}"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+
+
+def judge_flower(*, has_password: bool, on_loopback: bool, is_local_stack: bool) -> Finding:
+    """Flower shows what tasks are about and can stop workers: not without a password, but for `leasehold up`."""
+    if has_password:
+        return ok("flower", "asks for a password")
+    if on_loopback and is_local_stack:
+        return ok("flower", "without a password, on loopback, in the local stack")
+    return warning("flower", "has no password, and so does not start", 'Set flower.basic_auth to "user:password".')
+
+
+def judge_permission(check: str, error: str | None, policy: str) -> Finding:
+    """`error`: what EC2 said to a call that it was told only to try; None: it would have carried it out."""
+    if error is None:
+        return ok(check, "permitted")
+    return failure(check, error, f"Compare the role's policies with docs/iam/{policy}.json (docs/aws.md).")
+
+
+def list_outcomes(findings: Sequence[Finding]) -> dict[str, int]:
+    """How many findings there are of each outcome."""
+    found = {"ok": 0, "warning": 0, "failure": 0, "skipped": 0}
+    for finding in findings:
+        found[finding.outcome] += 1
+    return found

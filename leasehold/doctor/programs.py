@@ -1,0 +1,43 @@
+"""Looks at what this host would run: Celery's settings and versions, Flower's password; and at when it last ticked."""
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import version
+
+from leasehold.doctor.broker import read_last_report
+from leasehold.doctor.database import read_last_tick
+from leasehold.doctor.findings import Finding, skipped
+from leasehold.doctor.judging import judge_celery, judge_flower, judge_ticks
+from leasehold.errors import LeaseholdError
+from leasehold.running import find_running
+from scheduler.model.validation import InvalidInputError
+from scheduler.ports import StoreUnavailableError
+from workers.settings import Settings, is_loopback
+
+
+def look_at_programs(settings: Settings) -> Iterator[Finding]:
+    """Celery and Flower, as they would run with these settings."""
+    from tasks.app import make_app  # noqa: PLC0415 - a second that other looks need not wait for
+
+    yield judge_celery(make_app(settings).conf, version("celery"), version("kombu"))
+    flower = settings.flower
+    yield judge_flower(
+        has_password=flower.basic_auth is not None,
+        on_loopback=is_loopback(flower.host),
+        is_local_stack=find_running() is not None,
+    )
+
+
+def look_at_ticks(settings: Settings, seconds: float) -> Iterator[Finding]:
+    """The last tick, as the view reports it or as the database has it, whichever is later."""
+    known: list[float | None] = []
+    with suppress(LeaseholdError):
+        known.append(read_last_report(settings, seconds))
+    with suppress(StoreUnavailableError, InvalidInputError):
+        known.append(read_last_tick(settings.database_url))
+    if not known:
+        yield skipped("ticks", "neither Redis nor the database can be read")
+        return
+    last = max((at for at in known if at is not None), default=None)
+    yield judge_ticks(None if last is None else time.time() - last, settings.ticks.interval)

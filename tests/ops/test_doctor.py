@@ -1,0 +1,161 @@
+"""The doctor's rules: what was seen goes in, a finding comes out. On a stack: tests/e2e/test_doctor.py."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from leasehold.doctor.examination import run_bounded
+from leasehold.doctor.findings import Finding, ok
+from leasehold.doctor.judging import (
+    judge_access,
+    judge_celery,
+    judge_clock,
+    judge_flower,
+    judge_memory,
+    judge_persistence,
+    judge_queue,
+    judge_redis_version,
+    judge_rules,
+    judge_schema,
+    judge_ticks,
+    list_outcomes,
+)
+from tasks.app import make_app
+from workers.settings import read_settings
+
+
+def outcomes(*findings: Finding) -> list[str]:
+    return [finding.outcome for finding in findings]
+
+
+@pytest.mark.parametrize(
+    ("finding", "outcome"),
+    [
+        (judge_redis_version("v", {"redis_version": "6.2.14"}), "ok"),
+        (judge_redis_version("v", {"redis_version": "10.0.0"}), "ok"),
+        (judge_redis_version("v", {"redis_version": "6.0.16"}), "failure"),
+        (judge_redis_version("v", {}), "failure"),
+        (judge_memory("m", {"maxmemory_policy": "noeviction", "maxmemory": 0}), "ok"),
+        (judge_memory("m", {"maxmemory_policy": "volatile-ttl", "maxmemory": 100}), "failure"),
+        (judge_persistence("p", {"aof_enabled": 1, "aof_last_write_status": "ok"}), "ok"),
+        (judge_persistence("p", {"aof_enabled": 0}), "ok"),
+        (judge_persistence("p", {"rdb_last_bgsave_status": "err"}), "failure"),
+        # a user of its own needs a password anyway
+        (judge_access("a", "leasehold", None), "ok"),
+        (judge_access("a", "default", {"bind": "* -::*", "requirepass": "x"}), "ok"),
+        (judge_access("a", "default", {"bind": "127.0.0.1 -::1", "requirepass": ""}), "ok"),
+        (judge_access("a", "default", {"bind": "0.0.0.0", "requirepass": ""}), "warning"),  # noqa: S104 - as Redis says it
+        # no bind at all: everywhere
+        (judge_access("a", "default", {"bind": "", "requirepass": ""}), "warning"),
+        (judge_access("a", "default", None), "skipped"),
+        # a second is allowed, on either side, and so is what the way there may have taken
+        (judge_clock("c", 1.0, 0.0, "its"), "ok"),
+        (judge_clock("c", 1.1, 0.0, "its"), "failure"),
+        (judge_clock("c", -1.1, 0.0, "its"), "failure"),
+        (judge_clock("c", 1.5, 0.6, "its"), "ok"),
+        (judge_ticks(14.9, 5), "ok"),
+        (judge_ticks(15.1, 5), "failure"),
+        (judge_ticks(None, 5), "failure"),
+        # a report that is a moment ahead of us is a report
+        (judge_ticks(-0.2, 5), "ok"),
+        (judge_schema("0002", "0002"), "ok"),
+        (judge_schema(None, "0002"), "failure"),
+        (judge_schema("0003", "0002"), "failure"),
+        (judge_rules(0, {}, None, {}), "failure"),
+        (judge_rules(3, {"pools": {}}, None, {}), "ok"),
+        (judge_rules(3, {"pools": {}}, "leasehold.toml", {"pools": {}}), "ok"),
+        (judge_rules(3, {"pools": {}}, "leasehold.toml", {"pools": {"a": {}}}), "warning"),
+        # a file with settings alone says nothing about rules
+        (judge_rules(3, {"pools": {}}, "leasehold.toml", {}), "ok"),
+        (judge_flower(has_password=True, on_loopback=False, is_local_stack=False), "ok"),
+        (judge_flower(has_password=False, on_loopback=True, is_local_stack=True), "ok"),
+        (judge_flower(has_password=False, on_loopback=True, is_local_stack=False), "warning"),
+    ],
+)
+def test_what_was_seen_is_judged(finding: Finding, outcome: str) -> None:
+    assert finding.outcome == outcome
+    assert bool(finding.remedy) == (outcome in {"warning", "failure"})
+
+
+def test_a_silent_queue_is_told_with_what_waits_there() -> None:
+    assert judge_queue("launch", 0, 0.12, 5) == ok("queue launch", "answered in 0.1 s, 0 messages waiting")
+    silent = judge_queue("launch", 7, None, 5)
+    assert (silent.outcome, silent.text) == ("failure", "nobody answered in 5 s, 7 messages waiting")
+    assert silent.remedy == "Start a worker: python -m tasks.worker launch (or wait until it has worked through them)."
+
+
+def our_conf(**changes: Any) -> Mapping[str, Any]:
+    conf = make_app(read_settings()).conf
+    names = (
+        "broker_transport_options",
+        "task_time_limit",
+        "accept_content",
+        "task_serializer",
+        "task_acks_late",
+        "task_reject_on_worker_lost",
+        "task_create_missing_queues",
+        "worker_prefetch_multiplier",
+        "result_backend",
+    )
+    return {name: conf[name] for name in names} | changes
+
+
+def test_our_own_settings_of_celery_are_safe() -> None:
+    assert judge_celery(our_conf(), "5.6.3", "5.7.0").outcome == "ok"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"broker_transport_options": {"visibility_timeout": 240}}, "visibility_timeout 240 is not above twice"),
+        ({"task_time_limit": None}, "visibility_timeout 300"),
+        ({"accept_content": ["json", "pickle"]}, "something else than JSON"),
+        ({"task_serializer": "pickle"}, "something else than JSON"),
+        ({"task_acks_late": False}, "task_acks_late is False, not True"),
+        ({"task_reject_on_worker_lost": True}, "task_reject_on_worker_lost"),
+        ({"task_create_missing_queues": True}, "task_create_missing_queues"),
+        ({"worker_prefetch_multiplier": 4}, "worker_prefetch_multiplier is 4, not 1"),
+        ({"result_backend": "redis://"}, "result_backend"),
+    ],
+)
+def test_an_unsafe_setting_of_celery_fails(changes: dict[str, Any], said: str) -> None:
+    found = judge_celery(our_conf(**changes), "5.6.3", "5.7.0")
+    assert found.outcome == "failure"
+    assert said in found.text
+
+
+def test_versions_that_lose_workers_are_warned_of() -> None:
+    """Celery 5.7 ends when Redis goes away while it holds a message; older kombus reconnect and consume nothing."""
+    assert outcomes(judge_celery(our_conf(), "5.7.0", "5.7.0"), judge_celery(our_conf(), "5.6.3", "5.6.2")) == [
+        "warning",
+        "warning",
+    ]
+
+
+def test_a_look_that_never_ends_is_a_failure_and_keeps_what_it_found() -> None:
+    never = threading.Event()
+
+    def look() -> Iterator[Finding]:
+        yield ok("name", "known")
+        never.wait()
+
+    try:
+        found = list(run_bounded("slow", look, -1.9))
+    finally:
+        never.set()
+    assert [(finding.check, finding.outcome) for finding in found] == [("name", "ok"), ("slow", "failure")]
+
+
+def test_a_fault_of_ours_is_not_swallowed() -> None:
+    def look() -> Iterator[Finding]:
+        yield ok("name", "known")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        list(run_bounded("broken", look, 5))
+
+
+def test_outcomes_are_counted() -> None:
+    assert list_outcomes([ok("a", ""), judge_ticks(None, 5)]) == {"ok": 1, "warning": 0, "failure": 1, "skipped": 0}

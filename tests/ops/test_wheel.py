@@ -1,0 +1,27 @@
+"""The wheel that the image installs holds everything that the packages have: code, Lua, templates, migrations."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+PACKAGES: Final = ("leasehold", "tasks", "workers", "scheduler")
+
+
+def list_files() -> set[str]:
+    found = (path for package in PACKAGES for path in (ROOT / package).rglob("*"))
+    return {str(path.relative_to(ROOT)) for path in found if path.is_file() and "__pycache__" not in path.parts}
+
+
+def test_the_wheel_holds_every_file_of_the_packages_and_what_up_and_demo_need(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=100)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        inside = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert inside == list_files() | {"leasehold/Procfile", "leasehold/examples/nasa-like.swf.gz"}
+    kinds = {Path(name).suffix for name in inside}
+    assert {".py", ".lua", ".tmpl", ".gz"} <= kinds
+    assert "scheduler/store/migrations/versions/0001_first_schema.py" in inside

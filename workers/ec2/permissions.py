@@ -1,0 +1,112 @@
+"""What the credentials of this process may do, found out without doing it: EC2's DryRun, and one look at each list.
+
+EC2 answers a call with `DryRun` by the error DryRunOperation where it would have carried it out.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import boto3
+import msgspec
+from botocore.config import Config
+
+from scheduler.ports import CloudError
+from workers.ec2.errors import cloud_errors
+from workers.ec2.fleet import Ec2Access
+from workers.ec2.requests import TAG_CLUSTER
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+PERMITTED: Final = "DryRunOperation"
+LEAST_RESULTS: Final = 5
+"""The fewest that DescribeInstances takes."""
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Who AWS takes us for."""
+
+    account: str
+    arn: str
+
+
+class Permissions:
+    """Tries what the workers do. Each method raises CloudError where EC2 would refuse, or cannot be reached.
+
+    Each call gets `seconds` to connect and `seconds` to answer, once.
+    """
+
+    def __init__(self, access: Ec2Access, seconds: float) -> None:
+        self._access, self._seconds = access, seconds
+
+    def identify(self) -> Identity:
+        """Who we are; needs no permission."""
+        with cloud_errors():
+            answer = self._open("sts").get_caller_identity()
+        return Identity(answer["Account"], answer["Arn"])
+
+    def find_region(self) -> str:
+        """The region that calls go to."""
+        with cloud_errors():
+            return str(self._ec2.meta.region_name)
+
+    def try_launch(self, request: Mapping[str, Any]) -> None:
+        """A frozen request, with its tags, its profile and its template."""
+        with cloud_errors():
+            client = self._ec2
+        call = client.create_fleet if request["api"] == "CreateFleet" else client.run_instances
+        _expect_refusal(lambda: call(**request["parameters"], DryRun=True))
+
+    def try_terminate(self, instance: str) -> None:
+        """The end of this instance, which must be there: its tags decide."""
+        with cloud_errors():
+            client = self._ec2
+        _expect_refusal(lambda: client.terminate_instances(InstanceIds=[instance], DryRun=True))
+
+    def look(self, cluster: str) -> int:
+        """How many of the first few instances are this cluster's; status checks are read as well."""
+        with cloud_errors():
+            client = self._ec2
+            pages = client.describe_instances(
+                Filters=[{"Name": f"tag:{TAG_CLUSTER}", "Values": [cluster]}], MaxResults=LEAST_RESULTS
+            )
+            client.describe_instance_status(MaxResults=LEAST_RESULTS)
+        return count_instances(pages["Reservations"])
+
+    @cached_property
+    def _ec2(self) -> "EC2Client":
+        # Made once: it takes a while.
+        client: EC2Client = self._open("ec2")
+        return client
+
+    def _open(self, service: str) -> Any:
+        access = self._access
+        session = boto3.session.Session(region_name=access.region, profile_name=access.profile)
+        return session.client(
+            service,  # type: ignore[call-overload]  # the stubs want each name spelt out
+            endpoint_url=access.endpoint_url,
+            aws_access_key_id=access.access_key_id,
+            aws_secret_access_key=access.secret_access_key,
+            aws_session_token=access.session_token,
+            config=Config(
+                connect_timeout=self._seconds,
+                read_timeout=self._seconds,
+                retries={"mode": "standard", "total_max_attempts": 1},
+            ),
+        )
+
+
+def count_instances(reservations: Sequence[Mapping[str, Any]]) -> int:
+    """The instances of an answer of DescribeInstances."""
+    return sum(len(each.get("Instances", ())) for each in reservations)
+
+
+def _expect_refusal(call: Callable[[], object]) -> None:
+    """Every call with DryRun is refused: by DryRunOperation where all else was well."""
+    try:
+        with cloud_errors():
+            call()
+    except CloudError as error:
+        if error.code != PERMITTED:
+            raise
