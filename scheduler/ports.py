@@ -30,6 +30,10 @@ class StoreUnavailableError(Exception):
     """The database cannot be reached, is full or refuses; the message says which. Try again later."""
 
 
+class ConflictError(StoreUnavailableError):
+    """The database gave this transaction up for another one's sake; nothing of it stays. Do it again, whole."""
+
+
 class ViewUnavailableError(Exception):
     """The view cannot be reached or read: no Redis, or no valid view in it. Try later; nothing is lost."""
 

@@ -1,3 +1,3 @@
 """What holds for every test."""
 
-pytest_plugins = ["tests.ci_rules"]
+pytest_plugins = ["tests.ci_rules", "tests.postgresql_server"]

@@ -8,9 +8,19 @@ import pytest
 import redis
 
 from scheduler.view.connection import make_redis
+from tests.postgresql_server import PostgresServer, start_own_postgresql
 from workers.embedded_redis import RedisServer, find_redis_server, start_redis
 
-__all__ = ["OpenRedis", "open_redis", "redis_client", "redis_server", "redis_url", "start_own_redis"]
+__all__ = [
+    "OpenRedis",
+    "PostgresServer",
+    "open_redis",
+    "redis_client",
+    "redis_server",
+    "redis_url",
+    "start_own_postgresql",
+    "start_own_redis",
+]
 
 OpenRedis = Callable[[str], redis.Redis]
 

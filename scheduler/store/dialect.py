@@ -1,38 +1,70 @@
 """The seam between the SQL store and one kind of database: all they say differently."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sqlalchemy import Column, Connection, Engine, FromClause, Insert, Select, Table
+import msgspec
+from sqlalchemy import Column, Connection, Engine, Executable, FromClause, Insert, Select, Table
 from sqlalchemy.exc import SQLAlchemyError
 
 Field = tuple[Column[Any], tuple[int | str, ...]]
-"""A column and the way to its value in an item of `:rows`: a position, then keys of nested objects."""
+"""A column and the way to its value in a struct: the position of a field, then names of nested fields."""
+
+
+@dataclass(frozen=True)
+class Bulk:
+    """A statement that takes many structs at once, and what it takes of each: what `Dialect.given` was built with."""
+
+    statement: Executable
+    fields: tuple[Field, ...]
 
 
 class Dialect(Protocol):
-    """What a database has to bring. Bulk statements bind all their rows as one JSON text, `:rows`."""
+    """What a database has to bring. Bulk statements bind all their rows at once, whatever their number."""
+
+    @property
+    def longest_seconds(self) -> float:
+        """How long after its beginning, which its rows are marked with, a transaction may still be committed."""
 
     def create_engine(self) -> Engine:
-        """A new engine for this process; connects on first use.
+        """A new engine for this process; connects on first use."""
 
-        A connection with the execution option `writes` begins its transaction with the right to write.
+    def options(self, *, writes: bool) -> Mapping[str, Any]:
+        """The execution options of a connection for one transaction.
+
+        One that only reads sees one picture of the database, from its first statement on; one that writes
+        waits for the rows that others hold.
         """
 
     def given(self, fields: Sequence[Field]) -> FromClause:
-        """The items of the JSON array `:rows` as a table with these columns, in the array's order.
-
-        Each item is an array itself; nested values come out of it as JSON text.
+        """The structs that `bind_rows` binds as a table with these columns, in their order; nested values as JSON
+        text.
         """
 
+    def bind_rows(self, fields: Sequence[Field], rows: Sequence[msgspec.Struct]) -> dict[str, object]:
+        """The values to be bound in a statement that was built on `given(fields)`."""
+
     def ids(self) -> Select[tuple[str]]:
-        """The texts of the JSON array `:ids`, one a row: what `IN` is asked for."""
+        """The texts that `bind_ids` binds, one a row: what `IN` is asked for."""
+
+    def bind_ids(self, ids: Sequence[str]) -> dict[str, object]:
+        """The values to be bound in a statement that was built on `ids()`."""
 
     def replace(self, table: Table, fields: Sequence[Field]) -> Insert:
-        """Insert `:rows`; a row whose primary key is there is overwritten."""
+        """Insert the rows given, no key twice; a row whose primary key is there is overwritten."""
 
     def read_clock(self, connection: Connection) -> float:
         """The time by which this store lives, in seconds since the epoch."""
 
+    def queue_for_events(self, connection: Connection) -> None:
+        """Wait until no other transaction that has numbered events is open: so numbers are committed in order.
+
+        The last thing that a transaction waits for.
+        """
+
+    def queue_for_migration(self, connection: Connection) -> None:
+        """Wait until no other transaction migrates."""
+
     def explain(self, error: SQLAlchemyError) -> Exception:
-        """The port's error for the driver's, with one line for people."""
+        """The port's error for the driver's, with one line for people, without a password."""

@@ -34,8 +34,9 @@ class SchemaState(msgspec.Struct, frozen=True):
 def migrate(url: str) -> list[str]:
     """Apply all missing revisions, all or none; the ids of those that were applied, oldest first.
 
-    A SQLite file that is missing is made. Of two processes that migrate at once the second one waits and
-    finds nothing to do. Raises StoreUnavailableError and InvalidInputError (for an unknown kind of URL).
+    A SQLite file that is missing is made, a PostgreSQL database is not. Of two processes that migrate at once the
+    second one waits and finds nothing to do. Raises StoreUnavailableError and InvalidInputError (for an unknown kind
+    of URL).
     """
     if url == MEMORY:
         return []
@@ -62,8 +63,10 @@ def _connected(url: str, *, create: bool) -> Iterator[Connection]:
     dialect = choose_dialect(url, time.time, create=create)
     engine = dialect.create_engine()
     try:
-        options = {"writes": create}
+        options = dialect.options(writes=create)
         with explaining(dialect), engine.connect().execution_options(**options) as connection, connection.begin():
+            if create:
+                dialect.queue_for_migration(connection)
             yield connection
     finally:
         engine.dispose()

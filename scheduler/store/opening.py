@@ -13,19 +13,22 @@ from scheduler.model.validation import fault
 from scheduler.ports import Store
 from scheduler.store.dialect import Dialect
 from scheduler.store.memory import MemoryStore
+from scheduler.store.postgresql import PostgresDialect
 from scheduler.store.sql import SqlStore
 from scheduler.store.sqlite import SqliteDialect
 
 MEMORY: Final = "memory://"
-_EXPECTED: Final = "sqlite:///PATH or memory://"
+_EXPECTED: Final = "sqlite:///PATH, postgresql://USER:PASSWORD@HOST/NAME or memory://"
+_POSTGRESQL: Final = frozenset({"postgresql", "postgresql+psycopg"})
 _PASSWORD: Final = re.compile(r":(?!//).*@")
 
 
 def open_store(url: str, clock: Callable[[], float] = time.time) -> Store:
-    """The store at `url`: `sqlite:///relative.db`, `sqlite:////absolute.db` or `memory://`.
+    """The store at `url`: `sqlite:///relative.db`, `sqlite:////absolute.db`, `postgresql://user:password@host/name`
+    or `memory://`.
 
     Nothing is opened before the first use. `clock`: the host's time in seconds since the epoch, by which a
-    store lives whose database has no better one. Raises InvalidInputError for any other URL.
+    store lives whose database has no better one; PostgreSQL has. Raises InvalidInputError for any other URL.
     """
     if url == MEMORY:
         return MemoryStore(clock)
@@ -33,11 +36,13 @@ def open_store(url: str, clock: Callable[[], float] = time.time) -> Store:
 
 
 def choose_dialect(url: str, clock: Callable[[], float], *, create: bool = False) -> Dialect:
-    """The dialect for a database's URL; `create`: a database that is a file is made if it is missing."""
+    """The dialect for a database's URL; `create`: it is to be migrated, and made if it is a file that is missing."""
     try:
         parsed = make_url(url)
     except ArgumentError:
         raise fault("database.url", _EXPECTED, _PASSWORD.sub(":***@", url)) from None
+    if parsed.drivername in _POSTGRESQL and parsed.host and parsed.database:
+        return PostgresDialect(parsed, migrates=create)
     is_file = parsed.drivername == "sqlite" and not parsed.query and parsed.database not in {None, "", ":memory:"}
     if not is_file:
         raise fault("database.url", _EXPECTED, _PASSWORD.sub(":***@", url))

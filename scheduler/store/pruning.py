@@ -20,7 +20,8 @@ _ENDED = (
     .where(tables.reservations.c.ended_at < bindparam("before"))
     .order_by(tables.reservations.c.ended_at)
     .limit(CHUNK_ROWS)
-    .with_for_update()
+    # Others lock in the order of ids: what they hold is left to the next time.
+    .with_for_update(skip_locked=True)
 )
 
 
@@ -28,6 +29,7 @@ def prune_before(sessions: Sessions, table: Table, before: float) -> int:
     """Delete the rows of a table (with a time `at` and a single key) from before that time; how many went."""
     (key,) = table.primary_key.columns
     bite = select(key).where(table.c.at < bindparam("before")).order_by(table.c.at).limit(BITE_ROWS)
+    bite = bite.with_for_update(skip_locked=True)
     statement = delete(table).where(key.in_(bite))
     total = 0
     while True:

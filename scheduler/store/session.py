@@ -9,11 +9,14 @@ import msgspec
 from sqlalchemy import Connection, Engine, Executable, Transaction
 from sqlalchemy.exc import SQLAlchemyError
 
-from scheduler.store.dialect import Dialect
-from scheduler.store.shapes import Record, encode_ids, encode_rows
+from scheduler.store.dialect import Bulk, Dialect
+from scheduler.store.shapes import Record
 
 CHUNK_ROWS: Final = 1000
-"""Rows a statement: enough to make the cost of a statement small, few enough to keep its JSON small."""
+"""Rows a statement: enough to make the cost of a statement small, few enough to keep what it binds small."""
+
+_COUNTED: Final = {"preserve_rowcount": True}
+"""Else psycopg's cursor has forgotten how many rows were inserted when it is asked."""
 
 Item = TypeVar("Item")
 
@@ -23,53 +26,78 @@ class Session:
 
     def __init__(self, connection: Connection, dialect: Dialect) -> None:
         self._connection, self._dialect = connection, dialect
+        self._failure: Exception | None = None
+
+    def check_whole(self) -> None:
+        """Raise again what a statement failed with: a database may have given up the transaction, and a commit
+        would not say so.
+        """
+        if self._failure is not None:
+            raise self._failure
 
     def read_clock(self) -> float:
         """The store's time."""
-        with explaining(self._dialect):
+        with self._explaining():
             return self._dialect.read_clock(self._connection)
+
+    def queue_for_events(self) -> None:
+        """See Dialect."""
+        with self._explaining():
+            self._dialect.queue_for_events(self._connection)
 
     def fetch(self, statement: Executable, **values: object) -> Sequence[Record]:
         """All rows of the result."""
-        with explaining(self._dialect):
+        with self._explaining():
             return self._connection.execute(statement, values).all()
 
     def fetch_for(self, statement: Executable, ids: Iterable[str]) -> Iterator[Record]:
-        """All rows of a statement that takes `:ids`, chunk by chunk, in the order of the ids."""
+        """All rows of a statement that takes ids, chunk by chunk, in the order of the ids."""
         for chunk in cut(sorted(set(ids))):
-            yield from self.fetch(statement, ids=encode_ids(chunk))
+            yield from self.fetch(statement, **self._dialect.bind_ids(chunk))
 
     def stream(self, statement: Executable, **values: object) -> Iterator[Sequence[Record]]:
         """The result in chunks, without holding all of it."""
-        with explaining(self._dialect):
+        with self._explaining():
             options = {"yield_per": CHUNK_ROWS}
             result = self._connection.execute(statement, values, execution_options=options)
             yield from result.partitions()
 
     def change(self, statement: Executable, **values: object) -> int:
         """Carry out a write; how many rows it changed."""
-        with explaining(self._dialect):
-            return self._connection.execute(statement, values).rowcount
+        with self._explaining():
+            return self._connection.execute(statement, values, execution_options=_COUNTED).rowcount
 
     def change_for(self, statement: Executable, ids: Iterable[str]) -> int:
-        """Carry out a write that takes `:ids`, chunk by chunk; how many rows it changed."""
-        return sum(self.change(statement, ids=encode_ids(chunk)) for chunk in cut(sorted(set(ids))))
+        """Carry out a write that takes ids, chunk by chunk; how many rows it changed."""
+        return sum(self.change(statement, **self._dialect.bind_ids(chunk)) for chunk in cut(sorted(set(ids))))
 
-    def write(self, statement: Executable, rows: Sequence[msgspec.Struct]) -> int:
-        """Carry out a write that takes `:rows`, chunk by chunk; how many rows it changed."""
-        return sum(self.change(statement, rows=encode_rows(chunk)) for chunk in cut(rows))
+    def write(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> int:
+        """Carry out a write of whole rows, chunk by chunk; how many rows it changed."""
+        bind = self._dialect.bind_rows
+        return sum(self.change(bulk.statement, **bind(bulk.fields, chunk)) for chunk in cut(rows))
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            with explaining(self._dialect):
+                yield
+        except Exception as error:
+            self._failure = error
+            raise
 
 
 @contextmanager
 def open_session(engine: Engine, dialect: Dialect, *, writes: bool) -> Iterator[Session]:
     """A session in a transaction of its own: committed when the block ends well, else rolled back."""
     with explaining(dialect):
-        connection = engine.connect().execution_options(writes=writes)
+        connection = engine.connect().execution_options(**dialect.options(writes=writes))
     try:
         with explaining(dialect):
             transaction = connection.begin()
         try:
-            yield Session(connection, dialect)
+            session = Session(connection, dialect)
+            yield session
+            session.check_whole()
         except BaseException:
             # The connection may be gone; what matters to the caller is why the block failed.
             with suppress(SQLAlchemyError):

@@ -52,7 +52,7 @@ class Shape(Generic[AnyStruct]):
         )
 
     def fields(self, columns: Iterable[Column[Any]]) -> list[Field]:
-        """These columns, each with where its value stands in what `encode_rows` makes of a struct."""
+        """These columns, each with where its value stands in a struct that is written."""
         found = []
         for column in columns:
             first, *deeper = column.info.get("path", (column.name,))
@@ -95,16 +95,3 @@ LEASES: Final = Shape(tables.leases, Lease, written=StoredLease)
 EVENTS: Final = Shape(tables.events, Event)
 ANSWERS: Final = Shape(tables.requests, Answered)
 OUTGOING: Final = Shape(tables.outgoing, Outgoing)
-
-
-def encode_rows(rows: Sequence[msgspec.Struct]) -> str:
-    """The JSON array that bulk statements take as `:rows`: an array of its fields for each struct.
-
-    Shorter than objects, and quicker to look into.
-    """
-    return msgspec.json.encode([msgspec.structs.astuple(row) for row in rows]).decode()
-
-
-def encode_ids(ids: Sequence[str]) -> str:
-    """The JSON array that statements take as `:ids`."""
-    return msgspec.json.encode(ids).decode()

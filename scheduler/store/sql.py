@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from heapq import merge
 from operator import attrgetter
+from time import monotonic
 from typing import Any
 
 from sqlalchemy import Engine, Select, and_, bindparam, func, or_, select
@@ -14,7 +15,7 @@ from scheduler.model.moves import ENDED, PHASES
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row
-from scheduler.ports import EventFilter, Outgoing, StoredRules, Tenure
+from scheduler.ports import EventFilter, Outgoing, StoredRules, StoreUnavailableError, Tenure
 from scheduler.store import tables
 from scheduler.store.dialect import Dialect
 from scheduler.store.pruning import prune_before, prune_ended
@@ -85,9 +86,11 @@ class SqlStore:
     def transaction(self) -> Iterator[SqlTransaction]:
         """See Store."""
         with open_session(self.engine, self._dialect, writes=True) as session:
+            began = monotonic()
             transaction = SqlTransaction(session, self._statements, self._rules)
             yield transaction
-            transaction.check_whole()
+            transaction.finish()
+            self._check_time(monotonic() - began)
 
     def now(self) -> float:
         """See Store."""
@@ -184,6 +187,10 @@ class SqlStore:
         old_events = prune_before(self._writing, tables.events, events_before)
         old_requests = prune_before(self._writing, tables.requests, requests_before)
         return old_events + old_requests + prune_ended(self._writing, self._statements, ended_before)
+
+    def _check_time(self, seconds: float) -> None:
+        if seconds > self._dialect.longest_seconds:
+            raise StoreUnavailableError(f"a transaction took {seconds:.0f} seconds: it is not committed")
 
     def _reading(self) -> AbstractContextManager[Session]:
         return open_session(self.engine, self._dialect, writes=False)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import Executable, bindparam, func, insert, select, update
+from sqlalchemy import bindparam, func, insert, select, update
 
 from scheduler.model.events import Event
 from scheduler.model.holds import Hold
@@ -15,6 +15,7 @@ from scheduler.model.slots import Slot
 from scheduler.model.view import KINDS, Gone, Row
 from scheduler.ports import Answered, DeposedError, Outgoing, StaleWriteError, StoredRules, Tenure
 from scheduler.store import tables
+from scheduler.store.dialect import Bulk
 from scheduler.store.marks import take_marks
 from scheduler.store.reading import RulesReader, load_tenure, read_reservations
 from scheduler.store.session import Session
@@ -30,7 +31,7 @@ _COUNT = (
     .values(value=tables.counters.c.value + bindparam("count"))
     .returning(tables.counters.c.value)
 )
-_BURIED = select(tables.counters.c.value).where(tables.counters.c.name == "buried")
+_BURIED = select(tables.counters.c.value).where(tables.counters.c.name == "buried").with_for_update()
 _BURY = (
     update(tables.counters)
     .where(tables.counters.c.name == "buried", tables.counters.c.value < bindparam("deepest"))
@@ -60,12 +61,22 @@ class SqlTransaction:
     def __init__(self, session: Session, statements: Statements, rules: RulesReader) -> None:
         self._session, self._statements, self._rules = session, statements, rules
         self._now = session.read_clock()
+        self._events: list[Event] = []
         self._lost: StaleWriteError | DeposedError | None = None
 
     def check_whole(self) -> None:
         """Raise again what was raised before: a block that swallowed it may not commit."""
         if self._lost is not None:
             raise self._lost
+
+    def finish(self) -> None:
+        """Write what is written last. Numbers of events are given out one transaction after the other, until its
+        commit; nothing is waited for after that.
+        """
+        self.check_whole()
+        if self._events:
+            self._session.queue_for_events()
+            self._session.write(self._statements.kept.append_events, self._events)
 
     def now(self) -> float:
         """See Transaction."""
@@ -118,6 +129,8 @@ class SqlTransaction:
 
     def insert_reservations(self, rows: Sequence[Reservation]) -> list[Reservation]:
         """See Transaction."""
+        # Before the look at who is known: nobody else can insert until this transaction ends.
+        self._count("sequence", 0)
         known = {
             row_id
             for (row_id,) in self._session.fetch_for(self._statements.kept.known_reservations, (row.id for row in rows))
@@ -168,13 +181,15 @@ class SqlTransaction:
 
     def delete(self, rows: Sequence[Row]) -> list[Gone]:
         """See Transaction."""
+        gone = [Gone(KINDS[type(row)], row.id, row.version + 1) for row in rows]
+        if gone:
+            # Before the rows go: who inserts one of these ids anew waits here, and so sees how deep they lie.
+            self._session.fetch(_BURIED)
+            self._session.change(_BURY, deepest=max(each.version for each in gone))
         for kind, alike in _by_kind(rows).items():
             self._write(self._statements_for(kind).delete, alike)
         owners = [row.id for row in rows if isinstance(row, Reservation)]
         self._session.change_for(self._statements.leases.forget, owners)
-        gone = [Gone(KINDS[type(row)], row.id, row.version + 1) for row in rows]
-        if gone:
-            self._session.change(_BURY, deepest=max(each.version for each in gone))
         return gone
 
     def next_tokens(self, count: int) -> range:
@@ -183,7 +198,7 @@ class SqlTransaction:
 
     def append_events(self, events: Sequence[Event]) -> None:
         """See Transaction."""
-        self._session.write(self._statements.kept.append_events, events)
+        self._events += events
 
     def find_answers(self, ids: Iterable[str]) -> dict[str, Answered]:
         """See Transaction."""
@@ -196,7 +211,8 @@ class SqlTransaction:
 
     def save_outgoing(self, rows: Sequence[Outgoing]) -> None:
         """See Transaction."""
-        self._session.write(self._statements.kept.put_outgoing, rows)
+        by_id = {row.id: row for row in rows}
+        self._session.write(self._statements.kept.put_outgoing, [by_id[key] for key in sorted(by_id)])
 
     def delete_outgoing(self, ids: Iterable[str]) -> None:
         """See Transaction."""
@@ -213,7 +229,10 @@ class SqlTransaction:
         if current != version:
             raise self._lose(StaleWriteError(f"the rules have version {current}, not {version}"))
         text = msgspec.json.encode(document).decode()
-        self._session.change(_SAVE_RULES, version=version + 1, document=text, applied_at=self._now)
+        try:
+            self._session.change(_SAVE_RULES, version=version + 1, document=text, applied_at=self._now)
+        except StaleWriteError as error:
+            raise self._lose(error) from error
         return version + 1
 
     def _count(self, counter: str, count: int) -> range:
@@ -251,10 +270,10 @@ class SqlTransaction:
             return self._statements.slots
         return self._statements.holds if kind is Hold else self._statements.reservations
 
-    def _write(self, statement: Executable, rows: Sequence[msgspec.Struct]) -> None:
+    def _write(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> None:
         """Write rows, every one of which has to be written: else its version was another."""
         try:
-            written = self._session.write(statement, rows)
+            written = self._session.write(bulk, rows)
         except StaleWriteError as error:
             raise self._lose(error) from error
         if written != len(rows):
@@ -267,10 +286,11 @@ class SqlTransaction:
 
 
 def _by_kind(rows: Sequence[Row]) -> dict[type[Row], list[Row]]:
-    found: dict[type[Row], list[Row]] = {}
+    """The rows by kind, in the order in which kinds are locked."""
+    found: dict[type[Row], list[Row]] = {Reservation: [], Slot: [], Hold: []}
     for row in rows:
-        found.setdefault(type(row), []).append(row)
-    return found
+        found[type(row)].append(row)
+    return {kind: alike for kind, alike in found.items() if alike}
 
 
 def _lay_out_leases(rows: Sequence[Row]) -> list[StoredLease]:

@@ -1,10 +1,12 @@
 """SQLite as the SQL store sees it: one file in WAL mode, every commit synced to disk, one writer at a time."""
 
+import math
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -65,11 +67,18 @@ class SqliteDialect:
         self._clock = clock
         self._mode = "rwc" if create else "rw"
 
+    longest_seconds: Final = math.inf
+    """A process that is stopped within its transaction keeps all others out: nothing can overtake it."""
+
     def create_engine(self) -> Engine:
         """See Dialect."""
         engine = create_engine("sqlite://", creator=self._connect, poolclass=QueuePool, pool_size=5, max_overflow=50)
         event.listen(engine, "begin", _begin)
         return engine
+
+    def options(self, *, writes: bool) -> Mapping[str, Any]:
+        """See Dialect."""
+        return {"writes": writes}
 
     def given(self, fields: Sequence[Field]) -> FromClause:
         """See Dialect."""
@@ -82,10 +91,18 @@ class SqliteDialect:
         ]
         return select(*values).subquery("given")
 
+    def bind_rows(self, fields: Sequence[Field], rows: Sequence[msgspec.Struct]) -> dict[str, object]:  # noqa: ARG002 - `given` picks them out of whole rows
+        """See Dialect. One JSON array of arrays: shorter than objects, and quicker to look into."""
+        return {"rows": msgspec.json.encode([msgspec.structs.astuple(row) for row in rows]).decode()}
+
     def ids(self) -> Select[tuple[str]]:
         """See Dialect."""
         ids = func.json_each(bindparam("ids", type_=Text)).table_valued("value", name="ids")
         return select(ids.c.value)
+
+    def bind_ids(self, ids: Sequence[str]) -> dict[str, object]:
+        """See Dialect."""
+        return {"ids": msgspec.json.encode(ids).decode()}
 
     def replace(self, table: Table, fields: Sequence[Field]) -> Insert:
         """See Dialect."""
@@ -98,6 +115,12 @@ class SqliteDialect:
     def read_clock(self, connection: Connection) -> float:  # noqa: ARG002 - another database is asked for its own
         """See Dialect."""
         return self._clock()
+
+    def queue_for_events(self, connection: Connection) -> None:
+        """See Dialect: there is one writer at a time."""
+
+    def queue_for_migration(self, connection: Connection) -> None:
+        """See Dialect: a migration begins as a writer."""
 
     def explain(self, error: SQLAlchemyError) -> Exception:
         """See Dialect."""

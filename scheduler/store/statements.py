@@ -1,4 +1,4 @@
-"""Every bulk statement of the SQL store, built once a dialect. They bind `:rows`, `:ids` or single values."""
+"""Every bulk statement of the SQL store, built once a dialect. They bind rows, ids or single values."""
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -7,9 +7,7 @@ from typing import Any
 from sqlalchemy import (
     Column,
     Delete,
-    Insert,
     Select,
-    Update,
     bindparam,
     delete,
     insert,
@@ -19,7 +17,7 @@ from sqlalchemy import (
 )
 
 from scheduler.store import tables
-from scheduler.store.dialect import Dialect
+from scheduler.store.dialect import Bulk, Dialect, Field
 from scheduler.store.shapes import ANSWERS, EVENTS, HOLDS, LEASES, OUTGOING, RESERVATIONS, SLOTS, Shape
 
 _MARKS = {
@@ -50,42 +48,44 @@ class RowStatements:
         self._marks = [self._table.c[name] for name in _MARKS[self._table.name]]
 
     @cached_property
-    def insert(self) -> Insert:
-        """Insert `:rows`."""
+    def insert(self) -> Bulk:
+        """Insert the rows."""
         columns = [column for column in self._table.c if not column.computed]
         return _insert(self._dialect, self._shape, columns)
 
     @cached_property
-    def update(self) -> Update:
-        """Write `:rows`, each over the row of its id whose version is one lower."""
+    def update(self) -> Bulk:
+        """Write the rows, each over the row of its id whose version is one lower."""
         changing = [c for c in self._table.c if c is not self._id and not (c.computed or c.info.get("fixed"))]
         return self._update(changing, raised=1)
 
     @cached_property
-    def mark(self) -> Update:
-        """Write the marks of `:rows`, each over the row of its id and its very version."""
+    def mark(self) -> Bulk:
+        """Write the marks of the rows, each over the row of its id and its very version."""
         return self._update(self._marks, raised=0)
 
     @cached_property
     def load(self) -> Select[Any]:
-        """The rows of `:ids`, locked in the order of their ids."""
+        """The rows of these ids, locked in the order of their ids."""
         found = select(*self._shape.columns).where(self._id.in_(self._dialect.ids()))
         return found.order_by(self._id).with_for_update()
 
     @cached_property
     def find(self) -> Select[Any]:
-        """The rows of `:ids`, not locked."""
+        """The rows of these ids, not locked."""
         return select(*self._shape.columns).where(self._id.in_(self._dialect.ids()))
 
     @cached_property
-    def delete(self) -> Delete:
-        """Delete the rows with the ids and versions of `:rows`."""
-        given = self._dialect.given(self._shape.fields([self._id, self._version]))
-        return delete(self._table).where(tuple_(self._id, self._version).in_(select(given.c.id, given.c.version)))
+    def delete(self) -> Bulk:
+        """Delete the rows with these ids and versions."""
+        fields = tuple(self._shape.fields([self._id, self._version]))
+        given = self._dialect.given(fields)
+        same = tuple_(self._id, self._version).in_(select(given.c.id, given.c.version))
+        return Bulk(delete(self._table).where(same), fields)
 
     @cached_property
     def forget(self) -> Delete:
-        """Delete the rows of `:ids`, whatever their versions."""
+        """Delete the rows of these ids, whatever their versions."""
         return delete(self._table).where(self._id.in_(self._dialect.ids()))
 
     @cached_property
@@ -93,12 +93,14 @@ class RowStatements:
         """The rows that were written at or after `:since`."""
         return select(*self._shape.columns).where(self._table.c.marked_at >= bindparam("since"))
 
-    def _update(self, columns: Sequence[Column[Any]], raised: int) -> Update:
+    def _update(self, columns: Sequence[Column[Any]], raised: int) -> Bulk:
         named = {column.name: column for column in (*columns, self._id, self._version)}
-        given = self._dialect.given(self._shape.fields(named.values()))
+        fields = tuple(self._shape.fields(named.values()))
+        given = self._dialect.given(fields)
         values = {column.name: given.c[column.name] for column in columns}
         same_row = self._id == given.c.id
-        return update(self._table).values(values).where(same_row, self._version == given.c.version - raised)
+        same_version = self._version == given.c.version - raised
+        return Bulk(update(self._table).values(values).where(same_row, same_version), fields)
 
 
 class LeaseStatements:
@@ -108,34 +110,35 @@ class LeaseStatements:
         self._dialect, self._shape, self._table = dialect, LEASES, tables.leases
 
     @cached_property
-    def insert(self) -> Insert:
-        """Insert `:rows`, which are StoredLeases."""
+    def insert(self) -> Bulk:
+        """Insert the rows, which are StoredLeases."""
         return _insert(self._dialect, self._shape, self._table.c)
 
     @cached_property
-    def confirm(self) -> Update:
-        """Write `confirmed_at` of `:rows` (StoredLeases) over the leases of the same component and token."""
+    def confirm(self) -> Bulk:
+        """Write `confirmed_at` of the rows (StoredLeases) over the leases of the same component and token."""
         table = self._table.c
         key = [table.reservation, table.component, table.token]
-        given = self._dialect.given(self._shape.fields([*key, table.confirmed_at]))
+        fields = tuple(self._shape.fields([*key, table.confirmed_at]))
+        given = self._dialect.given(fields)
         same = [column == given.c[column.name] for column in key]
-        return update(self._table).values(confirmed_at=given.c.confirmed_at).where(*same)
+        return Bulk(update(self._table).values(confirmed_at=given.c.confirmed_at).where(*same), fields)
 
     @cached_property
     def forget(self) -> Delete:
-        """Delete all leases of the reservations `:ids`."""
+        """Delete all leases of the reservations of these ids."""
         return delete(self._table).where(self._table.c.reservation.in_(self._dialect.ids()))
 
     @cached_property
     def load(self) -> Select[Any]:
-        """(lease's columns..., reservation) of the reservations `:ids`, in the order of their leases."""
+        """(lease's columns..., reservation) of the reservations of these ids, in the order of their leases."""
         table = self._table.c
         found = select(*LEASES.columns, table.reservation).where(table.reservation.in_(self._dialect.ids()))
         return found.order_by(table.reservation, table.position)
 
     @cached_property
     def occupants(self) -> Select[Any]:
-        """(slot, reservation) of every lease on the slots `:ids`, each pair once."""
+        """(slot, reservation) of every lease on the slots of these ids, each pair once."""
         table = self._table.c
         found = select(table.slot, table.reservation).where(table.slot.in_(self._dialect.ids()))
         return found.distinct().order_by(table.slot, table.reservation)
@@ -148,39 +151,41 @@ class KeptStatements:
         self._dialect = dialect
 
     @cached_property
-    def append_events(self) -> Insert:
-        """Append `:rows`; the database numbers them."""
+    def append_events(self) -> Bulk:
+        """Append the rows; the database numbers them."""
         columns = [column for column in tables.events.c if column.name != "number"]
         return _insert(self._dialect, EVENTS, columns)
 
     @cached_property
-    def insert_answers(self) -> Insert:
-        """Insert `:rows`."""
+    def insert_answers(self) -> Bulk:
+        """Insert the rows."""
         return _insert(self._dialect, ANSWERS, tables.requests.c)
 
     @cached_property
     def find_answers(self) -> Select[Any]:
-        """The answers to the requests `:ids`."""
+        """The answers to the requests of these ids."""
         return select(*ANSWERS.columns).where(tables.requests.c.id.in_(self._dialect.ids()))
 
     @cached_property
-    def put_outgoing(self) -> Insert:
-        """Insert or overwrite `:rows`."""
-        return self._dialect.replace(tables.outgoing, OUTGOING.fields(tables.outgoing.c))
+    def put_outgoing(self) -> Bulk:
+        """Insert or overwrite the rows."""
+        fields = tuple(OUTGOING.fields(tables.outgoing.c))
+        return Bulk(self._dialect.replace(tables.outgoing, fields), fields)
 
     @cached_property
     def delete_outgoing(self) -> Delete:
-        """Delete the callbacks `:ids`."""
+        """Delete the callbacks of these ids."""
         return delete(tables.outgoing).where(tables.outgoing.c.id.in_(self._dialect.ids()))
 
     @cached_property
     def known_reservations(self) -> Select[Any]:
-        """Those of `:ids` that are there."""
+        """Those of these ids that are there."""
         table = tables.reservations.c
         return select(table.id).where(table.id.in_(self._dialect.ids()))
 
 
-def _insert(dialect: Dialect, shape: Shape[Any], columns: Iterable[Column[Any]]) -> Insert:
-    fields = shape.fields(columns)
+def _insert(dialect: Dialect, shape: Shape[Any], columns: Iterable[Column[Any]]) -> Bulk:
+    fields: tuple[Field, ...] = tuple(shape.fields(columns))
     given = select(dialect.given(fields))
-    return insert(shape.table).from_select([column for column, _ in fields], given, include_defaults=False)
+    statement = insert(shape.table).from_select([column for column, _ in fields], given, include_defaults=False)
+    return Bulk(statement, fields)

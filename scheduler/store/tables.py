@@ -26,17 +26,20 @@ metadata: Final = MetaData()
 
 _ENDED_PHASES: Final = ", ".join(repr(phase) for phase in sorted(ENDED))
 
+_TEXT: Final = Text().with_variant(Text(collation="C"), "postgresql")
+"""Compared byte by byte: the same order in every database, and that of a list sorted here."""
+
 _NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
 """SQLite numbers rows by a column only if it is called INTEGER."""
 
 
 def _text(name: str, *, null: bool = False, **info: object) -> Column[Any]:
-    return Column(name, Text, nullable=null, info=dict(info))
+    return Column(name, _TEXT, nullable=null, info=dict(info))
 
 
 def _json(name: str, *, null: bool = False, **info: object) -> Column[Any]:
     """JSON text; `info["json"]` tells those who read it back, `info["alike"]` that many rows have the same."""
-    return Column(name, Text, nullable=null, info={"json": True, **info})
+    return Column(name, _TEXT, nullable=null, info={"json": True, **info})
 
 
 def _real(name: str, *, null: bool = False, **info: object) -> Column[Any]:
@@ -60,7 +63,7 @@ reservations: Final = Table(
     "reservations",
     metadata,
     Column("sequence", _NUMBER, primary_key=True, autoincrement=False, info={"fixed": True}),
-    Column("id", Text, nullable=False, unique=True),
+    Column("id", _TEXT, nullable=False, unique=True),
     _whole("version"),
     _real("marked_at"),
     _text("phase"),
@@ -130,7 +133,7 @@ Index("leases_by_slot", leases.c.slot)
 slots: Final = Table(
     "slots",
     metadata,
-    Column("id", Text, primary_key=True),
+    Column("id", _TEXT, primary_key=True),
     _whole("version"),
     _real("marked_at"),
     _text("pool"),
@@ -171,7 +174,7 @@ Index("slots_by_mark", slots.c.marked_at)
 holds: Final = Table(
     "holds",
     metadata,
-    Column("id", Text, primary_key=True),
+    Column("id", _TEXT, primary_key=True),
     _whole("version"),
     _real("marked_at"),
     _text("pool"),
@@ -218,7 +221,7 @@ Index(
 requests: Final = Table(
     "requests",
     metadata,
-    Column("id", Text, primary_key=True),
+    Column("id", _TEXT, primary_key=True),
     _real("at"),
     _json("answer"),
 )
@@ -227,7 +230,7 @@ Index("requests_by_time", requests.c.at)
 outgoing: Final = Table(
     "outgoing",
     metadata,
-    Column("id", Text, primary_key=True),
+    Column("id", _TEXT, primary_key=True),
     _json("callback"),
     _json("payload"),
     _real("created_at"),
@@ -256,6 +259,6 @@ leader: Final = Table(
 counters: Final = Table(
     "counters",
     metadata,
-    Column("name", Text, primary_key=True),
+    Column("name", _TEXT, primary_key=True),
     _whole("value"),
 )

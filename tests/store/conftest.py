@@ -5,15 +5,18 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 
 from scheduler.ports import Store
 from scheduler.store.memory import MemoryStore
 from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
+from scheduler.store.postgresql import PostgresDialect
+from scheduler.store.sql import SqlStore
 from tests.builders import NOW
 
-KINDS = ("memory", "sqlite")
-SQL_KINDS = ("sqlite",)
+KINDS = ("memory", "sqlite", "postgresql")
+SQL_KINDS = ("sqlite", "postgresql")
 
 
 class Clock:
@@ -28,16 +31,28 @@ class Clock:
 
 Opener = Callable[[], Store]
 """Opens the same database anew: what another process would do."""
+MakeOpener = Callable[[str, Clock], Opener]
 
 
-def make_opener(kind: str, folder: Path, clock: Clock) -> Opener:
-    """An empty store of this kind; memory has no other process, so that its opener gives the same store."""
-    if kind == "memory":
-        store = MemoryStore(clock)
-        return lambda: store
-    url = f"sqlite:///{folder / 'leasehold.db'}"
-    migrate(url)
-    return lambda: open_store(url, clock)
+@pytest.fixture
+def make_opener(request: pytest.FixtureRequest, tmp_path: Path) -> MakeOpener:
+    """Makes an empty store of a kind; memory has no other process, so that its opener gives the same store."""
+
+    def make(kind: str, clock: Clock) -> Opener:
+        match kind:
+            case "memory":
+                store = MemoryStore(clock)
+                return lambda: store
+            case "sqlite":
+                url = f"sqlite:///{tmp_path / 'leasehold.db'}"
+                migrate(url)
+                return lambda: open_store(url, clock)
+            case _:
+                # Asked for by those who need it only: the server takes a while to start.
+                server_url = make_url(request.getfixturevalue("postgresql_url"))
+                return lambda: SqlStore(PostgresDialect(server_url, clock))
+
+    return make
 
 
 @pytest.fixture
@@ -46,16 +61,16 @@ def clock() -> Clock:
 
 
 @pytest.fixture(params=KINDS)
-def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[Store]:
-    opened = make_opener(request.param, tmp_path, clock)()
+def store(request: pytest.FixtureRequest, make_opener: MakeOpener, clock: Clock) -> Iterator[Store]:
+    opened = make_opener(request.param, clock)()
     yield opened
     opened.close()
 
 
 @pytest.fixture(params=SQL_KINDS)
-def reopen(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[Opener]:
+def reopen(request: pytest.FixtureRequest, make_opener: MakeOpener, clock: Clock) -> Iterator[Opener]:
     """Opens the same SQL database as often as it is called, each time with connections of its own."""
-    opener = make_opener(request.param, tmp_path, clock)
+    opener = make_opener(request.param, clock)
     with ExitStack() as opened:
 
         def keep() -> Store:

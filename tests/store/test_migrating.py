@@ -113,4 +113,5 @@ def test_any_other_url_is_refused_in_one_line(url: str, shown: str) -> None:
     for use in (open_store, migrate, schema_state):
         with pytest.raises(InvalidInputError) as caught:
             use(url)
-        assert str(caught.value) == f'database.url: expected sqlite:///PATH or memory://, got "{shown}"'
+        wanted = "sqlite:///PATH, postgresql://USER:PASSWORD@HOST/NAME or memory://"
+        assert str(caught.value) == f'database.url: expected {wanted}, got "{shown}"'

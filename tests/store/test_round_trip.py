@@ -21,7 +21,7 @@ from scheduler.store.memory import MemoryStore
 from scheduler.store.sql import SqlStore
 from scheduler.store.tables import metadata
 from tests.builders import NOW, a_lease, a_reservation, a_slot
-from tests.store.conftest import SQL_KINDS, Clock, make_opener
+from tests.store.conftest import SQL_KINDS, Clock, MakeOpener
 from tests.store.strategies import FLOATS, structs_of
 from tests.store.test_contract import an_event, insert, save
 
@@ -164,10 +164,10 @@ SHARED_CLOCK = Clock()
 steps = st.lists(st.lists(pieces, min_size=1, max_size=3) | st.sampled_from([NOW - 650, NOW + 1]), max_size=8)
 
 
-@pytest.fixture(scope="module")
-def sql_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[SqlStore]]:
+@pytest.fixture
+def sql_stores(make_opener: MakeOpener) -> Iterator[list[SqlStore]]:
     """A store of every SQL kind, kept for all examples: opening one anew takes longer than an example."""
-    openers = [make_opener(kind, tmp_path_factory.mktemp(kind), SHARED_CLOCK) for kind in SQL_KINDS]
+    openers = [make_opener(kind, SHARED_CLOCK) for kind in SQL_KINDS]
     stores = [store for opener in openers if isinstance(store := opener(), SqlStore)]
     yield stores
     for store in stores:
@@ -184,6 +184,8 @@ def clear(store: SqlStore) -> None:
         connection.execute(update(tables.counters).values(value=0))
         if connection.dialect.name == "sqlite":
             connection.exec_driver_sql("DELETE FROM sqlite_sequence")
+        else:
+            connection.exec_driver_sql("ALTER SEQUENCE events_number_seq RESTART")
 
 
 def carry_out(store: Store, step: list[Work] | Prune) -> object:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import ClauseElement, event, text
+from sqlalchemy import ClauseElement, Executable, event, text
 
 from scheduler.ports import EventFilter, StoreUnavailableError
 from scheduler.store.migrating import migrate
@@ -46,9 +46,9 @@ def sqlite(path: Path, opened: Callable[[Path], SqlStore]) -> SqlStore:
     return opened(path)
 
 
-def explain_plan(store: SqlStore, statement: ClauseElement | str) -> list[str]:
+def explain_plan(store: SqlStore, statement: Executable | str) -> list[str]:
     """The lines of SQLite's plan; what is bound does not matter to it."""
-    text = statement if isinstance(statement, str) else str(statement.compile(store.engine))
+    text = str(statement.compile(store.engine)) if isinstance(statement, ClauseElement) else str(statement)
     with store.engine.connect() as connection:
         rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", ("[]",) * text.count("?"))
         return [row[3] for row in rows]
@@ -67,8 +67,8 @@ class TestStatements:
             connection.close()
         statements = Statements(sqlite._dialect)
         for kind in ("reservations", "slots", "holds"):
-            for statement in (getattr(statements, kind).update, getattr(statements, kind).mark):
-                *rows, last = explain_plan(sqlite, statement)
+            for bulk in (getattr(statements, kind).update, getattr(statements, kind).mark):
+                *rows, last = explain_plan(sqlite, bulk.statement)
                 assert last == f"SEARCH {kind} USING INDEX sqlite_autoindex_{kind}_1 (id=?)"
                 assert rows == ["MATERIALIZE rows", "SCAN items VIRTUAL TABLE INDEX 1:", "SCAN rows"]
 
@@ -76,11 +76,16 @@ class TestStatements:
         """Every statement of the store that names rows finds them by an index."""
         statements = Statements(sqlite._dialect)
         kinds = (statements.reservations, statements.slots, statements.holds)
-        looked_up: list[ClauseElement] = [
-            statement for kind in kinds for statement in (kind.load, kind.find, kind.delete, kind.forget, kind.changed)
+        looked_up: list[Executable] = [
+            statement for kind in kinds for statement in (kind.load, kind.find, kind.forget, kind.changed)
         ]
+        looked_up += [kind.delete.statement for kind in kinds]
         looked_up += [statements.leases.load, statements.leases.forget, statements.leases.occupants]
-        looked_up += [statements.leases.confirm, statements.kept.find_answers, statements.kept.delete_outgoing]
+        looked_up += [
+            statements.leases.confirm.statement,
+            statements.kept.find_answers,
+            statements.kept.delete_outgoing,
+        ]
         for statement in looked_up:
             scanned = [line for line in explain_plan(sqlite, statement) if line.startswith("SCAN")]
             assert all(line.split()[1] in {"items", "ids", "rows"} for line in scanned), scanned

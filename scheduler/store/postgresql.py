@@ -1,0 +1,214 @@
+"""PostgreSQL as the SQL store sees it: several hosts, many writers at a time, the database's own clock.
+
+Every statement, every wait for a lock and every pause within a transaction is bounded, so that a process that
+is stopped or cut off keeps nobody waiting for long. Bulk statements bind one array a column (`unnest`).
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import (
+    ARRAY,
+    URL,
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Double,
+    Engine,
+    FromClause,
+    Insert,
+    Select,
+    Table,
+    Text,
+    bindparam,
+    column,
+    create_engine,
+    func,
+    select,
+    text,
+)
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.types import TypeEngine
+
+from scheduler.ports import ConflictError, StaleWriteError, StoreUnavailableError
+from scheduler.store.dialect import Field
+
+LIMITS: Final = {"idle_in_transaction_session_timeout": "10s", "lock_timeout": "5s", "statement_timeout": "30s"}
+"""How long a transaction may pause, wait for one lock and work at one statement."""
+_MIGRATING: Final = {"idle_in_transaction_session_timeout": "0", "lock_timeout": "60s", "statement_timeout": "0"}
+LONGEST_SECONDS: Final = 20.0
+"""With the pause before the commit 30 s, less than the 35 s that those who look for changed rows look back."""
+_CONNECTING: Final = {
+    "connect_timeout": "5",
+    "keepalives": "1",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+    "application_name": "leasehold",
+}
+"""A host that vanished is noticed within half a minute."""
+_POOL: Final = {"pool_size": 5, "max_overflow": 50, "pool_timeout": 10.0, "pool_pre_ping": True}
+
+_EVENTS_LOCK: Final = 0x6C656173_65766E74
+_MIGRATION_LOCK: Final = 0x6C656173_6D696772
+"""Keys of advisory locks, which hold in one database: `leas` and `evnt` or `migr`."""
+
+_CLOCK: Final = text("SELECT extract(epoch FROM clock_timestamp())::float8")
+_ADVISORY: Final = text("SELECT pg_advisory_xact_lock(:key)")
+_ENCODE: Final = msgspec.json.Encoder().encode
+
+_MIGRATE: Final = "run `leasehold migrate`"
+_CAUSES: Final = (
+    ("08", "the connection was lost"),
+    ("25P03", "the connection was ended: the transaction paused for too long"),
+    ("57P05", "the connection was ended: it was idle"),
+    ("57P", "the server ended the connection"),
+    ("57014", "a statement took too long, or was cancelled"),
+    ("55P03", "another transaction keeps the rows locked"),
+    ("53100", "the disk is full"),
+    ("53300", "it has too many connections"),
+    ("53", "the server has no resources left"),
+    ("25006", "it is read-only"),
+    ("42501", "the user may not do this"),
+)
+_CONFLICTS: Final = frozenset({"40P01", "40001"})
+_UNIQUE: Final = "23505"
+_MISSING: Final = frozenset({"42P01", "42703"})
+_NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
+
+
+class PostgresDialect:
+    """One database of a server. `clock`: in place of the database's own, for tests that have to move time.
+
+    `migrates`: a migration is not bounded in time as transactions are.
+    """
+
+    longest_seconds: Final = LONGEST_SECONDS
+
+    def __init__(self, url: URL, clock: Callable[[], float] | None = None, *, migrates: bool = False) -> None:
+        self._shown = url.set(drivername="postgresql", query={}).render_as_string(hide_password=True)
+        self._password = url.password
+        self._url = _complete(url, _MIGRATING if migrates else LIMITS)
+        self._clock = clock
+
+    def create_engine(self) -> Engine:
+        """See Dialect. Raises StoreUnavailableError where psycopg is not installed."""
+        try:
+            return create_engine(self._url, **_POOL)
+        except ImportError as error:
+            missing = "PostgreSQL needs psycopg: install `leasehold[postgresql]`"
+            raise StoreUnavailableError(f"{self._shown}: {missing} ({_first_line(error)})") from error
+
+    def options(self, *, writes: bool) -> Mapping[str, Any]:
+        """See Dialect."""
+        return {} if writes else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+
+    def given(self, fields: Sequence[Field]) -> FromClause:
+        """See Dialect."""
+        arrays = [bindparam(_bound(each), type_=ARRAY(_type_of(each))) for each, _ in fields]
+        columns = [column(each.name, _type_of(each)) for each, _ in fields]
+        return func.unnest(*arrays).table_valued(*columns).render_derived(name="given")
+
+    def bind_rows(self, fields: Sequence[Field], rows: Sequence[msgspec.Struct]) -> dict[str, object]:
+        """See Dialect."""
+        return {_bound(each): _take(each, path, rows) for each, path in fields}
+
+    def ids(self) -> Select[tuple[str]]:
+        """See Dialect."""
+        return select(func.unnest(bindparam("ids", type_=ARRAY(Text))))
+
+    def bind_ids(self, ids: Sequence[str]) -> dict[str, object]:
+        """See Dialect."""
+        return {"ids": ids}
+
+    def replace(self, table: Table, fields: Sequence[Field]) -> Insert:
+        """See Dialect."""
+        columns = [each for each, _ in fields]
+        statement = insert(table).from_select(list(columns), select(self.given(fields)))
+        excluded = {each.name: statement.excluded[each.name] for each in columns}
+        return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=excluded)
+
+    def read_clock(self, connection: Connection) -> float:
+        """See Dialect."""
+        return float(connection.execute(_CLOCK).scalar_one()) if self._clock is None else self._clock()
+
+    def queue_for_events(self, connection: Connection) -> None:
+        """See Dialect."""
+        connection.execute(_ADVISORY, {"key": _EVENTS_LOCK})
+
+    def queue_for_migration(self, connection: Connection) -> None:
+        """See Dialect."""
+        connection.execute(_ADVISORY, {"key": _MIGRATION_LOCK})
+
+    def explain(self, error: SQLAlchemyError) -> Exception:
+        """See Dialect."""
+        state = _state_of(error)
+        if state == _UNIQUE:
+            return StaleWriteError("a row is there already: somebody else was quicker")
+        line = f"{self._shown}: {self._find_cause(error, state)}"
+        return ConflictError(line) if state in _CONFLICTS else StoreUnavailableError(line)
+
+    def _find_cause(self, error: SQLAlchemyError, state: str) -> str:
+        said = self._hide(_first_line(error.orig if isinstance(error, DBAPIError) else error))
+        if state in _CONFLICTS:
+            return f"another transaction was in the way ({said})"
+        if state in _MISSING:
+            return f"its tables are missing or older than this program ({said}): {_MIGRATE}"
+        for prefix, cause in _CAUSES:
+            if state.startswith(prefix):
+                return f"{cause} ({said})"
+        if missing := _NO_DATABASE.search(self._hide(str(error))):
+            return f"{missing[0]}: create it, then {_MIGRATE}"
+        return said
+
+    def _hide(self, said: str) -> str:
+        return said.replace(self._password, "***") if self._password else said
+
+
+def _complete(url: URL, limits: Mapping[str, str]) -> URL:
+    """The URL with our limits and patience, where it does not say otherwise itself."""
+    ours = " ".join(f"-c {name}={value}" for name, value in limits.items())
+    theirs = url.query.get("options", "")
+    given = {**_CONNECTING, **url.query, "options": f"{ours} {theirs if isinstance(theirs, str) else theirs[-1]}"}
+    return url.set(drivername="postgresql+psycopg", query=given)
+
+
+def _bound(each: Column[Any]) -> str:
+    """The name under which a column's values are bound; its own name would be read as the value to be set."""
+    return f"given_{each.name}"
+
+
+def _type_of(each: Column[Any]) -> TypeEngine[Any]:
+    for kind in (Boolean, Double, BigInteger):
+        if isinstance(each.type, kind):
+            return kind()
+    return Text()
+
+
+def _take(each: Column[Any], path: Sequence[int | str], rows: Sequence[msgspec.Struct]) -> list[Any]:
+    """The values of one column. An array holds values of one type only: what stands for a float is made one."""
+    position, *deeper = path
+    name = rows[0].__struct_fields__[int(position)]
+    values = map(attrgetter(".".join([name, *map(str, deeper)])), rows)
+    if each.info.get("json"):
+        return [None if value is None else _ENCODE(value).decode() for value in values]
+    if isinstance(each.type, Double):
+        return [None if value is None else float(value) for value in values]
+    return list(values)
+
+
+def _state_of(error: SQLAlchemyError) -> str:
+    """The five characters by which PostgreSQL names its errors; "" for an error of none or of the driver's."""
+    if not isinstance(error, DBAPIError):
+        return ""
+    return getattr(error.orig, "sqlstate", None) or ("08" if error.connection_invalidated else "")
+
+
+def _first_line(error: BaseException | None) -> str:
+    return str(error).strip().partition("\n")[0]

