@@ -74,6 +74,13 @@ class Permissions:
             client.describe_instance_status(MaxResults=LEAST_RESULTS)
         return count_instances(pages["Reservations"])
 
+    def look_at_queue(self, url: str) -> int:
+        """About how many messages wait in this SQS queue."""
+        with cloud_errors():
+            name = "ApproximateNumberOfMessages"
+            answer = self._open("sqs").get_queue_attributes(QueueUrl=url, AttributeNames=[name])
+        return int(answer["Attributes"][name])
+
     @cached_property
     def _ec2(self) -> "EC2Client":
         # Made once: it takes a while.
