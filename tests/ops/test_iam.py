@@ -1,0 +1,249 @@
+"""docs/iam/ permits what the workers call, all of it and nothing else, under the conditions that docs/aws.md promises.
+
+What they call is read from their code: every name in it that is an operation of EC2, SQS or STS in boto3.
+"""
+
+import ast
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import botocore.session
+import pytest
+from botocore import xform_name
+
+from scheduler.model.rules import Rules
+from workers.configuration import check_configuration
+from workers.ec2.requests import TAG_CLUSTER
+
+ROOT: Final = Path(__file__).parents[2]
+IAM: Final = ROOT / "docs" / "iam"
+CHAPTER: Final = (ROOT / "docs" / "aws.md").read_text(encoding="utf-8")
+POLICIES: Final = ("launch", "look", "terminate", "interruptions")
+SERVICES: Final = ("ec2", "sqs", "sts")
+
+ACTIONS: Final = {
+    # Tags on create are a permission of their own, and so is handing the machines their role.
+    "ec2:RunInstances": {"ec2:RunInstances", "ec2:CreateTags", "iam:PassRole"},
+    # A fleet runs instances in its caller's name.
+    "ec2:CreateFleet": {"ec2:CreateFleet", "ec2:RunInstances", "ec2:CreateTags", "iam:PassRole"},
+    "sqs:DeleteMessageBatch": {"sqs:DeleteMessage"},
+    # Everybody may ask who they are.
+    "sts:GetCallerIdentity": set(),
+}
+"""Calls that need another permission than that of their own name."""
+
+AHEAD: Final = {"sqs:ReceiveMessage", "sqs:DeleteMessage"}
+"""The chapter's queue is made before there is a reader of it."""
+
+FLEET_POLICIES: Final = {
+    "launch": "launch",
+    "describe": "look",
+    "find_launch": "look",
+    "sweep": "look",
+    "terminate": "terminate",
+}
+"""Methods of the Fleet port, and the policy that they need."""
+
+
+@cache
+def operations() -> dict[str, str]:
+    """Names of boto3's methods, and the calls that they make: `run_instances` → `ec2:RunInstances`."""
+    session = botocore.session.get_session()
+    return {
+        xform_name(operation): f"{service}:{operation}"
+        for service in SERVICES
+        for operation in session.get_service_model(service).operation_names
+    }
+
+
+def find_calls(source: str) -> set[str]:
+    """The calls of AWS in a source: methods (`client.run_instances`) and what paginators are asked for by name."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        name = node.attr if isinstance(node, ast.Attribute) else node.value if isinstance(node, ast.Constant) else None
+        if isinstance(name, str) and name in operations():
+            found.add(operations()[name])
+    return found
+
+
+def calls_of_the_workers() -> set[str]:
+    files = [file for file in (ROOT / "workers").rglob("*.py") if "emulator" not in file.parts]
+    return set().union(*(find_calls(file.read_text(encoding="utf-8")) for file in files))
+
+
+def read_policy(name: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((IAM / f"{name}.json").read_text(encoding="utf-8"))
+    return document
+
+
+def statements(name: str) -> list[dict[str, Any]]:
+    policy = read_policy(name)
+    assert policy["Version"] == "2012-10-17"
+    found: list[dict[str, Any]] = policy["Statement"]
+    return found
+
+
+def as_list(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
+
+
+def actions_of(name: str) -> set[str]:
+    return {action for statement in statements(name) for action in as_list(statement["Action"])}
+
+
+def test_the_policies_permit_what_is_called_and_nothing_else() -> None:
+    called = calls_of_the_workers()
+    needed = set().union(*(ACTIONS.get(call, {call}) for call in called))
+    permitted = set().union(*(actions_of(name) for name in POLICIES))
+    assert needed - permitted == set()
+    assert permitted - needed <= AHEAD
+
+
+def test_calls_are_found_however_they_are_written() -> None:
+    """A scan that finds nothing would hold any policy against nothing."""
+    assert find_calls("self._client.get_paginator('describe_instances')") == {"ec2:DescribeInstances"}
+    assert find_calls("call = a.create_fleet if x else a.run_instances") == {"ec2:CreateFleet", "ec2:RunInstances"}
+    assert find_calls("client.describe(machines)") == set()
+    assert {"ec2:RunInstances", "ec2:CreateFleet", "ec2:TerminateInstances"} <= calls_of_the_workers()
+
+
+def fleet_methods(module: str) -> set[str]:
+    """The methods of the Fleet that an operation calls."""
+    source = (ROOT / "scheduler" / "operations" / f"{module}.py").read_text(encoding="utf-8")
+    return {
+        node.attr
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute) and node.value.attr == "fleet"
+    }
+
+
+def imported_operations(queue: str) -> set[str]:
+    """The modules of operations that the tasks of a queue carry out."""
+    source = (ROOT / "tasks" / f"{queue}.py").read_text(encoding="utf-8")
+    return set(re.findall(r"^from scheduler\.operations\.(\w+) import", source, re.MULTILINE))
+
+
+def roles_of_the_chapter() -> dict[str, set[str]]:
+    rows = re.findall(r"^\| (\w+) \| `leasehold-\w+` \| ([^|]+) \|", CHAPTER, re.MULTILINE)
+    return {worker: set(re.findall(r"`(\w+)`", policies)) for worker, policies in rows}
+
+
+@pytest.mark.parametrize("worker", ["launch", "health", "terminate"])
+def test_each_workers_role_has_the_policies_that_its_operations_need(worker: str) -> None:
+    used = set().union(*(fleet_methods(module) for module in imported_operations(worker)))
+    needed = {FLEET_POLICIES[method] for method in used - {"freeze"}}
+    assert needed
+    assert needed <= roles_of_the_chapter()[worker]
+
+
+def test_only_workers_that_call_aws_have_a_role() -> None:
+    assert set(roles_of_the_chapter()) == {"launch", "health", "terminate"}
+    for queue in ("reservations", "ticks"):
+        assert not any(fleet_methods(module) for module in imported_operations(queue))
+
+
+def find_kinds(statement: dict[str, Any]) -> set[str]:
+    """The kinds of resource: `instance` of `arn:aws:ec2:…:instance/*`."""
+    return {resource.rpartition(":")[2].partition("/")[0] for resource in as_list(statement["Resource"])}
+
+
+def with_action(name: str, action: str) -> Iterator[dict[str, Any]]:
+    return (each for each in statements(name) if action in as_list(each["Action"]))
+
+
+@pytest.mark.parametrize("action", ["ec2:RunInstances", "ec2:CreateFleet"])
+def test_what_is_made_bears_the_clusters_tag(action: str) -> None:
+    for statement in with_action("launch", action):
+        if find_kinds(statement) & {"instance", "volume", "fleet", "*"}:
+            assert statement["Condition"] == {"StringEquals": {f"aws:RequestTag/{TAG_CLUSTER}": "leasehold"}}
+    tagged = set().union(*(find_kinds(each) for each in with_action("launch", action) if "Condition" in each))
+    assert {"instance", "volume"} <= tagged
+
+
+def test_tags_are_set_only_by_the_calls_that_make_what_bears_them() -> None:
+    (statement,) = with_action("launch", "ec2:CreateTags")
+    assert statement["Condition"] == {"StringEquals": {"ec2:CreateAction": ["RunInstances", "CreateFleet"]}}
+    assert find_kinds(statement) == {"instance", "volume", "fleet", "spot-instances-request"}
+
+
+def test_only_the_machines_role_is_handed_on_and_only_to_ec2() -> None:
+    (statement,) = with_action("launch", "iam:PassRole")
+    assert statement["Resource"].endswith(":role/leasehold-machine")
+    assert statement["Condition"] == {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
+
+
+def test_only_what_bears_the_clusters_tag_is_ended() -> None:
+    (statement,) = with_action("terminate", "ec2:TerminateInstances")
+    assert statement["Condition"] == {"StringEquals": {f"aws:ResourceTag/{TAG_CLUSTER}": "leasehold"}}
+    assert find_kinds(statement) == {"instance"}
+
+
+def test_each_ability_is_a_policy_of_its_own() -> None:
+    together = [
+        (name, other)
+        for name in POLICIES
+        for other in POLICIES
+        if name < other and actions_of(name) & actions_of(other)
+    ]
+    assert together == []
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_nothing_is_permitted_by_a_star(name: str) -> None:
+    """But for describing, which EC2 permits for a region only."""
+    for statement in statements(name):
+        assert statement["Effect"] == "Allow"
+        assert not [action for action in as_list(statement["Action"]) if "*" in action]
+        if "*" in as_list(statement["Resource"]):
+            assert name == "look"
+            assert statement["Condition"] == {"StringEquals": {"aws:RequestedRegion": "us-east-1"}}
+
+
+def test_a_host_can_become_the_three_roles_and_nothing_else() -> None:
+    (statement,) = statements("host")
+    assert statement["Action"] == "sts:AssumeRole"
+    roles = {resource.rpartition("/")[2] for resource in statement["Resource"]}
+    profiles = (ROOT / "compose" / "aws" / "config").read_text(encoding="utf-8")
+    assert roles == {"leasehold-launch", "leasehold-look", "leasehold-terminate"}
+    assert roles == set(re.findall(r"^role_arn = .*:role/(\S+)$", profiles, re.MULTILINE))
+    assert roles == set(re.findall(r"^\[profile (\S+)\]$", profiles, re.MULTILINE))
+    (trust,) = statements("trust-host")
+    assert trust["Principal"]["AWS"].endswith(":role/leasehold-host")
+
+
+def test_the_queue_takes_the_two_kinds_of_events_from_our_rule_alone() -> None:
+    assert read_policy("interruption-rule") == {
+        "source": ["aws.ec2"],
+        "detail-type": ["EC2 Spot Instance Interruption Warning", "EC2 Instance Rebalance Recommendation"],
+    }
+    (statement,) = statements("interruption-queue")
+    assert (statement["Principal"], statement["Action"]) == ({"Service": "events.amazonaws.com"}, "sqs:SendMessage")
+    assert statement["Condition"]["ArnEquals"]["aws:SourceArn"].endswith(":rule/leasehold-interruptions")
+    (ours,) = statements("interruptions")
+    assert ours["Resource"] == statement["Resource"]
+
+
+def test_every_file_is_used_in_the_chapter_and_every_file_that_it_names_is_there() -> None:
+    files = {file.stem for file in IAM.glob("*.json")}
+    named = set(re.findall(r"(?:iam|policies)/([a-z0-9-]+)\.json", CHAPTER)) - {"attributes"}
+    roles = {f"trust-{kind}" for kind in re.findall(r"^role \w+ (\w+);", CHAPTER, re.MULTILINE)} | {"trust-host"}
+    assert named | roles | {"terminate"} == files
+
+
+def test_the_rules_of_the_chapter_can_be_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LEASEHOLD_CONFIG", raising=False)
+    blocks = [
+        block
+        for block in re.findall(r"```toml\n(.*?)```", CHAPTER, re.DOTALL)
+        if set(tomllib.loads(block)) & set(Rules.model_fields)
+    ]
+    assert blocks
+    for block in blocks:
+        file = tmp_path / "leasehold.toml"
+        file.write_text(block, encoding="utf-8")
+        assert check_configuration(file) == []
