@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from celery.schedules import crontab, schedule
 
-from tasks.queues import PRUNE, RECOVER, SWEEP, TICK
+from tasks.queues import PRUNE, RECONCILE, RECOVER, SWEEP, TICK
 from workers.settings import Settings
 
 FULL_SWEEP: Final = 3
-"""Every machine is looked at once in so many intervals of `recover`."""
+"""Every machine is looked at, and looked for, once in so many intervals of `recover`."""
 PRUNE_MINUTE: Final = 17
 """Of every hour, by the clock: the schedule is kept in memory, so a beat that restarts still gets to it."""
 
@@ -24,6 +24,7 @@ def make_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
         "recover": _every(recover, RECOVER),
         "sweep": _every(settings.sweep_interval, SWEEP),
         "full sweep": _every(FULL_SWEEP * recover, SWEEP, {"all_machines": True}),
+        "reconcile": _every(FULL_SWEEP * recover, RECONCILE),
         "prune": {"task": PRUNE, "schedule": crontab(minute=str(PRUNE_MINUTE)), "options": {"expires": 1800}},
     }
 

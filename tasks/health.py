@@ -2,10 +2,13 @@
 
 from typing import Final
 
+import msgspec
+
 from scheduler.operations.check import check
+from scheduler.operations.reconcile import Reconciled, reconcile
 from scheduler.operations.recover import recover, sweep
 from tasks.app import app, services
-from tasks.queues import CHECK, PRUNE, RECOVER, SWEEP
+from tasks.queues import CHECK, PRUNE, RECONCILE, RECOVER, SWEEP
 from workers.logs import get_logger
 
 log = get_logger(__name__)
@@ -32,6 +35,16 @@ def recover_lost() -> str:
     if count:
         log.info("Sent again what was due.", action="recover.sent", count=count)
     return f"sent: {count}"
+
+
+@app.task(name=RECONCILE)
+def reconcile_machines() -> str:
+    """Hold what EC2 runs under our tags against the slots: nothing is leaked, and no answer stays lost."""
+    found = reconcile(services.engine, services.settings.orphan_age)
+    if found != Reconciled():
+        counts = msgspec.structs.asdict(found)
+        log.warning("Machines ran that no slot knew of.", action="reconcile.found", **counts)
+    return f"strangers: {found.strangers}"
 
 
 @app.task(name=PRUNE)

@@ -25,6 +25,7 @@ TERMINATE_SLOT: Final = task_name(TERMINATE, "slot")
 CHECK: Final = task_name(HEALTH, "check")
 SWEEP: Final = task_name(HEALTH, "sweep")
 RECOVER: Final = task_name(HEALTH, "recover")
+RECONCILE: Final = task_name(HEALTH, "reconcile")
 PRUNE: Final = task_name(HEALTH, "prune")
 QUERY: Final = task_name(RESERVATIONS, "query")
 CANARY: Final = "canary"

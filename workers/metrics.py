@@ -15,10 +15,10 @@ from prometheus_client.registry import Collector
 from scheduler.model.moves import PHASES, SLOT_STATES
 from scheduler.model.rules import Rules
 from scheduler.ports import Store, StoreUnavailableError, ViewUnavailableError
-from scheduler.view.metric_table import LAUNCH_RESULTS, METRICS, Metric
+from scheduler.view.metric_table import BOOT_OUTCOMES, LAUNCH_RESULTS, METRICS, Metric
 from scheduler.view.redis_meter import Labels, Spread, Tally
 
-LAUNCHES = "leasehold_launches_total"
+LAUNCHES, BOOTS = "leasehold_launches_total", "leasehold_boot_outcomes_total"
 
 
 class MeterReader(Protocol):
@@ -100,8 +100,9 @@ def _read_counts(meter: MeterReader, rules: Rules | None) -> list[Family]:
         tally = meter.read()
     except ViewUnavailableError:
         return []
-    for labels in _launches_of(rules) if rules else ():
-        tally.counters[LAUNCHES].setdefault(labels, 0.0)
+    if rules is not None:
+        for name, labels in [*((LAUNCHES, each) for each in _launches_of(rules)), *_boots_of(rules)]:
+            tally.counters[name].setdefault(labels, 0.0)
     counters = [_counter(METRICS[name], values) for name, values in tally.counters.items()]
     return [*counters, *(_histogram(METRICS[name], values) for name, values in tally.histograms.items())]
 
@@ -112,6 +113,13 @@ def _launches_of(rules: Rules) -> Iterator[Labels]:
         offerings = list(pool.offering_by_key) or [""]
         if pool.provider == "ec2":
             yield from ((name, offering, result) for offering in offerings for result in LAUNCH_RESULTS)
+
+
+def _boots_of(rules: Rules) -> Iterator[tuple[str, Labels]]:
+    """Every outcome of a boot in every pool that launches."""
+    for name, pool in rules.pools.items():
+        if pool.provider == "ec2":
+            yield from ((BOOTS, (name, outcome)) for outcome in BOOT_OUTCOMES)
 
 
 def _counter(metric: Metric, values: dict[Labels, float]) -> Family:

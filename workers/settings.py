@@ -177,6 +177,8 @@ class Settings(BaseSettings):
     """Work that got lost between commit and queue is looked for, and sent again, so often."""
     sweep_interval: Period = 2.0
     """Slots that boot, bind or terminate are looked at so often; at most `recover_interval`."""
+    orphan_age: Period = 300.0
+    """A machine under the cluster's tag that no slot knows, and none can take, is ended when it is this old."""
     broker: BrokerSettings = BrokerSettings()
     """The Redis that carries Celery's messages."""
     view: ViewSettings = ViewSettings()

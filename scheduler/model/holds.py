@@ -1,10 +1,13 @@
-"""Holds: launches that are withheld for a while after the cloud refused one. Rows, so that they outlive us."""
+"""Holds: what keeps launches back for a while: refusals of the cloud, boots that failed, machines that no slot
+knows. Rows, so that they outlive us.
+"""
 
 from typing import Literal
 
 import msgspec
 
 Refusal = Literal["capacity", "quota", "throttled", "misconfigured", "auth"]
+Kind = Literal[Refusal, "unhealthy", "strangers"]
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True):
@@ -14,13 +17,17 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
     ("" = the whole pool; also the offering of a pool that lists none). `auth` holds the pool "*".
     `delay` is the present back-off of `throttled` in seconds; `active` the pool's active slots without the
     refused ones when `quota` was refused: fewer active than that end the hold too (0: only the time counts).
+
+    Two kinds hold by more than their time. `unhealthy`: the pool's last `streak` boots failed, `subject` says in
+    words how the last one did; it holds from `unhealthy_after` on. `strangers`: `active` machines run under the
+    pool's tags that no slot knows; they count towards `max_slots`, until `until` unless they are seen again.
     """
 
     version: int = 0
     marked_at: float = 0.0
     id: str
     pool: str
-    kind: Refusal
+    kind: Kind
     subject: str = ""
     refused_at: float
     until: float
@@ -32,6 +39,6 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
     """Refusals of this kind in a row."""
 
 
-def hold_id(pool: str, kind: Refusal, subject: str = "") -> str:
+def hold_id(pool: str, kind: Kind, subject: str = "") -> str:
     """The id under which a hold is kept: one row a pool, kind and subject."""
     return f"{pool}/{kind}/{subject}"

@@ -182,7 +182,7 @@ class Pool(Document):
     on_demand_after: Count = 0
     """Refused or interrupted spot launches after which on-demand offerings may be taken; 0 = off."""
     unhealthy_after: Count = 3
-    """Failures in a row (boots, probes, unconfirmed leases) that hold the pool or drain the slot; 0 = off."""
+    """Boots that fail in a row and then hold the pool's launches for `error_cooldown`, until one succeeds; 0 = off."""
     rebalance: Literal["drain", "ignore"] = "drain"
     """What EC2's rebalance recommendation does to a slot."""
     resources: ResourceMap | None = None
@@ -285,7 +285,7 @@ class Scheduler(Document):
 NOT_ACTED_UPON = frozenset(
     {
         *("elastic", "preemption", "preemption_grace", "min_run_time", "adoption_timeout"),
-        *("launch_for_elastic", "max_uses", "recycle_unclean", "on_demand_after", "unhealthy_after", "rebalance"),
+        *("launch_for_elastic", "max_uses", "recycle_unclean", "on_demand_after", "rebalance"),
     }
 )
 """Keys of the contract that are checked and kept, but that no rule of this version reads: setting one is warned of."""

@@ -26,7 +26,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     slot: str | None = None
     pool: str | None = None
     launch_id: str | None = None
-    """The last three are read from the machine's tags."""
+    offering: str | None = None
+    """The last four are read from the machine's tags."""
 
 
 class Slot(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ import msgspec
 
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
+from scheduler.operations.boots import BOOTING, note_failed_boot, note_good_boot
 from scheduler.operations.engine import Engine, announce
 from scheduler.operations.ledger import Ledger
 
@@ -15,7 +16,9 @@ PROBED_BATCH = 10
 """The same where each machine may have to be probed, one after the other, up to its probe's timeout."""
 YOUNG_SECONDS = 300.0
 MOST_MISSES = 3
-"""A machine that the cloud does not know is gone when it is this old and was missed this often in a row."""
+"""A machine that the cloud does not know is gone when it was last seen this long ago (the clock begins when it
+was launched) and was missed this often in a row.
+"""
 
 
 def check(engine: Engine, slot_ids: Sequence[str]) -> int:
@@ -36,7 +39,7 @@ def check(engine: Engine, slot_ids: Sequence[str]) -> int:
         for seen in slots:
             current = ledger.slots.get(seen.id)
             if current is not None and current.instance_id == seen.instance_id:
-                mirror(ledger, current, machines.get(seen.instance_id or ""), serves=seen.id in serving)
+                mirror(ledger, rules, current, machines.get(seen.instance_id or ""), serves=seen.id in serving)
         outcome = ledger.flush()
     announce(engine, outcome, kick=outcome.turned_slots)
     return len(outcome.events)
@@ -49,18 +52,19 @@ def _serves(engine: Engine, slot: Slot, machines: dict[str, Machine], rules: Rul
     return engine.probe.is_ready(slot, machine, rules)
 
 
-def mirror(ledger: Ledger, slot: Slot, machine: Machine | None, *, serves: bool) -> None:
+def mirror(ledger: Ledger, rules: Rules, slot: Slot, machine: Machine | None, *, serves: bool) -> None:
     """Move one slot to where its machine is."""
     if machine is None:
-        _mirror_missing(ledger, slot)
+        _mirror_missing(ledger, rules, slot)
         return
     if machine.state == "terminated":
-        ledger.move_slot(slot, "empty", reason="gone")
+        _mirror_gone(ledger, rules, slot)
         return
     if machine.state == "running" and slot.state == "booting":
         slot = ledger.move_slot(slot, "binding", missed=0, **_whereabouts(machine))
     if serves and slot.state == "binding":
         ledger.move_slot(slot, "ready", idle_since=ledger.now, missed=0, **_whereabouts(machine))
+        note_good_boot(ledger, slot)
     elif slot.missed:
         ledger.put(msgspec.structs.replace(slot, missed=0))
 
@@ -69,11 +73,20 @@ def _whereabouts(machine: Machine) -> dict[str, str | None]:
     return {"address": machine.address, "instance_type": machine.type, "zone": machine.zone}
 
 
-def _mirror_missing(ledger: Ledger, slot: Slot) -> None:
-    """Absent is not dead until it is old enough and was missed often enough; one that was to go has gone."""
+def _mirror_gone(ledger: Ledger, rules: Rules, slot: Slot) -> None:
+    """Its machine is gone: the slot is empty; one that never served is a boot that failed."""
+    if slot.state in BOOTING:
+        note_failed_boot(ledger, rules.pools.get(slot.pool), slot, f"lost its machine while {slot.state}")
+    ledger.move_slot(slot, "empty", reason="gone")
+
+
+def _mirror_missing(ledger: Ledger, rules: Rules, slot: Slot) -> None:
+    """Absent is not dead until it is old enough and was missed often enough, one that is to go as any other: of
+    a machine that the cloud does not show yet nobody knows whether it heard the termination.
+    """
     missed = slot.missed + 1
-    old = ledger.now - slot.since >= YOUNG_SECONDS or slot.state == "terminating"
-    if old and missed >= MOST_MISSES:
-        ledger.move_slot(slot, "empty", reason="gone")
+    born = slot.since if slot.last_seen is None else slot.last_seen
+    if ledger.now - born >= YOUNG_SECONDS and missed >= MOST_MISSES:
+        _mirror_gone(ledger, rules, slot)
     else:
         ledger.put(msgspec.structs.replace(slot, missed=missed))

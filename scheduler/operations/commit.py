@@ -31,6 +31,7 @@ from scheduler.model.reservations import NO_COST, Instance, Lease, Reservation, 
 from scheduler.model.resources import fits, subtract, total
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
+from scheduler.operations.boots import BOOTING, note_failed_boot
 from scheduler.operations.engine import ASKED_AGAIN
 from scheduler.operations.ledger import Ledger, Outcome
 from scheduler.policy.offerings import list_choices
@@ -355,6 +356,9 @@ class _Writer:
             return f"{current.id} has moved on"
         if decision.reason == "drained" and self.ledger.leases_on(current):
             return f"{current.id} holds leases"
+        if decision.reason == "timeout" and current.state in BOOTING:
+            pool = self.rules.pools.get(current.pool)
+            note_failed_boot(self.ledger, pool, current, f"timed out while {current.state}")
         slow_work = {"attempts": 0, "not_before": self.now, "sent_at": self.now}
         if current.state == "terminating":
             self._ask_again(current, slow_work)

@@ -8,6 +8,7 @@ from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import Change
+from scheduler.operations.boots import count_boots
 from scheduler.operations.ledger import Outcome
 from scheduler.operations.notices import describe_notice
 from scheduler.ports import Bell, Board, Dispatcher, Fleet, Lock, Meter, Outgoing, Probe, Store, StoredRules
@@ -49,6 +50,7 @@ def announce(engine: Engine, outcome: Outcome, *, kick: bool) -> None:
     if changes:
         engine.board.publish(changes)
     send_slow_work(engine, outcome)
+    count_boots(engine.meter, outcome)
     send_notices(engine, outcome)
     send_callbacks(engine, outcome.outgoing)
     if kick:

@@ -17,6 +17,8 @@ MOST_ATTEMPTS = 5
 MOST_DELAY = 60.0
 REFUSALS: frozenset[Category] = frozenset({"capacity", "quota", "throttled", "auth", "misconfigured"})
 """Definite answers: nothing was launched."""
+UNHEARD: frozenset[Category] = frozenset({"throttled", "auth"})
+"""Of these, answers that are given before the request is looked at: sent again they say nothing of the first one."""
 REPEATED = "repeated"
 """What a second copy of the task did: nothing, so it is no attempt."""
 
@@ -35,7 +37,7 @@ def launch(engine: Engine, slot_id: str, launch_id: str) -> str:
     except CloudError as error:
         result = _settle_error(engine, rules, slot, error)
     else:
-        result = _settle_machine(engine, slot, machine)
+        result = settle_machine(engine, slot, machine)
     if result != REPEATED:
         labels = {"pool": slot.pool, "offering": slot.offering or "", "result": result}
         engine.meter.count("leasehold_launches_total", labels)
@@ -77,10 +79,11 @@ def _order(slot: Slot) -> LaunchOrder:
     )
 
 
-def _settle_machine(engine: Engine, slot: Slot, machine: Machine) -> str:
+def settle_machine(engine: Engine, slot: Slot, machine: Machine) -> str:
     """The slot boots; when it is not wanted any more, what came for it is terminated.
 
-    A copy of this task that comes second finds its machine on the slot already: that one is in use.
+    Who comes second (a copy of the task; the sweep, where an answer was lost) finds the machine on the slot
+    already: that one is in use. If the cloud refuses the termination (CloudError), the orphan sweep ends it.
     """
     with engine.store.transaction() as transaction:
         ledger = Ledger(transaction, "cloud")
@@ -135,14 +138,24 @@ def _settle_error(engine: Engine, rules: Rules, slot: Slot, error: CloudError) -
         if current is None or not _is_wanted(current, slot.launch_id):
             return "aborted"
         category = error.category
-        if category not in REFUSALS and current.attempts < MOST_ATTEMPTS:
+        is_unclear = category not in REFUSALS or (category in UNHEARD and current.attempts > 1)
+        if is_unclear and current.attempts < MOST_ATTEMPTS:
             _put_off(ledger, current)
-            category = "transient"
+            category = _hold_back(ledger, rules, current, category)
         else:
             category = category if category in REFUSALS else "misconfigured"
             _refuse(ledger, rules, current, category, error)
         outcome = ledger.flush()
     announce(engine, outcome, kick=outcome.turned_slots)
+    return category
+
+
+def _hold_back(ledger: Ledger, rules: Rules, slot: Slot, category: Category) -> Category:
+    """While a launch is sent again: what refuses it for now holds the pool's others back as well."""
+    if category not in UNHEARD:
+        return "transient"
+    if (pool := rules.pools.get(slot.pool)) is not None:
+        note_refusal(ledger, pool, slot, category)
     return category
 
 

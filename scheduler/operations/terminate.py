@@ -4,17 +4,18 @@ import msgspec
 
 from scheduler.model.slots import Slot
 from scheduler.operations.engine import Engine, announce
-from scheduler.operations.launch import MOST_DELAY
+from scheduler.operations.launch import MOST_ATTEMPTS, MOST_DELAY
 from scheduler.operations.ledger import Ledger
-from scheduler.ports import CloudError
+from scheduler.ports import Category, CloudError
 
 
 def terminate(engine: Engine, slot_id: str, epoch: int) -> str:
     """Ask the cloud to end the machine; the slot is empty only once the cloud says that it is gone.
 
     A slot without an instance id may have a launch under way: it is looked for by its launch id, and if none is
-    found the frozen request is sent again, and only that answer decides. Where the cloud refuses, `recover` sends
-    this again, later and later, without end: a machine that is given up would cost money for ever.
+    found (it may be too young to be listed) the frozen request is sent again, and only that answer decides. Where
+    the cloud refuses, `recover` sends this again, later and later, without end: a machine that is given up would
+    cost money for ever.
     """
     slot = next(iter(engine.store.find_slots(ids=[slot_id])), None)
     if slot is None or slot.state != "terminating" or slot.epoch != epoch:
@@ -46,7 +47,17 @@ def _put_off(engine: Engine, slot: Slot) -> None:
             )
 
 
+NOTHING_MADE: frozenset[Category] = frozenset({"capacity", "quota", "misconfigured", "not_found"})
+"""Answers to a launch that was sent again which say that the first one made nothing either. One that is throttled or
+lacks permission was not looked at, so it tells nothing about the first.
+"""
+
+
 def _find_launched(engine: Engine, slot: Slot) -> list[str]:
+    """The machines that came of this slot's launch. Raises CloudError while nobody knows; an answer that is not
+    understood (a token that another request has used) is asked for at most `MOST_ATTEMPTS` times, then what the
+    tags show decides, and what shows up later is the orphan sweep's.
+    """
     if slot.launch_id is None or slot.launch_request is None:
         return []
     found = [machine.id for machine in engine.fleet.find_launch(slot.launch_id)]
@@ -55,7 +66,8 @@ def _find_launched(engine: Engine, slot: Slot) -> list[str]:
     try:
         return [engine.fleet.launch(slot.launch_request).id]
     except CloudError as error:
-        if error.category in {"transient", "unknown"}:
+        is_odd = error.category == "unknown" and slot.attempts >= MOST_ATTEMPTS
+        if error.category not in NOTHING_MADE and not is_odd:
             raise
         return []
 
@@ -80,6 +92,9 @@ def _note_machine(engine: Engine, slot: Slot, machine: str) -> None:
     if slot.instance_id == machine:
         return
     with engine.store.transaction() as transaction:
+        ledger = Ledger(transaction, "cloud")
         current = transaction.load_slots([slot.id]).get(slot.id)
         if current is not None and _is_meant(current, slot):
-            transaction.save([msgspec.structs.replace(current, instance_id=machine)])
+            ledger.put(msgspec.structs.replace(current, instance_id=machine, last_seen=ledger.now))
+        outcome = ledger.flush()
+    announce(engine, outcome, kick=False)

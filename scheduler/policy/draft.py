@@ -35,6 +35,8 @@ class Draft:
         self.coming = Rooms([])
         self.launched = Rooms([])
         """Where instances may go: at once, when it arrives, and what this tick launches."""
+        self.failed_boots: dict[str, list[str]] = {}
+        """By pool: the slots whose boots this tick ended."""
         self.found_no_room: set[Shape] = set()
         self.found_no_cover: set[Shape] = set()
         self.misfits: dict[Shape, str | None] = {}

@@ -133,9 +133,9 @@ def _heal_stuck(draft: Draft, place: Place) -> None:
         case "launching" if draft.is_due(since + pool.launch_timeout):
             _terminate(draft, place, "timeout")
         case "booting" if draft.is_due(since + pool.boot_timeout):
-            _terminate(draft, place, "timeout")
+            _fail_boot(draft, place)
         case "binding" if draft.is_due(since + pool.binding_timeout):
-            _terminate(draft, place, "timeout")
+            _fail_boot(draft, place)
         case "launching" | "booting" | "binding" if place.slot.drain_reason:
             _terminate(draft, place, "requested")
         case "terminating" if place.slot.state == "terminating":
@@ -151,6 +151,13 @@ def _heal_stuck(draft: Draft, place: Place) -> None:
 def _terminate(draft: Draft, place: Place, reason: str) -> None:
     draft.decide(Terminate(slot=place.slot.id, reason=reason))  # type: ignore[arg-type]
     place.state, place.stuck = "terminating", True
+
+
+def _fail_boot(draft: Draft, place: Place) -> None:
+    """It goes, and counts towards what holds its pool, unless it was to go anyway."""
+    if not place.slot.drain_reason:
+        draft.failed_boots.setdefault(place.slot.pool, []).append(place.slot.id)
+    _terminate(draft, place, "timeout")
 
 
 def _heal_draining(draft: Draft, place: Place) -> None:

@@ -14,17 +14,6 @@ from scheduler.policy.place import wait_for
 from scheduler.policy.places import Place
 from scheduler.policy.rooms import Demand, fill
 
-DETAILS = {
-    "at_max_slots": "a launch would serve it, but no slot is left within max_slots",
-    "at_quota": "a launch would serve it, but EC2's quota is reached",
-    "capacity": "every offering that could serve it is short of capacity",
-    "throttled": "EC2 asked us to slow down; launches of this pool are held",
-    "misconfigured": "the last launch was refused as misconfigured, or for lack of permission",
-    "gang_incomplete": "some of its instances have room, not all of them; it holds none",
-    "cordoned": "only cordoned slots have room for it",
-    "no_capacity": "no slot has room for it, and none can be launched",
-}
-
 
 def launch(draft: Draft, unplaced: Sequence[Demand], limits: Limits) -> None:
     """In queue order: room on slots launched before it in this tick, else launches for all that it lacks.
@@ -41,7 +30,7 @@ def launch(draft: Draft, unplaced: Sequence[Demand], limits: Limits) -> None:
         if code:
             if demand.is_plain:
                 refused[demand.shape] = code, limits.launches
-            draft.wait(demand.reservation, code, DETAILS[code])
+            draft.wait(demand.reservation, code, limits.describe(code, demand.pools))
 
 
 def _launch_for(draft: Draft, demand: Demand, limits: Limits) -> str:

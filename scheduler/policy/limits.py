@@ -1,6 +1,6 @@
 """Limits: what keeps launches back in a tick. Sources: the autoscaler's tick (counting), Arvados (holds)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from scheduler.model.decisions import Launch
 from scheduler.model.holds import Hold, hold_id
@@ -10,6 +10,17 @@ from scheduler.policy.offerings import Choice, list_eligible, list_fitting
 from scheduler.policy.places import Place
 from scheduler.policy.rooms import Demand, could_hold
 
+DETAILS = {
+    "at_max_slots": "a launch would serve it, but no slot is left within max_slots",
+    "at_quota": "a launch would serve it, but EC2's quota is reached",
+    "capacity": "every offering that could serve it is short of capacity",
+    "throttled": "EC2 asked us to slow down; launches of this pool are held",
+    "misconfigured": "the last launch was refused as misconfigured, or for lack of permission",
+    "gang_incomplete": "some of its instances have room, not all of them; it holds none",
+    "cordoned": "only cordoned slots have room for it",
+    "no_capacity": "no slot has room for it, and none can be launched",
+}
+"""Why one waits that no launch serves, in a sentence."""
 ORDER_OF_CODES = ("at_max_slots", "at_quota", "capacity", "throttled", "misconfigured")
 """Which code is told where several hold."""
 
@@ -23,6 +34,7 @@ class Limits:
         """How many this tick has decided so far."""
         self._active = {name: sum(p.is_active for p in places) for name, places in draft.pools.items()}
         self._active_at_first = dict(self._active)
+        self._strangers = {hold.pool: hold for hold in draft.view.holds.values() if hold.kind == "strangers"}
         self._empty = {
             name: [p for p in reversed(places) if p.state == "empty" and not p.slot.cordoned]
             for name, places in draft.pools.items()
@@ -39,7 +51,18 @@ class Limits:
         if self._is_held(hold_id(name, "throttled")):
             return "throttled"
         wrong = self._is_held(hold_id(name, "misconfigured", choice.key or ""))
-        return "misconfigured" if wrong or self._is_held(hold_id("*", "auth")) else None
+        wrong = wrong or self._is_held(hold_id("*", "auth")) or self._is_unhealthy(name)
+        return "misconfigured" if wrong else None
+
+    def describe(self, code: str, pools: Sequence[str]) -> str:
+        """The code in a sentence, with what is special about these pools."""
+        if code == "misconfigured":
+            for name in pools:
+                if self._is_unhealthy(name):
+                    return self._describe_boots(name)
+        if code == "at_max_slots" and (count := sum(map(self._count_strangers, self._strangers))):
+            return f"{DETAILS[code]}; machines of ours that no slot knows: {count}"
+        return DETAILS[code]
 
     def list_choices(self, demand: Demand, component: Component) -> Iterator[tuple[str, Choice, str | None]]:
         """What could be launched for one instance, best first: (pool, choice, what holds it back or None)."""
@@ -72,8 +95,37 @@ class Limits:
     def _is_full(self, name: str) -> bool:
         rules = self._draft.rules
         most, most_of_all = rules.pools[name].max_slots or 0, rules.scheduler.max_slots
-        full = self._active[name] >= most or not self._empty[name]
-        return full or (most_of_all > 0 and sum(self._active.values()) >= most_of_all)
+        if self._active[name] >= most or not self._empty[name]:
+            return True
+        if most_of_all and sum(self._active.values()) >= most_of_all:
+            return True
+        if not self._strangers:
+            return False
+        of_all = sum(self._active.values()) + sum(map(self._count_strangers, self._strangers))
+        return self._active[name] + self._count_strangers(name) >= most or (most_of_all > 0 and of_all >= most_of_all)
+
+    def _count_strangers(self, name: str) -> int:
+        """Machines that run under this pool's tags and that no slot knows, as the last sweep saw them."""
+        hold = self._strangers.get(name)
+        return 0 if hold is None or self._draft.is_due(hold.until) else hold.active
+
+    def _is_unhealthy(self, name: str) -> bool:
+        """Whether too many boots in a row failed: nothing is launched for `error_cooldown`, and then one machine
+        alone, until a boot succeeds.
+        """
+        pool, hold = self._draft.rules.pools[name], self._draft.view.holds.get(hold_id(name, "unhealthy"))
+        failed_now = self._draft.failed_boots.get(name, ())
+        streak = (hold.streak if hold else 0) + len(failed_now)
+        if not pool.unhealthy_after or streak < pool.unhealthy_after:
+            return False
+        until = self._draft.now + pool.error_cooldown if failed_now or hold is None else hold.until
+        return not self._draft.is_due(until) or any(place.is_coming for place in self._draft.pools[name])
+
+    def _describe_boots(self, name: str) -> str:
+        hold, failed_now = self._draft.view.holds.get(hold_id(name, "unhealthy")), self._draft.failed_boots.get(name)
+        count = (hold.streak if hold else 0) + len(failed_now or ())
+        last = f"{failed_now[-1]} timed out" if failed_now else hold.subject if hold else ""
+        return f"{count} boots in a row failed (the last one: {last}); launches of {name} rest, then one is tried alone"
 
     def _is_held(self, name: str) -> bool:
         hold = self._draft.view.holds.get(name)

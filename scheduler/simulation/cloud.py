@@ -23,6 +23,8 @@ class _Machine:
     runs_at: float
     serves_at: float
     gone_at: float = inf
+    pool: str | None = None
+    offering: str | None = None
 
 
 class SimulatedCloud:
@@ -83,6 +85,14 @@ class SimulatedCloud:
         """Let a machine exist."""
         self._machines[name] = _Machine(slot, launch_id, runs_at, serves_at)
 
+    def find(self, pool: str, slot: str, offering: str | None) -> None:
+        """Let a machine exist that bears our tags and that nobody launched."""
+        runs_at = self._agenda.now + self.delays.boot
+        name = f"found-{len(self._machines) + 1}"
+        self.put(f"i-{name}", slot, name, runs_at, runs_at + self.delays.bind)
+        machine = self._machines[f"i-{name}"]
+        machine.pool, machine.offering = pool, offering
+
     def describe(self, machines: Sequence[str]) -> dict[str, Machine]:
         """See Fleet."""
         return {name: self._describe(name) for name in machines if name in self._machines}
@@ -90,7 +100,14 @@ class SimulatedCloud:
     def _describe(self, name: str) -> Machine:
         machine, now = self._machines[name], self._agenda.now
         state = "terminated" if now >= machine.gone_at else "running" if now >= machine.runs_at else "pending"
-        return Machine(id=name, state=state, slot=machine.slot, launch_id=machine.launch_id)  # type: ignore[arg-type]
+        return Machine(
+            id=name,
+            state=state,  # type: ignore[arg-type]
+            slot=machine.slot,
+            pool=machine.pool,
+            launch_id=machine.launch_id,
+            offering=machine.offering,
+        )
 
     def find_launch(self, launch_id: str) -> list[Machine]:
         """See Fleet."""

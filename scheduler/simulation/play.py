@@ -22,10 +22,11 @@ from scheduler.operations import words
 from scheduler.operations.apply import apply_rules
 from scheduler.operations.check import check
 from scheduler.operations.ledger import Ledger
+from scheduler.operations.reconcile import reconcile
 from scheduler.operations.tick import Ticked, carry_out, decide, take_tenure
 from scheduler.operations.words import Refusal
 from scheduler.simulation.holders import Holders
-from scheduler.simulation.scenario import Scenario, Step
+from scheduler.simulation.scenario import FoundDocument, Scenario, Step
 from scheduler.simulation.stage import Stage, build_stage, put_reservations, put_slot, submit_all
 
 Line = dict[str, Any]
@@ -189,10 +190,8 @@ class Player:
                 stage.cloud.outages.append(value)
             case "remove":
                 self._change(lambda ledger: _remove(ledger, value), slots=[value])
-            case "interrupt":
-                self._interrupt(value.slot, value.deadline)
-            case "lose":
-                self._lose(value)
+            case "interrupt" | "lose" | "found":
+                self._let_happen(step)
             case "seen":
                 self._change(lambda ledger: words.hear(ledger, value), slots=[value])
             case "cordon" | "uncordon" | "drain":
@@ -200,6 +199,16 @@ class Player:
                 self._say(step.action, document, slots=[value])
             case _:
                 self._speak(step)
+
+    def _let_happen(self, step: Step) -> None:
+        """What becomes of a machine without anybody's word."""
+        match step.action:
+            case "interrupt":
+                self._interrupt(step.value.slot, step.value.deadline)
+            case "lose":
+                self._lose(step.value)
+            case _:
+                self._find(step.value)
 
     def _speak(self, step: Step) -> None:
         """A holder's or producer's word about a reservation."""
@@ -230,6 +239,14 @@ class Player:
                 return
 
         self.stage.change(heed, kick_for_marks=kick_for_marks, **rows)
+
+    def _find(self, found: FoundDocument) -> None:
+        """A machine that nobody launched is noticed at once; one that has to go, once more when it is gone."""
+        stage = self.stage
+        stage.cloud.find(found.pool, found.slot, found.offering)
+        if reconcile(stage.engine).strangers:
+            gone_at = stage.agenda.now + stage.cloud.delays.terminate
+            stage.agenda.note(gone_at, lambda: reconcile(stage.engine))
 
     def _interrupt(self, name: str, deadline: float) -> None:
         """The notice now; at its deadline the machine is gone."""

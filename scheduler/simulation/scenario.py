@@ -108,6 +108,14 @@ class OutageDocument(Document):
     until: Amount
 
 
+class FoundDocument(Document):
+    """A machine under our tags that SQL does not know."""
+
+    pool: Name
+    slot: Name
+    offering: Name | None = None
+
+
 class Step(msgspec.Struct, frozen=True):
     """One timeline item: its time, its action's name, and the value, checked."""
 
@@ -304,8 +312,8 @@ class _Reader:
             raise fault(where, f"a slot that was declared{suggest(slot, self._slots)}", slot)
         if name not in MAY_BE_UNKNOWN:
             self._check_named_reservation(name, checked, path)
-        if isinstance(checked, OutageDocument):
-            self._check_outage(checked, path)
+        if isinstance(checked, OutageDocument | FoundDocument):
+            self._check_offering(checked, path)
         return checked
 
     def _check_named_reservation(self, name: str, checked: Any, path: str) -> None:
@@ -315,13 +323,16 @@ class _Reader:
         elif (reservation := getattr(checked, "reservation", None)) is not None:
             self._check_reservation(reservation, f"{path}.reservation")
 
-    def _check_outage(self, outage: OutageDocument, path: str) -> None:
-        pool = self._rules.pools.get(outage.pool)
+    def _check_offering(self, named: OutageDocument | FoundDocument, path: str) -> None:
+        """The pool is configured, and so is its offering, if one is named. An outage may mean all of one name."""
+        pool = self._rules.pools.get(named.pool)
         if pool is None:
-            raise fault(f"{path}.pool", f"a pool of config{suggest(outage.pool, self._rules.pools)}", outage.pool)
-        names = {offering.name for offering in pool.offerings} | set(pool.offering_by_key)
-        if outage.offering is not None and outage.offering not in names:
-            raise fault(f"{path}.offering", f"an offering of {outage.pool}", outage.offering)
+            raise fault(f"{path}.pool", f"a pool of config{suggest(named.pool, self._rules.pools)}", named.pool)
+        names = set(pool.offering_by_key)
+        if isinstance(named, OutageDocument):
+            names |= {offering.name for offering in pool.offerings}
+        if named.offering is not None and named.offering not in names:
+            raise fault(f"{path}.offering", f"an offering of {named.pool}", named.offering)
 
 
 MAY_BE_UNKNOWN = frozenset({"release", "cancel", "renew", "confirm", "seen"})
@@ -362,6 +373,7 @@ ACTIONS: dict[str, tuple[type[Document] | None, bool]] = {
     "resume": (None, False),
     "remove": (None, True),
     "seen": (None, True),
+    "found": (FoundDocument, True),
     "interrupt": (InterruptDocument, True),
     "lose": (None, True),
     "cordon": (None, True),

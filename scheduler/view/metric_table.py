@@ -37,6 +37,8 @@ LAUNCH_RESULTS: Final = (
     "aborted",
 )
 """`success`, the category of the cloud's error, or `aborted`: nobody wanted the machine any more."""
+BOOT_OUTCOMES: Final = ("success", "failure", "aborted", "disappeared")
+"""Turned ready; timed out; was not wanted any more (interrupted, drained); its machine was gone."""
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 METRICS: Final[dict[str, Metric]] = {
@@ -47,6 +49,19 @@ METRICS: Final[dict[str, Metric]] = {
             kind="counter",
             help="Attempts at launches by outcome",
             labels=("pool", "offering", "result"),
+        ),
+        Metric(
+            name="leasehold_boot_outcomes_total",
+            kind="counter",
+            help="What became of machines between their launch and their first service",
+            labels=("pool", "outcome"),
+        ),
+        Metric(
+            name="leasehold_slot_disappeared_total",
+            kind="counter",
+            help="Machines that were gone without being asked to go, by the state of their slot",
+            labels=("state",),
+            zeros=(("booting",), ("binding",), ("ready",), ("draining",)),
         ),
         Metric(
             name="leasehold_ticks_total",

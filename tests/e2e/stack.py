@@ -112,6 +112,7 @@ class Stack:
             "TICKS__LOCK_SECONDS": "4",
             "RECOVER_INTERVAL": "1",
             "SWEEP_INTERVAL": "0.3",
+            "ORPHAN_AGE": "10",
             "CELERY__SOFT_SHUTDOWN": "1",
             **{name: str(value) for name, value in self._settings.items()},
         }
@@ -206,6 +207,10 @@ class Stack:
         return sum(
             each["action"] == "RunInstances" and each["status"] == 200 and not each["replayed"] for each in calls
         )
+
+    def calls(self, action: str) -> list[dict[str, Any]]:
+        """EC2's own log of the calls of one kind."""
+        return [each for each in self._control("calls")["calls"] if each["action"] == action]
 
     def _control(self, path: str) -> dict[str, Any]:
         with urllib.request.urlopen(f"{self.emulator_url}/_leasehold/{path}", timeout=10) as answer:  # noqa: S310

@@ -65,6 +65,7 @@ def test_machine_and_volumes_are_tagged_and_locked_down(launch: Launch, client: 
         "leasehold:pool": "linux",
         "leasehold:slot": "linux-1",
         "leasehold:launch": "launch-1",
+        "leasehold:offering": "c5.large",
     }
     assert {tag["Key"]: tag["Value"] for tag in found["Tags"]} == wanted
     assert found["MetadataOptions"]["HttpTokens"] == "required"

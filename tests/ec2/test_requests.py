@@ -26,6 +26,7 @@ def test_an_image_makes_run_instances() -> None:
         {"Key": "leasehold:pool", "Value": "linux"},
         {"Key": "leasehold:slot", "Value": "linux-1"},
         {"Key": "leasehold:launch", "Value": "launch-1"},
+        {"Key": "leasehold:offering", "Value": "c5.large"},
     ]
     assert frozen(some_rules()) == {
         "api": "RunInstances",

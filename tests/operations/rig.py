@@ -16,6 +16,7 @@ from scheduler.operations.check import check
 from scheduler.operations.engine import Engine
 from scheduler.operations.intake import accept
 from scheduler.operations.launch import launch
+from scheduler.operations.reconcile import reconcile
 from scheduler.operations.recover import recover, sweep
 from scheduler.operations.terminate import terminate
 from scheduler.operations.tick import Leader, Ticked, tick
@@ -36,6 +37,8 @@ class CountingFleet:
 
     def __init__(self) -> None:
         self.machines: dict[str, Machine] = {}
+        self.hidden: set[str] = set()
+        """Machines that the cloud does not show yet, though it has made them."""
         self.by_token: dict[str, str] = {}
         self.errors: list[CloudError] = []
         """What the next launches are answered with."""
@@ -58,22 +61,34 @@ class CountingFleet:
         name = self.by_token.setdefault(request["token"], f"i-{len(self.by_token) + 1}")
         if name not in self.machines:
             self.machines[name] = Machine(
-                id=name, state="running", address="10.0.0.1", slot=request["slot"], launch_id=request["launch_id"]
+                id=name,
+                state="running",
+                address="10.0.0.1",
+                slot=request["slot"],
+                pool=request["pool"],
+                launch_id=request["launch_id"],
+                offering=request["offering"],
             )
         self.during_launch()
         return self.machines[name]
 
     def describe(self, machines: Sequence[str]) -> dict[str, Machine]:
         """See Fleet."""
-        return {name: self.machines[name] for name in machines if name in self.machines}
+        shown = self.machines.keys() - self.hidden
+        return {name: self.machines[name] for name in machines if name in shown}
 
     def find_launch(self, launch_id: str) -> list[Machine]:
         """See Fleet."""
-        return [self.machines[name] for name in self.running if self.machines[name].launch_id == launch_id]
+        return [machine for machine in self.sweep() if machine.launch_id == launch_id]
 
     def sweep(self) -> Iterator[Machine]:
         """See Fleet."""
-        return (self.machines[name] for name in self.running)
+        return (self.machines[name] for name in self.running if name not in self.hidden)
+
+    def appear(self, name: str, slot: str = "linux-1", **tags: Any) -> None:
+        """A machine under our tags that nobody here launched."""
+        fields = {"state": "running", "pool": "linux", "launch_id": f"launch-of-{name}", **tags}
+        self.machines[name] = Machine(id=name, slot=slot, **fields)
 
     def terminate(self, machines: Sequence[str]) -> None:
         """See Fleet."""
@@ -170,6 +185,14 @@ class Rig:
             name, arguments = self.mailbox.tasks.pop(0)
             TASKS[name](self.engine, *arguments)
 
+    def play_tasks_of(self, kind: str) -> None:
+        """Play the messages of one kind that wait; the others are lost, with those that they cause."""
+        waiting, self.mailbox.tasks = self.mailbox.tasks, []
+        for name, arguments in waiting:
+            if name == kind:
+                TASKS[name](self.engine, *arguments)
+        self.mailbox.tasks.clear()
+
     def settle(self, seconds: float = 60.0, step: float = 2.0) -> None:
         """Let the periodic work of so many seconds be done."""
         end = self.now + seconds
@@ -184,7 +207,8 @@ class Rig:
         return [
             lambda: tick(engine, self.leader),
             lambda: recover(engine),
-            lambda: sweep(engine),
+            lambda: sweep(engine, all_machines=True),
+            lambda: reconcile(engine),
             self.play_tasks,
         ]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from scheduler.model.slots import Machine, Market
-from workers.ec2.requests import TAG_LAUNCH, TAG_POOL, TAG_SLOT
+from workers.ec2.requests import TAG_LAUNCH, TAG_OFFERING, TAG_POOL, TAG_SLOT
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import InstanceStatusTypeDef, InstanceTypeDef
@@ -37,6 +37,7 @@ def read_machine(instance: "InstanceTypeDef") -> Machine:
         slot=tags.get(TAG_SLOT),
         pool=tags.get(TAG_POOL),
         launch_id=tags.get(TAG_LAUNCH),
+        offering=tags.get(TAG_OFFERING),
     )
 
 
@@ -59,6 +60,7 @@ def read_fleet(instance: Mapping[str, Any], tags: Mapping[str, str]) -> Machine:
         slot=tags.get(TAG_SLOT),
         pool=tags.get(TAG_POOL),
         launch_id=tags.get(TAG_LAUNCH),
+        offering=tags.get(TAG_OFFERING),
     )
 
 

@@ -21,6 +21,7 @@ TAG_CLUSTER: Final = "leasehold:cluster"
 TAG_POOL: Final = "leasehold:pool"
 TAG_SLOT: Final = "leasehold:slot"
 TAG_LAUNCH: Final = "leasehold:launch"
+TAG_OFFERING: Final = "leasehold:offering"
 
 ROOT_DEVICE: Final = "/dev/xvda"
 """The root device of Amazon Linux, which `volume_gib` sizes; other images need a launch template for that."""
@@ -117,6 +118,8 @@ def _tags(order: LaunchOrder, ec2: Ec2Rules, cluster: str) -> dict[str, str]:
         TAG_SLOT: order.slot,
         TAG_LAUNCH: order.launch_id,
     }
+    if order.offering is not None:
+        ours[TAG_OFFERING] = order.offering
     return {**ec2.tags, **ours}
 
 

@@ -1,0 +1,215 @@
+"""Reconcile: hold what the cloud runs under our tags against what SQL knows, so that no machine is leaked.
+
+The cloud is listed first and SQL is read second. A launch is written down before the cloud hears of it, so
+whatever the listing shows had its row by then, and a launch that settles in between is never taken for an orphan.
+Everything here may be done twice, or by two at once: rows are locked and looked at again before they change, and
+a termination of what is gone changes nothing. Sources: Arvados (restart of the scheduler).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from scheduler.model.events import Event
+from scheduler.model.holds import Hold, hold_id
+from scheduler.model.moves import INACTIVE
+from scheduler.model.rules import Pool, Rules, slot_ids
+from scheduler.model.slots import Machine, Slot
+from scheduler.operations.engine import Engine, announce
+from scheduler.operations.launch import settle_machine
+from scheduler.operations.ledger import Ledger
+from scheduler.policy.offerings import list_choices
+
+ORPHAN_SECONDS = 300.0
+"""A machine that no slot knows is left alone until it is this old: a launch of it may yet be answered for."""
+STRANGER_SECONDS = 180.0
+"""Machines that no slot knows count towards `max_slots` for so long, unless the next sweep sees them again."""
+
+
+class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
+    """What one sweep came to: numbers of machines."""
+
+    settled: int = 0
+    """Answers to launches that had been lost."""
+    adopted: int = 0
+    ended: int = 0
+    """Asked to go: orphans that are old enough, and second machines of one launch."""
+    strangers: int = 0
+    """Known to no slot when it was over, those that were asked to go among them."""
+
+
+class _Sorted(msgspec.Struct):
+    """The machines that are not simply where their slot says."""
+
+    lost: list[tuple[Slot, Machine]] = []
+    """A launch that waits for its answer, and the machine that it made."""
+    extra: list[Machine] = []
+    """Second machines of a launch whose slot has its machine."""
+    strangers: list[Machine] = []
+
+
+def reconcile(engine: Engine, orphan_seconds: float = ORPHAN_SECONDS) -> Reconciled:
+    """Settle launches whose answer was lost; adopt what no slot knows under its slot's id while that is empty;
+    end the rest once it is old, and a second machine of one launch at once; count those that still run.
+
+    Without any rules (a database that was just made) nothing is touched. Raises CloudError.
+    """
+    if not engine.store.rules_version():
+        return Reconciled()
+    machines = list(engine.fleet.sweep())
+    rules = engine.rules()
+    found = _sort(machines, engine.store.find_slots())
+    for slot, machine in found.lost:
+        settle_machine(engine, slot, machine)
+    adopted, strangers, orphans = _adopt(engine, rules, found.strangers, orphan_seconds)
+    ended = [*found.extra, *orphans]
+    if ended:
+        engine.fleet.terminate([machine.id for machine in ended])
+    return Reconciled(settled=len(found.lost), adopted=adopted, ended=len(ended), strangers=len(strangers))
+
+
+def _sort(machines: Iterable[Machine], slots: Sequence[Slot]) -> _Sorted:
+    """Of each launch the first machine that runs is the one; a launch that was given up is known to no slot."""
+    in_place = {slot.instance_id for slot in slots}
+    by_launch = {slot.launch_id: slot for slot in slots if slot.launch_id and slot.state not in INACTIVE}
+    found = _Sorted([], [], [])
+    answered: set[str] = set()
+    for machine in sorted((each for each in machines if each.id not in in_place), key=_by_merit):
+        slot = by_launch.get(machine.launch_id or "")
+        if slot is None:
+            found.strangers.append(machine)
+        elif slot.instance_id is not None or slot.id in answered:
+            found.extra.append(machine)
+        elif slot.state == "launching":
+            answered.add(slot.id)
+            found.lost.append((slot, machine))
+    return found
+
+
+def _by_merit(machine: Machine) -> tuple[bool, float, str]:
+    """Those that run first, then the oldest."""
+    return (machine.state == "stopping", machine.launched_at or 0.0, machine.id)
+
+
+def _is_orphan(machine: Machine, age: float, now: float) -> bool:
+    """Old enough to be ended; one whose age nobody tells counts as old."""
+    return machine.launched_at is None or now - machine.launched_at >= age
+
+
+def _adopt(
+    engine: Engine, rules: Rules, strangers: Sequence[Machine], orphan_seconds: float
+) -> tuple[int, list[Machine], list[Machine]]:
+    """Adopt what can be adopted and write down how many are left, in one transaction; (adopted, those that are
+    left, those of them that are old enough to be ended).
+    """
+    with engine.store.transaction() as transaction:
+        ledger = Ledger(transaction, "cloud")
+        ledger.slots = transaction.load_slots(sorted({machine.slot for machine in strangers if machine.slot}))
+        wanted = _list_wanted(rules) if strangers else {}
+        left = [machine for machine in strangers if not _take_in(ledger, rules, wanted, machine)]
+        is_fewer = _count_strangers(ledger, rules, left)
+        orphans = [machine for machine in left if _is_orphan(machine, orphan_seconds, ledger.now)]
+        for machine in orphans:
+            if machine.state != "stopping":
+                ledger.tell(_describe_orphan(machine, ledger.now))
+        outcome = ledger.flush()
+    adopted = [event.slot for event in outcome.events if event.name == "slot_adopted" and event.slot]
+    announce(engine, outcome, kick=bool(adopted) or is_fewer)
+    if adopted:
+        engine.dispatcher.send_checks(adopted)
+    return len(adopted), left, orphans
+
+
+def _list_wanted(rules: Rules) -> dict[str, str]:
+    """Slot id -> pool, for all slots that the rules list."""
+    return {slot: name for name, pool in rules.pools.items() for slot in slot_ids(name, pool)}
+
+
+def _take_in(ledger: Ledger, rules: Rules, wanted: dict[str, str], machine: Machine) -> bool:
+    """Put the machine on its slot if that is empty; whether it is on it now, also by another copy of this task."""
+    current = ledger.slots.get(machine.slot or "")
+    if current is None:
+        return False
+    if current.instance_id == machine.id:
+        return True
+    is_its_slot = wanted.get(current.id) == machine.pool == current.pool
+    if current.state != "empty" or not is_its_slot or machine.state == "stopping":
+        return False
+    ledger.move_slot(
+        current,
+        "booting",
+        event="slot_adopted",
+        epoch=current.epoch + 1,
+        launch_id=machine.launch_id,
+        instance_id=machine.id,
+        address=machine.address,
+        instance_type=machine.type,
+        zone=machine.zone,
+        last_seen=ledger.now,
+        **_describe_offering(rules.pools[current.pool], machine),
+    )
+    return True
+
+
+def _describe_offering(pool: Pool, machine: Machine) -> dict[str, Any]:
+    """What the slot is to hold: its offering's as configured; of one that is no longer configured the pool's."""
+    key = machine.offering or _find_offering(pool, machine)
+    choice = next((each for each in list_choices(pool) if each.key == key), None)
+    capacity, labels = (choice.capacity, choice.labels) if choice else (pool.resources, pool.labels)
+    return {
+        "offering": key,
+        "market": (choice.market if choice and choice.market else None) or machine.market,
+        "price": choice.price if choice else None,
+        "resources": None if capacity is None else dict(capacity),
+        "labels": dict(labels),
+    }
+
+
+def _find_offering(pool: Pool, machine: Machine) -> str | None:
+    """The key of the offering that it looks like: type, market and zone; its type where none does."""
+    if not pool.offerings:
+        return None
+    alike = (
+        key
+        for key, offering in pool.offering_by_key.items()
+        if (offering.instance_type, offering.market) == (machine.type, machine.market)
+        and offering.zone in {None, machine.zone}
+    )
+    return next(alike, machine.type)
+
+
+def _count_strangers(ledger: Ledger, rules: Rules, left: Iterable[Machine]) -> bool:
+    """Write how many machines of each pool no slot knows, for the launches to count; whether one has fewer now."""
+    counts = Counter(machine.pool or "" for machine in left)
+    pools = {hold_id(name, "strangers"): name for name in {*rules.pools, *counts}}
+    known = ledger.transaction.load_holds(sorted(pools))
+    for identity, name in sorted(pools.items()):
+        hold, count = known.get(identity), counts[name]
+        if count == 0 and hold is not None:
+            ledger.delete(hold)
+        elif count and (hold is None or hold.active != count or hold.until - ledger.now <= STRANGER_SECONDS / 2):
+            ledger.put(_make_hold(identity, name, count, hold, ledger.now))
+    return any(counts[hold.pool] < hold.active for hold in known.values())
+
+
+def _make_hold(identity: str, pool: str, count: int, known: Hold | None, now: float) -> Hold:
+    return Hold(
+        version=known.version if known else 0,
+        id=identity,
+        pool=pool,
+        kind="strangers",
+        refused_at=known.refused_at if known else now,
+        until=now + STRANGER_SECONDS,
+        active=count,
+    )
+
+
+def _describe_orphan(machine: Machine, now: float) -> Event:
+    return Event(
+        at=now,
+        name="machine_orphaned",
+        cause="cloud",
+        detail={"instance": machine.id, "pool": machine.pool, "slot": machine.slot, "launch": machine.launch_id},
+    )
