@@ -1,7 +1,7 @@
 # Everything runs from .venv, which is made on first use. `make` alone lists the targets.
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check bench lock .venv
+.PHONY: help demo up test check chaos bench lock .venv
 
 # Demo and tests start processes by the dozen; without bytecode each of them compiles all that it imports anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -33,6 +33,10 @@ check: .venv ## everything but pytest: ruff, formatting, mypy, import contracts
 	@echo "== lint-imports"
 	@$(BIN)/lint-imports --no-logo
 	@echo "== checks passed"
+
+chaos: .venv ## break everything for SECONDS=600 over SEEDS=50 and check what is promised (DATABASE=sqlite, OFF=term)
+	@$(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),600) --seeds $(or $(SEEDS),50) \
+	    --database $(or $(DATABASE),both) $(if $(OFF),--off $(OFF))
 
 bench: .venv ## measure: runs every bench/*.py that does not start with _
 	@set -e; for file in $$(ls bench/[!_]*.py 2>/dev/null); do \

@@ -60,7 +60,7 @@ def commit(
         with store.transaction() as transaction:
             transaction.check_term(tenure)
             transaction.note_tick(tenure, planned_at)
-            ledger = Ledger(transaction, "tick")
+            ledger = Ledger(transaction, "tick", tenure.term)
             ledger.load(
                 reservations=[name for each in chunk if (name := getattr(each, "reservation", None))],
                 slots=[name for each in chunk for name in _slots_of(each)],

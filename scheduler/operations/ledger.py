@@ -40,8 +40,9 @@ class Outcome:
 class Ledger:
     """Current rows of one transaction, by id; `seen` copies from a plan never get in here."""
 
-    def __init__(self, transaction: Transaction, cause: Cause) -> None:
-        self.transaction, self.cause = transaction, cause
+    def __init__(self, transaction: Transaction, cause: Cause, term: int | None = None) -> None:
+        """`term`: the leader's, which its events bear, so that anybody can see that terms never go back."""
+        self.transaction, self.cause, self._term = transaction, cause, term
         self.now = transaction.now()
         self.reservations: dict[str, Reservation] = {}
         self.slots: dict[str, Slot] = {}
@@ -114,6 +115,8 @@ class Ledger:
 
     def tell(self, event: Event) -> None:
         """Append an event."""
+        if self._term is not None:
+            event = msgspec.structs.replace(event, detail={**event.detail, "term": self._term})
         self._events.append(event)
 
     def move_slot(self, slot: Slot, to: SlotState, **changes: Any) -> Slot:

@@ -58,6 +58,11 @@ class Process:
         """Whether it runs."""
         return self._process.poll() is None
 
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether it ended by itself, its work done."""
+        return self._process.poll() == 0
+
     def ask_to_end(self) -> None:
         """Send it SIGTERM."""
         if self.is_alive:

@@ -47,8 +47,11 @@ def a_pool(**changes: Any) -> dict[str, Any]:
 class Stack:
     """Everything between a producer and EC2. Started by `with`; each part may be killed and started again."""
 
-    def __init__(self, folder: Path, rules: Mapping[str, Any], **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, rules: Mapping[str, Any], *, database_url: str | None = None, **settings: Any
+    ) -> None:
         self.folder, self._rules = folder, rules
+        self._database_url = database_url or f"sqlite:///{folder}/leasehold.db"
         self._settings = settings
         self.processes: dict[str, Process] = {}
 
@@ -74,11 +77,14 @@ class Stack:
         self.services = Services(self.settings, lambda: make_dispatcher(self.app, self.settings))
         self.redis: Redis = make_redis(self.redis_server.url)
         self.apply(self._rules)
+        self._start_workers()
+        for queue in QUEUE_NAMES:
+            self.await_canary(queue)
+
+    def _start_workers(self) -> None:
         for queue in QUEUE_NAMES:
             self._run(queue, "tasks.worker", queue)
         self._run("beat", "tasks.clock")
-        for queue in QUEUE_NAMES:
-            self.await_canary(queue)
 
     def stop(self) -> None:
         """End all processes, Redis last."""
@@ -94,7 +100,8 @@ class Stack:
         return process
 
     def _start_emulator(self) -> str:
-        words = ["workers.ec2.emulator", "--port=0", "--boot-seconds=0.2", "--terminate-seconds=0.2"]
+        log = f"--call-log={self.folder / 'calls.jsonl'}"
+        words = ["workers.ec2.emulator", "--port=0", "--boot-seconds=0.2", "--terminate-seconds=0.2", log]
         emulator = Process("emulator", words, os.environ, self.folder)
         self.processes["emulator"] = emulator
         said = wait_for(lambda: emulator.read_log() if "http://" in emulator.read_log() else None, "the emulator")
@@ -103,7 +110,7 @@ class Stack:
     def _make_environment(self) -> dict[str, str]:
         ours = {
             "BROKER__URL": self.redis_server.url,
-            "DATABASE__URL": f"sqlite:///{self.folder}/leasehold.db",
+            "DATABASE__URL": self._database_url,
             "AWS__ENDPOINT_URL": self.emulator_url,
             "AWS__REGION": "us-east-1",
             "AWS__ACCESS_KEY_ID": "testing",
@@ -168,7 +175,8 @@ class Stack:
         address = f"leasehold:reply:{uuid4().hex}"
 
         def send_and_look() -> Any:
-            assert self.processes[queue].is_alive, f"the worker of {queue} has ended"
+            for name, process in self.processes.items():
+                assert process.is_alive, f"{name} has ended"
             self.app.send_task(task_name(queue, CANARY), args=[address])
             return self.redis.blpop([address], timeout=RESEND_SECONDS)
 

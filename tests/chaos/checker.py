@@ -1,0 +1,192 @@
+"""The checker: looks at a run from outside, and says what was broken of what Leasehold promises.
+
+It reads the emulator's call log and its machines, the holders' own files, and SQL; nothing of the run itself.
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from scheduler.model.moves import ENDED
+from scheduler.ports import EventFilter, Store
+
+PAGE: Final = 1000
+TICKS: Final = "ticks.jsonl"
+CPUS: Final = {"shared": 4.0}
+"""Pools whose machines are shared, and the cpus of one; the others hold one lease a machine."""
+
+Line = Mapping[str, Any]
+
+
+@dataclass
+class Evidence:
+    """What is left of a run."""
+
+    accepted: set[str] = field(default_factory=set)
+    """Reservations whose acceptance somebody was told."""
+    phases: dict[str, str] = field(default_factory=dict)
+    """Reservation → phase, by SQL."""
+    uses: list[Line] = field(default_factory=list)
+    """What holders wrote each time they used a place that they held."""
+    calls: list[Line] = field(default_factory=list)
+    """EC2's calls."""
+    machines: list[Line] = field(default_factory=list)
+    """EC2's machines, terminated ones too."""
+    launching: int = 0
+    """How often SQL says that a slot began to launch."""
+    terms: list[int] = field(default_factory=list)
+    """The term of each of the leaders' events, in the order in which SQL has them."""
+    ticks: list[Line] = field(default_factory=list)
+    """Term and time of the last tick, as SQL had them each time it was looked at."""
+
+
+def gather(folder: Path, store: Store, machines: Iterable[Line]) -> Evidence:
+    """Read everything that a run left."""
+    lines = [line for file in sorted(folder.glob("holders-*.jsonl")) for line in _read_lines(file)]
+    events = list(_read_events(store))
+    accepted = {line["reservation"] for line in lines if line["event"] == "accepted"}
+    rows = store.find_reservations(ids=sorted(accepted), limit=len(accepted) + 1)
+    return Evidence(
+        accepted=accepted,
+        phases={row.id: row.phase for row in rows},
+        uses=[line for line in lines if line["event"] == "use"],
+        calls=list(_read_lines(folder / "calls.jsonl")),
+        machines=list(machines),
+        launching=sum(event["name"] == "slot_launching" for event in events),
+        ticks=list(_read_lines(folder / TICKS)),
+        terms=[event["detail"]["term"] for event in events if "term" in event["detail"]],
+    )
+
+
+def find_violations(evidence: Evidence) -> list[str]:
+    """One line for each promise that was broken; [] when all were kept."""
+    return [
+        *_lost(evidence),
+        *_shared_places(evidence.uses),
+        *_repeated_tokens(evidence.uses),
+        *_doubled_launches(evidence),
+        *_leaked(evidence.machines),
+        *_ended_under_holders(evidence),
+        *_returning_terms(evidence),
+    ]
+
+
+def _lost(evidence: Evidence) -> Iterator[str]:
+    """Every accepted reservation ends."""
+    for name in sorted(evidence.accepted):
+        phase = evidence.phases.get(name, "unknown")
+        if phase not in ENDED:
+            yield f"{name} was accepted and is {phase}"
+
+
+def _shared_places(uses: Sequence[Line]) -> Iterator[str]:
+    """No two holders with valid tokens on one place at once: no machine holds more than it can."""
+    spans: dict[str, dict[tuple[str, int, str], list[Line]]] = defaultdict(lambda: defaultdict(list))
+    for use in uses:
+        spans[use["machine"]][use["reservation"], use["token"], use["component"]].append(use)
+    for machine, holders in spans.items():
+        yield from _overfull(machine, holders)
+
+
+def _overfull(machine: str, holders: Mapping[tuple[str, int, str], Sequence[Line]]) -> Iterator[str]:
+    changes: list[tuple[float, float, str]] = []
+    pool = ""
+    for (reservation, token, _), uses in holders.items():
+        pool = uses[0]["slot"].rpartition("-")[0]
+        amount = uses[0]["cpus"] if pool in CPUS else 1.0
+        times = [use["at"] for use in uses]
+        changes += [(min(times), amount, f"{reservation}/{token}"), (max(times), -amount, f"{reservation}/{token}")]
+    held, present = 0.0, set[str]()
+    # At one and the same instant who goes is before who comes: touching is not sharing.
+    for at, amount, holder in sorted(changes, key=lambda change: change[:2]):
+        held += amount
+        (present.add if amount > 0 else present.discard)(holder)
+        if held > CPUS.get(pool, 1.0) + 1e-9:
+            yield f"{machine} was held by {', '.join(sorted(present))} at {at:.3f}"
+            return
+
+
+def _repeated_tokens(uses: Sequence[Line]) -> Iterator[str]:
+    """A token belongs to one reservation, for good."""
+    owners: dict[int, set[str]] = defaultdict(set)
+    for use in uses:
+        owners[use["token"]].add(use["reservation"])
+    for token, names in sorted(owners.items()):
+        if len(names) > 1:
+            yield f"token {token} was given to {', '.join(sorted(names))}"
+
+
+def _doubled_launches(evidence: Evidence) -> Iterator[str]:
+    """Launches = distinct tokens, and one machine a launch: no more machines than SQL ever decided."""
+    launches = [call for call in evidence.calls if is_launch(call)]
+    tokens = {call["token"] for call in launches}
+    machines = sum(len(call["instances"]) for call in launches)
+    if machines != len(tokens):
+        yield f"{machines} machines were launched under {len(tokens)} tokens"
+    if machines > evidence.launching:
+        yield f"{machines} machines were launched for {evidence.launching} decisions"
+    ids = Counter(each["tags"].get("leasehold:launch") for each in evidence.machines)
+    for launch, count in sorted(ids.items(), key=str):
+        if count > 1:
+            yield f"launch {launch} got {count} machines"
+
+
+def is_launch(call: Line) -> bool:
+    """Whether EC2 made a machine for this call, and not for an earlier one with the same token."""
+    return call["action"] in {"RunInstances", "CreateFleet"} and bool(call["instances"]) and not call["replayed"]
+
+
+def _leaked(machines: Iterable[Line]) -> Iterator[str]:
+    """In the end no machine is left that costs money."""
+    for each in machines:
+        if each["state"] != "terminated":
+            yield f"machine {each['id']} of slot {each['tags'].get('leasehold:slot')} is {each['state']}"
+
+
+def _ended_under_holders(evidence: Evidence) -> Iterator[str]:
+    """We end no machine on which a holder still works with a valid lease."""
+    ended: dict[str, float] = {}
+    for call in evidence.calls:
+        if call["action"] == "TerminateInstances" and call["code"] is None:
+            for machine in call["instances"]:
+                ended.setdefault(machine, call["time"])
+    late = {
+        (use["machine"], use["reservation"]) for use in evidence.uses if use["at"] > ended.get(use["machine"], 1e18)
+    }
+    for machine, reservation in sorted(late):
+        yield f"machine {machine} was ended while {reservation} held it"
+
+
+def _returning_terms(evidence: Evidence) -> Iterator[str]:
+    """Terms never go back, and neither does the time of the last tick: who was deposed writes nothing any more."""
+    for before, after in pairwise(evidence.terms):
+        if after < before:
+            yield f"a leader of term {after} wrote after one of term {before}"
+            break
+    for earlier, later in pairwise(evidence.ticks):
+        if (later["term"], later["at"]) < (earlier["term"], earlier["at"]) or later["at"] < earlier["at"]:
+            yield f"the last tick went back from {earlier} to {later}"
+            break
+
+
+def _read_events(store: Store) -> Iterator[Line]:
+    after = 0
+    while page := store.read_events(EventFilter(after=after, limit=PAGE)):
+        yield from ({"name": event.name, "detail": event.detail} for event in page)
+        after = page[-1].number
+
+
+def _read_lines(file: Path) -> Iterator[Line]:
+    """The lines of a file; the last one may have been cut off by a kill."""
+    if not file.exists():
+        return
+    for line in file.read_bytes().split(b"\n"):
+        try:
+            found: Line = json.loads(line)
+        except ValueError:
+            continue
+        yield found

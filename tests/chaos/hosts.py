@@ -1,0 +1,132 @@
+"""Two hosts of workers on one machine, and everything they need; each process may be broken and comes back."""
+
+import json
+import os
+import signal
+import threading
+import urllib.request
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from tests.chaos import worker
+from tests.chaos.points import withdraw_orders
+from tests.e2e.processes import Process
+from tests.e2e.stack import IMAGE, Stack
+
+REVIVE_SECONDS: Final = 0.3
+LEASE_SECONDS: Final = 6
+RULES: Final[dict[str, Any]] = {
+    "scheduler": {"restart_delay": 0.5, "confirm_timeout": 8},
+    "pools": {
+        # One lease a machine: two holders with valid tokens on one of them would be a fault.
+        "single": {"max_slots": 10, "max_leases_per_slot": 1},
+        # Four cpus a machine, which what is leased on it may not exceed.
+        "shared": {"max_slots": 3, "resources": {"cpus": 4}},
+        # Machines come and go with every reservation.
+        "brief": {"max_slots": 4, "max_leases_per_slot": 1, "idle_scale_down": 0.1},
+    },
+}
+POOL: Final[dict[str, Any]] = {
+    "idle_scale_down": 2,
+    "lease_ttl": LEASE_SECONDS,
+    "capacity_hold": 1,
+    "quota_hold": 1,
+    "error_cooldown": 1,
+    "ec2": {"image": IMAGE},
+}
+PROCESSES: Final[dict[str, tuple[str, ...]]] = {
+    "reservations-a": ("tests.chaos.worker", "reservations"),
+    "reservations-b": ("tests.chaos.worker", "reservations"),
+    "ticks-a": ("tests.chaos.worker", "ticks"),
+    "ticks-b": ("tests.chaos.worker", "ticks"),
+    "launch-a": ("tests.chaos.worker", "launch"),
+    "health-a": ("tests.chaos.worker", "health"),
+    "terminate-b": ("tests.chaos.worker", "terminate"),
+    "beat-a": ("tasks.clock",),
+    "beat-b": ("tasks.clock",),
+}
+"""Name, with the letter of its host → what runs."""
+
+
+def make_rules() -> dict[str, Any]:
+    """The rules of the run: both pools, and what they have in common."""
+    pools = {name: {"system": name, **POOL, **pool} for name, pool in RULES["pools"].items()}
+    return {**RULES, "pools": pools}
+
+
+class Hosts(Stack):
+    """The stack of the end-to-end tests, with twice the schedulers and beats, and points to break them at.
+
+    `off`: the guard that is switched off in all workers.
+    """
+
+    def __init__(self, folder: Path, database: str, off: str | None = None, **settings: Any) -> None:
+        quick = {"CELERY__CONCURRENCY__RESERVATIONS": 1, "CELERY__CONCURRENCY__HEALTH": 4, **settings}
+        super().__init__(folder, make_rules(), database_url=database, **quick)
+        self.points = folder / "points"
+        self.points.mkdir()
+        self._off = off
+        self._guard = threading.Lock()
+        self._stopped = threading.Event()
+        self._reviver = threading.Thread(target=self._revive, name="reviver", daemon=True)
+        self._wanted: set[str] = set()
+
+    def _start_workers(self) -> None:
+        for name, words in PROCESSES.items():
+            self.start(name, words)
+        self._reviver.start()
+
+    def start(self, name: str, words: tuple[str, ...]) -> Process:
+        """Start a process that is started again when it dies."""
+        chaos = {worker.FOLDER: str(self.points), worker.HOST: f"host-{name[-1]}", worker.OFF: self._off or ""}
+        with self._guard:
+            process = Process(name, words, {**self.environment, **chaos}, self.folder)
+            self.processes[name] = process
+            self._wanted.add(name)
+        return process
+
+    def _revive(self) -> None:
+        while not self._stopped.wait(REVIVE_SECONDS):
+            with self._guard:
+                for name in self._wanted:
+                    if not self.processes[name].is_alive and not self.processes[name].has_succeeded:
+                        self.processes[name].start()
+
+    def stop(self) -> None:
+        """End everything, what stands still too."""
+        self._stopped.set()
+        with suppress(RuntimeError):
+            self._reviver.join()
+        self.go_on()
+        super().stop()
+
+    def go_on(self) -> None:
+        """Let everything that was stopped go on."""
+        withdraw_orders(self.points)
+        with self._guard:
+            for name in self._wanted:
+                self.signal(name, signal.SIGCONT)
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to a process and its children."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.processes[name].pid, number)
+
+    def tell_emulator(self, method: str, path: str, document: object = None) -> dict[str, Any]:
+        """A word through the emulator's control API."""
+        request = urllib.request.Request(  # noqa: S310 - loopback
+            f"{self.emulator_url}/_leasehold/{path}",
+            data=None if document is None else json.dumps(document).encode(),
+            headers={"Content-Type": "application/json"},
+            method=method,
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - loopback
+            found: dict[str, Any] = json.load(answer)
+            return found
+
+    def machines(self) -> list[Mapping[str, Any]]:
+        """The emulator's machines, terminated ones too."""
+        found: list[Mapping[str, Any]] = self.tell_emulator("GET", "state")["instances"]
+        return found

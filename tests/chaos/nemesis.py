@@ -1,0 +1,207 @@
+"""The nemesis: breaks one thing after the other, which and when by its seed, until it is told to stop."""
+
+import random
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, cast
+
+import psycopg
+import redis
+from kombu.exceptions import OperationalError
+
+from scheduler.ports import StoreUnavailableError
+from tasks.queues import LAUNCH_SLOT, QUEUE_NAMES, TERMINATE_SLOT
+from tests.chaos.hosts import Hosts
+from tests.chaos.points import POINTS, give_order
+from workers.embedded_redis import RedisStartError
+
+PAUSE_SECONDS: Final = (0.1, 0.7)
+LONGEST_STOP_SECONDS: Final = 6.0
+"""Longer than the leader lock lasts: a stopped leader is deposed meanwhile."""
+FENCE_SECONDS: Final = 8.0
+MOST_KEPT: Final = 300
+CLOUD_FAULTS: Final[tuple[dict[str, Any], ...]] = (
+    {"code": "InternalError", "status": 500, "action": "any", "count": 5},
+    {"code": "Unavailable", "status": 503, "count": 3},
+    {"code": "InsufficientInstanceCapacity", "count": 4, "status": 400},
+    {"code": "MaxSpotInstanceCountExceeded", "count": 2, "status": 400},
+    {"code": "RequestLimitExceeded", "action": "any", "count": 3},
+    {"code": "InvalidAMIID.NotFound", "count": 1, "status": 400},
+)
+PROMPT = (OSError, redis.RedisError, OperationalError, StoreUnavailableError, RedisStartError)
+"""What breaking things may run into while other things are broken."""
+
+
+class Nemesis:
+    """Breaks `hosts` in a thread of its own, between `start` and `stop`; `deeds` says what it did, in order."""
+
+    def __init__(self, hosts: Hosts, seed: int, only: Sequence[str] = ()) -> None:
+        self._hosts, self._dice = hosts, random.Random(seed)
+        self.deeds: list[str] = []
+        self._seen_slots: list[tuple[str, list[Any]]] = []
+        self._seen_messages: list[tuple[str, bytes]] = []
+        self._fence_timer: threading.Timer | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="nemesis", daemon=True)
+        faults: dict[str, tuple[int, Callable[[], str]]] = {
+            "kill": (4, self._kill),
+            "stop": (4, self._stop),
+            "point": (8, self._order),
+            "fence": (2, self._fence),
+            "launch": (2, self._lose_launch),
+            "redis": (2, self._break_redis),
+            "clients": (1, self._cut_redis),
+            "database": (2, self._cut_database),
+            "cloud": (4, self._break_cloud),
+            "interrupt": (3, self._interrupt),
+            "repeat": (6, self._repeat),
+            "drop": (4, self._drop),
+        }
+        self._faults = {name: fault for name, fault in faults.items() if not only or name in only}
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No more faults; what stands still goes on, what is down comes up, EC2 is well again."""
+        self._over.set()
+        self._thread.join()
+        self._hosts.go_on()
+        self._hosts.tell_emulator("PUT", "faults", [])
+        self._await_redis()
+
+    def _work(self) -> None:
+        weights = [weight for weight, _ in self._faults.values()]
+        while not self._over.wait(self._dice.uniform(*PAUSE_SECONDS)):
+            self._watch()
+            (name,) = self._dice.choices(list(self._faults), weights)
+            try:
+                self.deeds.append(f"{name}: {self._faults[name][1]()}")
+            except PROMPT as error:
+                self.deeds.append(f"{name}: in vain ({error})"[:200])
+
+    def _watch(self) -> None:
+        """Remember what could be sent once more: orders about slots as SQL has them, messages as they wait."""
+        with suppress(*PROMPT):
+            for slot in self._hosts.services.engine.store.find_slots():
+                if slot.launch_id:
+                    self._seen_slots.append((LAUNCH_SLOT, [slot.id, slot.launch_id]))
+                self._seen_slots.append((TERMINATE_SLOT, [slot.id, slot.epoch]))
+            for queue in QUEUE_NAMES:
+                waiting = cast("list[bytes]", self._hosts.redis.lrange(queue, 0, 20))
+                self._seen_messages += [(queue, body) for body in waiting]
+        del self._seen_slots[:-MOST_KEPT], self._seen_messages[:-MOST_KEPT]
+
+    def _choose_process(self) -> str:
+        return self._dice.choice(sorted(set(self._hosts.processes) - {"emulator"}))
+
+    def _kill(self) -> str:
+        name = self._choose_process()
+        self._hosts.signal(name, signal.SIGKILL)
+        return name
+
+    def _stop(self) -> str:
+        name, seconds = self._choose_process(), self._dice.uniform(0.3, LONGEST_STOP_SECONDS)
+        self._hosts.signal(name, signal.SIGSTOP)
+        self._later(seconds, lambda: self._hosts.signal(name, signal.SIGCONT))
+        return f"{name} for {seconds:.1f} s"
+
+    def _order(self) -> str:
+        point, order = self._dice.choice(POINTS), self._dice.choice(["kill", "kill", "stop"])
+        give_order(self._hosts.points, point, order)  # type: ignore[arg-type]
+        if order == "stop":
+            self._later(self._dice.uniform(1, LONGEST_STOP_SECONDS), self._hosts.go_on)
+        return f"{order} {point}"
+
+    def _fence(self) -> str:
+        """Stop a leader that has something to write, between plan and commit, for longer than its lock lasts."""
+        if self._fence_timer is not None and self._fence_timer.is_alive():
+            return "one stands still already"
+        give_order(self._hosts.points, "between_plan_and_commit", "stop")
+        self._fence_timer = self._later(FENCE_SECONDS, self._hosts.go_on)
+        return "stop between_plan_and_commit"
+
+    def _lose_launch(self) -> str:
+        """Kill a launch worker after EC2 launched and before anybody knows of it."""
+        give_order(self._hosts.points, "after_launch", "kill")
+        return "kill after_launch"
+
+    def _later(self, seconds: float, act: Callable[[], object]) -> threading.Timer:
+        timer = threading.Timer(seconds, act)
+        timer.daemon = True
+        timer.start()
+        return timer
+
+    def _break_redis(self) -> str:
+        how = self._dice.choice(["flush", "save", "empty", "snapshot"])
+        server, folder = self._hosts.redis_server, self._hosts.redis_server.directory
+        dump, kept = folder / "dump.rdb", folder / "kept.rdb"
+        if how == "flush":
+            self._hosts.redis.flushall()
+        elif how == "save":
+            self._hosts.redis.save()
+            shutil.copy(dump, kept)
+        else:
+            server.kill()
+            dump.unlink(missing_ok=True)
+            if how == "snapshot" and kept.exists():
+                shutil.copy(kept, dump)
+            self._over.wait(self._dice.uniform(0, 1))
+            server.restart()
+        return how
+
+    def _await_redis(self) -> None:
+        if self._hosts.redis_server.process.poll() is not None:
+            self._hosts.redis_server.restart()
+
+    def _cut_redis(self) -> str:
+        return f"{self._hosts.redis.client_kill_filter(_type='normal')} connections"
+
+    def _cut_database(self) -> str:
+        """End the connections of everybody else, as a restart or a failover does."""
+        url = self._hosts.settings.database_url
+        if not url.startswith("postgresql"):
+            return "a file has no connections"
+        with psycopg.connect(url.replace("postgresql+psycopg", "postgresql"), autocommit=True) as connection:
+            query = (
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            found = connection.execute(query).fetchone()
+        return f"{found[0] if found else 0} connections"
+
+    def _break_cloud(self) -> str:
+        fault = self._dice.choice(CLOUD_FAULTS)
+        self._hosts.tell_emulator("POST", "faults", {**fault, "seconds": self._dice.uniform(0.5, 3)})
+        return str(fault["code"])
+
+    def _interrupt(self) -> str:
+        running = [each["id"] for each in self._hosts.machines() if each["state"] == "running"]
+        if not running:
+            return "no machine"
+        machine, how = self._dice.choice(running), self._dice.choice(["interrupt", "interrupt", "lose", "rebalance"])
+        words = {"interrupt": {"deadline": self._dice.uniform(1, 4)}}.get(how, {})
+        self._hosts.tell_emulator("POST", how, {"instances": [machine], **words})
+        return f"{how} {machine}"
+
+    def _repeat(self) -> str:
+        """Send something once more that was sent long ago: an order about a slot, or a whole message."""
+        if self._seen_messages and self._dice.random() < 0.3:
+            queue, body = self._dice.choice(self._seen_messages)
+            self._hosts.redis.lpush(queue, body)
+            return f"a message on {queue}"
+        for _ in range(5):
+            if self._seen_slots:
+                task, words = self._dice.choice(self._seen_slots)
+                self._hosts.app.send_task(task, args=words)
+        return "orders about slots"
+
+    def _drop(self) -> str:
+        """Take away what waits on a queue, as a crash between the pop and the note of it does."""
+        queue = self._dice.choice(QUEUE_NAMES)
+        taken = self._hosts.redis.brpop([queue], timeout=1)
+        return f"a message from {queue}" if taken else f"{queue} was empty"

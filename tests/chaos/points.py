@@ -1,0 +1,90 @@
+"""Named points in our processes at which the nemesis has them die or stand still.
+
+The product knows nothing of this: a chaos worker wraps what it calls. Who passes a point while an order for it lies
+in the folder takes the order and carries it out on itself; nobody else gets it.
+"""
+
+import os
+import signal
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+Point = Literal[
+    "before_commit",
+    "after_commit",
+    "before_publish",
+    "before_dispatch",
+    "after_launch",
+    "after_terminate",
+    "between_plan_and_commit",
+]
+Order = Literal["kill", "stop"]
+POINTS: Final[tuple[Point, ...]] = get_args(Point)
+
+
+def give_order(folder: Path, point: Point, order: Order) -> None:
+    """Have the next process that passes this point kill itself, or stop until it is sent SIGCONT."""
+    folder.mkdir(exist_ok=True)
+    draft = folder / f"{point}.draft"
+    draft.write_text(order)
+    draft.rename(folder / point)
+
+
+def withdraw_orders(folder: Path) -> None:
+    """Take back the orders that nobody took."""
+    for point in POINTS:
+        (folder / point).unlink(missing_ok=True)
+
+
+def pass_by(folder: Path, point: Point) -> None:
+    """Carry out the order for this point, if there is one: a kill takes the whole group of the process with it."""
+    mine = folder / f"{point}.{os.getpid()}"
+    try:
+        (folder / point).rename(mine)
+    except FileNotFoundError:
+        return
+    if mine.read_text() == "kill":
+        os.killpg(0, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def place_points(folder: Path) -> None:
+    """Put the points into the code that this process is about to run."""
+    from scheduler.operations import tick
+    from scheduler.store import session
+    from scheduler.view.redis_board import RedisBoard
+    from tasks.dispatch import CeleryDispatcher
+    from workers.ec2.fleet import Ec2Fleet
+
+    def at(point: Point) -> Callable[[], None]:
+        return lambda: pass_by(folder, point)
+
+    _wrap(session, "_commit", before=at("before_commit"), after=at("after_commit"))
+    _wrap(RedisBoard, "publish", before=at("before_publish"))
+    _wrap(CeleryDispatcher, "_send", before=at("before_dispatch"))
+    _wrap(Ec2Fleet, "launch", after=at("after_launch"))
+    _wrap(Ec2Fleet, "terminate", after=at("after_terminate"))
+    _wrap(tick, "commit", before=at("between_plan_and_commit"), when=lambda _store, decisions, *_: bool(decisions))
+
+
+def _wrap(
+    owner: Any,
+    name: str,
+    *,
+    before: Callable[[], None] = lambda: None,
+    after: Callable[[], None] = lambda: None,
+    when: Callable[..., bool] = lambda *_: True,
+) -> None:
+    inner = getattr(owner, name)
+
+    @wraps(inner)
+    def passing(*args: Any, **kwargs: Any) -> Any:
+        if when(*args):
+            before()
+        found = inner(*args, **kwargs)
+        after()
+        return found
+
+    setattr(owner, name, passing)

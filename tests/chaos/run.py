@@ -1,0 +1,94 @@
+"""`python -m tests.chaos.run`: many seeds, one after the other; `make chaos` calls it."""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tests.chaos.story import Verdict, tell
+from tests.chaos.switches import SWITCHES
+
+DATABASES: Final = ("postgresql", "sqlite")
+FAULTS_FOR: Final[dict[str, tuple[str, ...]]] = {
+    "term": ("fence",),
+    "token": ("launch",),
+    "resend": ("drop", "redis", "point"),
+    "epoch": ("repeat",),
+}
+"""For each guard the faults that it guards against: without it, these alone have to be noticed."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Play the seeds; 1 when a promise was broken (with `--off`: when nobody noticed)."""
+    options = _read(arguments)
+    verdicts = []
+    for seed in range(options.first, options.first + options.seeds):
+        verdict = _play(seed, options)
+        verdicts.append(verdict)
+        _show(verdict)
+        if options.off and verdict.violations:
+            break
+    broken = [verdict for verdict in verdicts if verdict.violations]
+    sys.stdout.write(
+        f"{len(verdicts)} seeds, {sum(each.reservations for each in verdicts)} reservations, "
+        f"{sum(len(each.deeds) for each in verdicts)} faults, {sum(each.launches for each in verdicts)} launches, "
+        f"{sum(each.terms for each in verdicts)} terms: {len(broken)} seeds with violations\n"
+    )
+    if options.off:
+        sys.stdout.write(f"without the guard {options.off} this was {'noticed' if broken else 'NOT NOTICED'}\n")
+        return 0 if broken else 1
+    return 1 if broken else 0
+
+
+def _read(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.run", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="seconds of faults, over all seeds together")
+    parser.add_argument("--seeds", type=int, default=5, help="how many seeds share them")
+    parser.add_argument("--first", type=int, default=1, help="the first seed")
+    parser.add_argument("--reservations", type=int, default=200, help="reservations a seed, all in flight at once")
+    parser.add_argument("--database", choices=[*DATABASES, "both"], default="both", help="both: in turns")
+    parser.add_argument("--off", choices=sorted(SWITCHES), help="switch a guard off; fails unless that is noticed")
+    parser.add_argument("--keep", type=Path, help="folder for what a seed with violations leaves")
+    return parser.parse_args(arguments)
+
+
+def _play(seed: int, options: argparse.Namespace) -> Verdict:
+    kind = DATABASES[seed % 2] if options.database == "both" else options.database
+    root = options.keep or Path(tempfile.gettempdir())
+    root.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-", dir=root))
+    with open_database(kind, folder) as url:
+        return tell(
+            folder,
+            url,
+            seed,
+            count=options.reservations,
+            seconds=options.seconds / options.seeds,
+            off=options.off,
+            only=FAULTS_FOR.get(options.off or "", ()),
+        )
+
+
+@contextmanager
+def open_database(kind: str, folder: Path) -> Iterator[str]:
+    """An empty database of this kind, for one seed."""
+    if kind == "sqlite":
+        yield f"sqlite:///{folder}/leasehold.db"
+        return
+    raise NotImplementedError(kind)
+
+
+def _show(verdict: Verdict) -> None:
+    sys.stdout.write(verdict.describe() + "\n")
+    for line in verdict.violations[:20]:
+        sys.stdout.write(f"  {line}\n")
+    if verdict.violations:
+        sys.stdout.write("  what was done: " + "; ".join(verdict.deeds) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

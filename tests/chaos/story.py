@@ -1,0 +1,161 @@
+"""One seed's story: reservations, faults, quiet, verdict."""
+
+import json
+import random
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, Final
+
+from scheduler.model.moves import ENDED
+from scheduler.ports import StoreUnavailableError
+from tests.chaos.checker import TICKS, find_violations, gather, is_launch
+from tests.chaos.hosts import LEASE_SECONDS, Hosts
+from tests.chaos.nemesis import Nemesis
+
+SETTLE_SECONDS: Final = 60.0
+"""After the last fault: then everything accepted has ended, and no machine is left."""
+LOOK_SECONDS: Final = 0.05
+HOLDERS: Final = 2
+LATE: Final = 8
+"""One in so many is late."""
+
+
+@dataclass
+class Verdict:
+    """What came of one seed."""
+
+    seed: int
+    violations: list[str]
+    deeds: list[str] = field(default_factory=list)
+    reservations: int = 0
+    ends: dict[str, int] = field(default_factory=dict)
+    launches: int = 0
+    uses: int = 0
+    terms: int = 0
+    settled_seconds: float = 0.0
+
+    def describe(self) -> str:
+        """A line for people."""
+        ends = ", ".join(f"{count} {phase}" for phase, count in sorted(self.ends.items()))
+        return (
+            f"seed {self.seed}: {len(self.deeds)} faults, {self.reservations} accepted ({ends}), "
+            f"{self.launches} launches, {self.uses} uses, {self.terms} terms, "
+            f"quiet after {self.settled_seconds:.1f} s: "
+            + (f"{len(self.violations)} VIOLATIONS" if self.violations else "kept")
+        )
+
+
+def make_wishes(seed: int, count: int, seconds: float) -> list[list[dict[str, Any]]]:
+    """What each holder process asks for and when, how long it holds, and whether it lets go when it is asked to.
+
+    Most of it at once, far more than there is room for; the late ones one by one, each on a machine of its own.
+    """
+    dice = random.Random(seed)
+    wishes: list[list[dict[str, Any]]] = [[] for _ in range(HOLDERS)]
+    for number in range(count):
+        is_late = number >= count - count // LATE
+        system = "brief" if is_late else dice.choice(["single", "single", "shared"])
+        document: dict[str, Any] = {"id": f"s{seed}-{number}", "system": system}
+        if system == "shared":
+            document["resources"] = {"cpus": dice.choice([1, 2])}
+        elif system == "single" and dice.random() < 0.1:
+            document["components"] = [{"name": "rank", "count": 2}]
+        if dice.random() < 0.3:
+            document["restart_policy"] = "on_failure"
+        wish = {"id": document["id"], "document": document, "seconds": dice.uniform(0.1, 0.8)}
+        wish["after"] = dice.uniform(0, seconds) if is_late else 0.0
+        wishes[number % HOLDERS].append({**wish, "obeys": dice.random() < 0.5})
+    return wishes
+
+
+def tell(
+    folder: Path,
+    database: str,
+    seed: int,
+    *,
+    count: int = 200,
+    seconds: float = 12.0,
+    off: str | None = None,
+    only: Sequence[str] = (),
+) -> Verdict:
+    """Play one seed on a stack of its own and judge it; the logs stay in `folder` when it went wrong."""
+    folder.mkdir(exist_ok=True)
+    with Hosts(folder, database, off) as hosts:
+        for number, wishes in enumerate(make_wishes(seed, count, seconds)):
+            (folder / f"wishes-{number}.json").write_text(json.dumps(wishes))
+            hosts.start(f"holders-{number}", ("tests.chaos.holders", str(folder), str(number)))
+        nemesis = Nemesis(hosts, seed, only)
+        with watching_ticks(hosts):
+            nemesis.start()
+            Event().wait(seconds)
+            nemesis.stop()
+        verdict = _judge(hosts, seed, _settle(hosts, count))
+        verdict.deeds = nemesis.deeds
+    if not verdict.violations:
+        shutil.rmtree(folder, ignore_errors=True)
+    return verdict
+
+
+@contextmanager
+def watching_ticks(hosts: Hosts) -> Iterator[None]:
+    """Within it, term and time of the last tick are written down again and again, as SQL has them."""
+    over = Event()
+
+    def watch() -> None:
+        with (hosts.folder / TICKS).open("a") as file:
+            while not over.wait(LOOK_SECONDS):
+                with suppress(StoreUnavailableError):
+                    tenure = hosts.services.engine.store.load_tenure()
+                    file.write(json.dumps({"term": tenure.term, "at": tenure.ticked_at}) + "\n")
+
+    thread = Thread(target=watch, name="witness", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _settle(hosts: Hosts, count: int) -> float:
+    """Wait until everything has ended and no machine is left, at most SETTLE_SECONDS; how long it took.
+
+    Two more lease times are granted to holders that were killed: their leases run out by themselves.
+    """
+    began, pause = time.monotonic(), Event()
+    while (taken := time.monotonic() - began) < SETTLE_SECONDS + 2 * LEASE_SECONDS:
+        if _is_quiet(hosts, count):
+            break
+        pause.wait(0.2)
+    return taken
+
+
+def _is_quiet(hosts: Hosts, count: int) -> bool:
+    try:
+        phases = hosts.services.engine.store.count_phases()
+    except StoreUnavailableError:
+        return False
+    ended = sum(number for phase, number in phases.items() if phase in ENDED)
+    return ended >= count and all(each["state"] == "terminated" for each in hosts.machines())
+
+
+def _judge(hosts: Hosts, seed: int, settled: float) -> Verdict:
+    evidence = gather(hosts.folder, hosts.services.engine.store, hosts.machines())
+    ends: dict[str, int] = {}
+    for phase in evidence.phases.values():
+        ends[phase] = ends.get(phase, 0) + 1
+    return Verdict(
+        seed=seed,
+        violations=find_violations(evidence),
+        reservations=len(evidence.accepted),
+        ends=ends,
+        launches=sum(is_launch(call) for call in evidence.calls),
+        uses=len(evidence.uses),
+        terms=max(evidence.terms, default=0),
+        settled_seconds=settled,
+    )

@@ -1,0 +1,30 @@
+"""`python -m tests.chaos.worker QUEUE`: tasks.worker with the named points in it, on a host of its own name."""
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+from tests.chaos.points import place_points
+from tests.chaos.switches import SWITCHES
+
+FOLDER = "CHAOS_POINTS"
+HOST = "CHAOS_HOST"
+OFF = "CHAOS_OFF"
+
+
+def main() -> None:
+    """Work until stopped."""
+    host = os.environ[HOST]
+    # Two hosts on one machine: Celery names its nodes after the host.
+    socket.gethostname = lambda: host
+    place_points(Path(os.environ[FOLDER]))
+    if off := os.environ.get(OFF):
+        SWITCHES[off]()
+    from tasks.worker import main as work
+
+    work(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()
