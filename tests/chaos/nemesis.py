@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any, Final, cast
 
 import psycopg
@@ -79,10 +80,11 @@ class Nemesis:
         while not self._over.wait(self._dice.uniform(*PAUSE_SECONDS)):
             self._watch()
             (name,) = self._dice.choices(list(self._faults), weights)
+            at = datetime.now(UTC).strftime("%H:%M:%S.%f")[:-3]
             try:
-                self.deeds.append(f"{name}: {self._faults[name][1]()}")
+                self.deeds.append(f"{at} {name}: {self._faults[name][1]()}")
             except PROMPT as error:
-                self.deeds.append(f"{name}: in vain ({error})"[:200])
+                self.deeds.append(f"{at} {name}: in vain ({error})"[:200])
 
     def _watch(self) -> None:
         """Remember what could be sent once more: orders about slots as SQL has them, messages as they wait."""

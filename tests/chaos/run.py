@@ -1,6 +1,7 @@
 """`python -m tests.chaos.run`: many seeds, one after the other; `make chaos` calls it."""
 
 import argparse
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -51,7 +52,11 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--reservations", type=int, default=200, help="reservations a seed, all in flight at once")
     parser.add_argument("--database", choices=[*DATABASES, "both"], default="both", help="both: in turns")
     parser.add_argument("--off", choices=sorted(SWITCHES), help="switch a guard off; fails unless that is noticed")
-    parser.add_argument("--keep", type=Path, help="folder for what a seed with violations leaves")
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        help="folder in which everything is kept; else only what had violations is, in the temporary folder",
+    )
     return parser.parse_args(arguments)
 
 
@@ -61,7 +66,7 @@ def _play(seed: int, options: argparse.Namespace) -> Verdict:
     root.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-", dir=root))
     with open_database(kind, folder) as url:
-        return tell(
+        verdict = tell(
             folder,
             url,
             seed,
@@ -70,6 +75,9 @@ def _play(seed: int, options: argparse.Namespace) -> Verdict:
             off=options.off,
             only=FAULTS_FOR.get(options.off or "", ()),
         )
+    if options.keep is None and not verdict.violations:
+        shutil.rmtree(folder)
+    return verdict
 
 
 @contextmanager
