@@ -35,7 +35,7 @@ check: .venv ## everything but pytest: ruff, formatting, mypy, import contracts
 	@echo "== checks passed"
 
 chaos: .venv ## break everything for SECONDS=600 over SEEDS=50 and check what is promised (DATABASE=sqlite, OFF=term)
-	@$(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),600) --seeds $(or $(SEEDS),50) \
+	@$(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),600) --seeds $(or $(SEEDS),50) --first $(or $(FIRST),1) \
 	    --database $(or $(DATABASE),both) $(if $(OFF),--off $(OFF))
 
 bench: .venv ## measure: runs every bench/*.py that does not start with _

@@ -11,6 +11,7 @@ from typing import Final
 
 from tests.chaos.story import Verdict, tell
 from tests.chaos.switches import SWITCHES
+from tests.servers import start_own_postgresql
 
 DATABASES: Final = ("postgresql", "sqlite")
 FAULTS_FOR: Final[dict[str, tuple[str, ...]]] = {
@@ -86,7 +87,11 @@ def open_database(kind: str, folder: Path) -> Iterator[str]:
     if kind == "sqlite":
         yield f"sqlite:///{folder}/leasehold.db"
         return
-    raise NotImplementedError(kind)
+    server = start_own_postgresql()
+    try:
+        yield server.url(server.create_database())
+    finally:
+        server.remove()
 
 
 def _show(verdict: Verdict) -> None:

@@ -271,3 +271,13 @@ def test_a_lease_changes_its_state_by_its_table_only() -> None:
         revoking = tuple(msgspec.structs.replace(lease, state="revoking") for lease in current.leases)
         with pytest.raises(IllegalMoveError, match="lease r1/main: held -> revoking is no legal move"):
             ledger.put(msgspec.structs.replace(current, leases=revoking))
+
+
+def test_the_events_of_a_tick_bear_its_term() -> None:
+    rig = Rig()
+    rig.tick()
+    rig.submit("r1")
+    rig.tick()
+    terms = {event.name: event.detail.get("term") for event in rig.store.events}
+    assert terms["slot_launching"] == rig.store.load_tenure().term
+    assert terms["reservation_submitted"] is None
