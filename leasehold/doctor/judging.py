@@ -10,6 +10,7 @@ from leasehold.doctor.findings import CLOCK_SECONDS, Finding, failure, ok, skipp
 
 LEAST_REDIS: Final = (6, 2)
 LATE_INTERVALS: Final = 3
+_FLOWER_REMEDY: Final = 'Where Flower is to run, set flower.basic_auth to "user:password".'
 _LOOPBACK: Final = {"127.0.0.1", "::1", "-::1", "localhost"}
 
 
@@ -149,7 +150,7 @@ def judge_flower(*, has_password: bool, on_loopback: bool, is_local_stack: bool)
         return ok("flower", "asks for a password")
     if on_loopback and is_local_stack:
         return ok("flower", "without a password, on loopback, in the local stack")
-    return warning("flower", "has no password, and so does not start", 'Set flower.basic_auth to "user:password".')
+    return warning("flower", "no password is set here; Flower does not start without one", _FLOWER_REMEDY)
 
 
 def judge_permission(check: str, error: str | None, policy: str) -> Finding:
