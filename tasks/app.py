@@ -7,7 +7,7 @@ import sys
 from typing import Any, Final
 
 from celery import Celery
-from celery.signals import setup_logging, worker_process_init
+from celery.signals import celeryd_init, setup_logging, worker_process_init
 
 from scheduler.model.validation import InvalidInputError
 from tasks.beat import make_schedule
@@ -131,6 +131,12 @@ def _make_dispatcher() -> CeleryDispatcher:
 settings: Final = _read_settings()
 app: Final = make_app(settings)
 services: Final = Services(settings, _make_dispatcher)
+
+
+@celeryd_init.connect(weak=False)
+def _guard_queues(conf: Any, **_signal: object) -> None:
+    """In workers alone: Flower and people know the broker by the scheme of its URL, which this replaces."""
+    conf.broker_transport = "tasks.transport:Transport"
 
 
 @worker_process_init.connect(weak=False)

@@ -44,7 +44,7 @@ DROPPED: Final[dict[type[Exception], tuple[str, str]]] = {
     StaleWriteError: ("stale", "Somebody else changed the row meanwhile; this is done again later."),
     DeposedError: ("deposed", "Another scheduler leads now; nothing was written."),
     PlanTooLateError: ("plan_too_late", "The plan took too long to be trusted; nothing was written."),
-    ForeignAddressError: ("foreign_address", "The answer was to go where no answers go; it is not sent."),
+    ForeignAddressError: ("foreign_address", "The answer was to go where no answers go; nothing was done."),
     InvalidInputError: ("invalid_input", "What the database or the configuration holds is not valid."),
     SoftTimeLimitExceeded: ("too_slow", "The task ran into its time limit and was stopped."),
 }

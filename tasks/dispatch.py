@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import redis
 from celery import Celery
 from kombu import Exchange, Queue
 from kombu.exceptions import OperationalError
@@ -65,7 +66,12 @@ class CeleryDispatcher:
                 queue=queue,  # type: ignore[arg-type]
                 argsrepr=outgoing.id,
             )
-        except (OperationalError, OSError) as error:
+        except redis.ResponseError as error:
+            if not str(error).startswith("WRONGTYPE"):
+                raise ConnectionError(f"the broker did not take {outgoing.id}: {error}") from error
+            # It never will: sending it again would only hold up the others.
+            log.warning("A callback's queue is none.", action="callback.refused", queue=name, callback=outgoing.id)
+        except (OperationalError, redis.RedisError, OSError) as error:
             raise ConnectionError(f"the broker did not take {outgoing.id}: {error}") from error
 
     def wake_at(self, due: float | None, now: float) -> None:

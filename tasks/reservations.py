@@ -3,14 +3,16 @@ commit, on the list that `reply_to` names.
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+from pydantic import AfterValidator
 
-from scheduler.model.validation import Document, InvalidInputError, Name, Text, read_document
+from scheduler.model.validation import Document, InvalidInputError, Name, Text, expected, read_document, show
 from scheduler.model.wishes import WISHES
 from scheduler.operations.intake import Answer, accept
-from scheduler.ports import StaleWriteError
+from scheduler.ports import ForeignAddressError, StaleWriteError
+from scheduler.view.addresses import check_reply_address
 from tasks.app import app, services
 from tasks.queues import QUERY, RESERVATIONS, task_name
 from workers.logs import get_logger
@@ -20,22 +22,31 @@ log = get_logger(__name__)
 MOST_TRIES: Final = 3
 """Of a request that met a copy of itself, or another change of its rows, on its way into the database."""
 MOST_QUERIED: Final = 1000
+MOST_SHOWN: Final = 10
+"""Faults in one log line."""
+
+
+def _few(ids: list[str]) -> list[str]:
+    if len(ids) > MOST_QUERIED:
+        raise expected(f"at most {MOST_QUERIED} ids", got=len(ids))
+    return ids
 
 
 class QueryDocument(Document):
     """Asks for reservations as SQL has them, ended ones too, however long ago."""
 
-    request: Name
+    request: Text
     reply_to: Text
-    ids: list[Name]
+    ids: Annotated[list[Name], AfterValidator(_few)]
 
 
 def _register(verb: str) -> None:
     """The task of one verb: every verb is carried out alike."""
 
     def carry_out(document: Any) -> str:
+        address = find_address(document)
         answer = _accept(verb, document)
-        send_answer(document, answer)
+        send_answer(address, answer)
         return describe_answer(answer)
 
     carry_out.__doc__ = WISHES[verb].__doc__
@@ -49,14 +60,15 @@ for _verb in WISHES:
 @app.task(name=QUERY)
 def query(document: Any) -> str:
     """Answer with the rows of these reservations: `{"ok": true, "reservations": [row, …]}`."""
+    address = find_address(document)
     try:
         wish = read_document(QueryDocument, document)
     except InvalidInputError as error:
         answer: Answer = {"ok": False, "errors": [{"index": 0, **msgspec.to_builtins(each)} for each in error.faults]}
     else:
-        rows = services.engine.store.find_reservations(ids=wish.ids[:MOST_QUERIED], limit=MOST_QUERIED)
+        rows = services.engine.store.find_reservations(ids=wish.ids, limit=MOST_QUERIED)
         answer = {"ok": True, "reservations": [msgspec.to_builtins(row) for row in rows]}
-    send_answer(document, answer)
+    send_answer(address, answer)
     return describe_answer(answer)
 
 
@@ -73,13 +85,24 @@ def _repeat_if_stale(act: Callable[[], Answer]) -> Answer:
     return act()
 
 
-def send_answer(document: object, answer: Answer) -> None:
-    """Put the answer where the document says; a producer that names no place gets none."""
+def find_address(document: object) -> str | None:
+    """Where the answer is to go, if the document says so. Raises ForeignAddressError before anything is done."""
     address = document.get("reply_to") if isinstance(document, dict) else None
-    if isinstance(address, str):
+    if address is None:
+        return None
+    if not isinstance(address, str):
+        raise ForeignAddressError(f"reply_to: expected a text, got {show(address)}")
+    check_reply_address(address, services.settings.view.prefix)
+    return address
+
+
+def send_answer(address: str | None, answer: Answer) -> None:
+    """Put the answer there; a producer that names no place gets none, and a refusal is a line in the log."""
+    if address is not None:
         services.engine.bell.reply(address, answer)
     elif not answer["ok"]:
-        errors = [f"{each['path']}: expected {each['expected']}, got {each['got']}" for each in list_errors(answer)]
+        found = list_errors(answer)[:MOST_SHOWN]
+        errors = [f"{each['path']}: expected {each['expected']}, got {each['got']}" for each in found]
         log.warning("A request without a place for its answer was refused.", action="request.refused", errors=errors)
 
 

@@ -12,5 +12,6 @@ log = get_logger(__name__)
 def terminate_slot(slot_id: str, epoch: int) -> str:
     """End the machine that this slot has in this epoch, and in no other."""
     result = terminate(services.engine, slot_id, epoch)
-    log.info("Asked for the end of a machine.", action=f"terminate.{result}", slot=slot_id, epoch=epoch)
+    sentence = "Asked for the end of a machine." if result == "asked" else "Asked for no end of a machine."
+    log.info(sentence, action=f"terminate.{result}", slot=slot_id, epoch=epoch)
     return result

@@ -111,6 +111,10 @@ RESERVATION_MOVES: Final[Edges] = {
         "operator": "reported as failed",
     },
     ("failed", "pending"): {"tick": "restarted by its policy"},
+    ("failed", "cancelled"): {
+        "holder": "nobody wants its restart any more",
+        "operator": "cancelled while it waited for its restart",
+    },
 }
 
 LEASE_MOVES: Final[Edges] = {

@@ -166,9 +166,18 @@ def check_unicode(text: str, **context: object) -> str:
 
     `got` in the context is shown in place of the text.
     """
-    if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
+    if not _is_storable(text):
         raise expected("a text of whole characters, without NUL", **context)
     return text
+
+
+def is_whole_text(value: object, most: int) -> TypeGuard[str]:
+    """Whether it is a text of 1 to `most` characters that UTF-8 and every database can hold."""
+    return isinstance(value, str) and 0 < len(value) <= most and _is_storable(value)
+
+
+def _is_storable(text: str) -> bool:
+    return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _few(value: object) -> object:

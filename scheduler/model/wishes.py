@@ -6,7 +6,7 @@ Names are those of SCENARIOS.md's nouns and actions; a document also carries `re
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from scheduler.model.reservations import Callback, Component, Request
 from scheduler.model.validation import (
@@ -25,11 +25,25 @@ from scheduler.model.validation import (
 MOST_INSTANCES = 10_000
 
 
+def _own_queue(name: str) -> str:
+    if name in RESERVED_QUEUES or ":" in name:
+        raise expected("a queue of the producer's own (a name without colons that is none of Leasehold's)")
+    return name
+
+
+RESERVED_QUEUES = frozenset(
+    {"reservations", "ticks", "launch", "health", "terminate", "unacked", "unacked_index", "unacked_mutex"}
+)
+"""Lists and tables of the broker that are not a producer's: our queues, and where kombu notes what is under way.
+Names with a colon are keys of the view, such as the leader lock.
+"""
+
+
 class CallbackDocument(Document):
     """A Celery task of the producer's, and the queue that its workers read."""
 
     task: Name
-    queue: Name
+    queue: Annotated[Name, AfterValidator(_own_queue)]
 
 
 class ComponentDocument(Document):

@@ -5,7 +5,7 @@ between; it is answered again, published and kicked for again. PROTOCOLS.md, "Ac
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -14,7 +14,18 @@ from scheduler.model.moves import Cause
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
-from scheduler.model.validation import MOST_NAME, Document, Fault, InvalidInputError, read_document, show, suggest
+from scheduler.model.validation import (
+    MOST_NAME,
+    Document,
+    Fault,
+    InvalidInputError,
+    fault,
+    is_whole_text,
+    read_document,
+    show,
+    suggest,
+)
+from scheduler.model.view import Row
 from scheduler.model.wishes import OPERATOR_VERBS, WISHES, ReservationDocument
 from scheduler.operations.engine import Engine, announce
 from scheduler.operations.ledger import Ledger, Outcome
@@ -23,7 +34,13 @@ from scheduler.policy.ttl import expiry_of_pending
 from scheduler.ports import Answered
 
 Answer = dict[str, Any]
+Word = Document | InvalidInputError
+"""One document of a request, or why it is none."""
 _OURS = ("request", "reply_to", "items")
+MOST_ITEMS = 10_000
+"""Documents in one list."""
+MOST_LIST_FAULTS = 1000
+"""Faults that the answer to a list names, though at least one for each document that is refused."""
 
 
 def accept(engine: Engine, verb: str, document: object, *, operator: bool = False) -> Answer:
@@ -36,8 +53,12 @@ def accept(engine: Engine, verb: str, document: object, *, operator: bool = Fals
         request, items = _open_envelope(verb, document)
     except InvalidInputError as error:
         return _refuse(error.faults)
+    words = _bound([_read(verb, item) for item in items])
+    is_single = "items" not in cast("Mapping[str, object]", document)
+    if not any(isinstance(word, Document) for word in words):
+        # The same whenever it is asked again: there is nothing to write for it.
+        return _join([_refuse_word(word, index) for index, word in enumerate(words)], single=is_single)
     rules = engine.rules()
-    words = [_read(verb, item, rules) for item in items]
     cause: Cause = "operator" if operator or verb in OPERATOR_VERBS else "holder"
     with engine.store.transaction() as transaction:
         known = transaction.find_answers([request]).get(request)
@@ -46,7 +67,7 @@ def accept(engine: Engine, verb: str, document: object, *, operator: bool = Fals
         else:
             ledger = Ledger(transaction, cause)
             results, outcome = _carry_out(ledger, rules, verb, words)
-            answer = _join(results, single=isinstance(document, Mapping) and "items" not in document)
+            answer = _join(results, single=is_single)
             transaction.save_answers([Answered(request, ledger.now, answer)])
     if outcome is None:
         _repeat(engine, answer)
@@ -63,8 +84,10 @@ def _repeat(engine: Engine, answer: Answer) -> None:
     """Publish and kick once more: whoever answered first may have died right after its commit."""
     results = answer.get("results", [answer])
     names = [each["reservation"] for each in results if each.get("reservation")]
-    rows = engine.store.find_reservations(ids=names, limit=len(names))
-    announce(engine, Outcome(rows=list(rows)), kick=True)
+    slots = [each["slot"] for each in results if each.get("slot")]
+    rows: list[Row] = [*engine.store.find_reservations(ids=names, limit=len(names))] if names else []
+    rows += engine.store.find_slots(ids=slots) if slots else []
+    announce(engine, Outcome(rows=rows), kick=True)
 
 
 def _open_envelope(verb: str, document: object) -> tuple[str, list[object]]:
@@ -74,43 +97,48 @@ def _open_envelope(verb: str, document: object) -> tuple[str, list[object]]:
     if not isinstance(document, Mapping):
         raise InvalidInputError([Fault(".", "a table", show(document))])
     request = document.get("request")
-    if not isinstance(request, str) or not 0 < len(request) <= MOST_NAME:
-        raise InvalidInputError([Fault("request", f"an id of at most {MOST_NAME} characters", show(request))])
+    if not is_whole_text(request, MOST_NAME):
+        raise fault("request", f"an id of 1 to {MOST_NAME} whole characters", request)
+    content = {name: value for name, value in document.items() if name not in _OURS}
     if "items" not in document:
-        return request, [{name: value for name, value in document.items() if name not in _OURS}]
+        return request, [content]
     items = document["items"]
     if not isinstance(items, list) or not 0 < len(items) <= MOST_ITEMS:
-        raise InvalidInputError([Fault("items", f"a list of 1 to {MOST_ITEMS} documents", show(items))])
+        got = f"{len(items)} of them" if isinstance(items, list) else show(items)
+        raise InvalidInputError([Fault("items", f"a list of 1 to {MOST_ITEMS} documents", got)])
+    if content:
+        raise fault(next(iter(content)), "nothing beside items", next(iter(content.values())))
     return request, items
 
 
-MOST_ITEMS = 10_000
-
-
-def _read(verb: str, item: object, rules: Rules) -> Document | InvalidInputError:
+def _read(verb: str, item: object) -> Word:
     try:
-        word = read_document(WISHES[verb], item)
-        if isinstance(word, ReservationDocument):
-            _check_served(word, rules)
+        return read_document(WISHES[verb], item)
     except InvalidInputError as error:
         return error
-    return word
 
 
-def _check_served(word: ReservationDocument, rules: Rules) -> None:
+def _bound(words: list[Word]) -> list[Word]:
+    """Of a long list each refused document names some of its faults only: an answer is stored, and is no flood."""
+    most = max(1, MOST_LIST_FAULTS // len(words))
+    return [InvalidInputError(word.faults[:most]) if isinstance(word, InvalidInputError) else word for word in words]
+
+
+def _find_served(word: Word, rules: Rules) -> Word:
     """A name that no pool bears is a typing error at the door; pools that vanish later make it wait."""
+    if not isinstance(word, ReservationDocument):
+        return word
     known = rules.pools if word.pool is not None else rules.pools_of_system
     field, asked = ("pool", word.pool) if word.pool is not None else ("system", word.system)
     if asked not in known:
         choices = ", ".join(list(known)[:10]) or "none is configured"
-        raise InvalidInputError([Fault(field, f"one of: {choices}{suggest(asked or '', known)}", show(asked))])
+        return fault(field, f"one of: {choices}{suggest(asked or '', known)}", asked)
+    return word
 
 
-def _carry_out(
-    ledger: Ledger, rules: Rules, verb: str, words: Sequence[Document | InvalidInputError]
-) -> tuple[list[Answer], Outcome]:
+def _carry_out(ledger: Ledger, rules: Rules, verb: str, words: Sequence[Word]) -> tuple[list[Answer], Outcome]:
     if verb == "submit":
-        return submit(ledger, rules, words)
+        return submit(ledger, rules, [_find_served(word, rules) for word in words])
     good = [word for word in words if isinstance(word, Document)]
     pairs = [rows_of(word) for word in good]
     ledger.load(reservations=[name for name, _ in pairs if name], slots=[name for _, name in pairs if name])
@@ -118,17 +146,26 @@ def _carry_out(
     return results, ledger.flush()
 
 
-def _say(ledger: Ledger, rules: Rules, verb: str, word: Document | InvalidInputError, index: int) -> Answer:
+def _say(ledger: Ledger, rules: Rules, verb: str, word: Word, index: int) -> Answer:
     if isinstance(word, InvalidInputError):
         return _refuse(word.faults, index)
     try:
         row = say(ledger, rules, verb, word)
     except Refusal as refusal:
         return _refuse([refusal.fault], index)
-    return describe_answer(row)
+    answer = describe_answer(row)
+    if verb in TRUSTED and isinstance(row, Reservation):
+        answer["ttl"] = None if row.expires_at is None else row.expires_at - ledger.now
+    return answer
 
 
-def submit(ledger: Ledger, rules: Rules, words: Sequence[Document | InvalidInputError]) -> tuple[list[Answer], Outcome]:
+TRUSTED = frozenset({"renew", "confirm"})
+"""Words whose answer says for how many seconds from now, at least, the lease is its holder's: `ttl`, None = until
+it is revoked. A holder counts them from when it sent the word, so its clock runs out before ours.
+"""
+
+
+def submit(ledger: Ledger, rules: Rules, words: Sequence[Word]) -> tuple[list[Answer], Outcome]:
     """Store what producers ask for; an id that is known already, in any phase, changes nothing."""
     good = [word for word in words if isinstance(word, ReservationDocument)]
     rows = {word.id: new_reservation(word, rules, ledger.now) for word in reversed(good)}
@@ -172,6 +209,10 @@ def describe_answer(row: Reservation | Slot) -> Answer:
         "token": row.token or None,
         "deadline": row.revoke_by,
     }
+
+
+def _refuse_word(word: Word, index: int) -> Answer:
+    return _refuse(word.faults if isinstance(word, InvalidInputError) else (), index)
 
 
 def _refuse(faults: Sequence[Fault], index: int = 0) -> Answer:

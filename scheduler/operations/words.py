@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from scheduler.model.moves import ENDED, HOLDING, IN_FLIGHT
-from scheduler.model.reservations import Reservation
+from scheduler.model.reservations import Reservation, list_instances
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.validation import Document, Fault, show
@@ -23,6 +23,7 @@ from scheduler.model.wishes import (
 )
 from scheduler.operations.commit import end_reservation, return_to_queue
 from scheduler.operations.ledger import Ledger
+from scheduler.policy.heal import may_restart_again
 from scheduler.policy.ttl import expiry_when_renewed
 
 
@@ -51,8 +52,10 @@ def _find_alive(ledger: Ledger, word: HolderDocument) -> Reservation:
 
 
 def _check_token(ledger: Ledger, current: Reservation, word: HolderDocument) -> None:
-    """A holder's word about a lease has to carry the current token; pending ones and operators need none."""
-    if ledger.cause != "holder" or current.phase == "pending":
+    """A holder's word about a lease has to carry the current token; about a pending one it needs none, but an
+    earlier holder's is stale there too. Operators need none.
+    """
+    if ledger.cause != "holder" or (current.phase == "pending" and word.token is None):
         return
     if word.token is None:
         raise Refusal("token", f"the current token of {current.id}", None)
@@ -68,12 +71,15 @@ def release(ledger: Ledger, _rules: Rules, word: HolderDocument) -> Reservation:
     return end_reservation(ledger, _find_alive(ledger, word), "released", None)
 
 
-def cancel(ledger: Ledger, _rules: Rules, word: ReasonDocument) -> Reservation:
-    """Nobody wants it any more; needs no token, for it is the producer's word. A second one changes nothing."""
+def cancel(ledger: Ledger, rules: Rules, word: ReasonDocument) -> Reservation:
+    """Nobody wants it any more, nor its restart; needs no token, for it is the producer's word. A second one
+    changes nothing.
+    """
     current = _find(ledger, word)
     if current.phase == "cancelled":
         return current
-    if current.phase in ENDED:
+    waits_for_restart = current.phase == "failed" and may_restart_again(current, rules)
+    if current.phase in ENDED and not waits_for_restart:
         raise Refusal("reservation", "one that has not ended", f"{current.id} is {current.phase}")
     return end_reservation(ledger, current, "cancelled", word.reason)
 
@@ -105,16 +111,23 @@ def confirm(ledger: Ledger, _rules: Rules, word: ConfirmDocument) -> Reservation
 def fail(ledger: Ledger, _rules: Rules, word: ReasonDocument) -> Reservation:
     """An essential component died, or the whole: it fails at once, and its policy decides about a restart."""
     current = _find_alive(ledger, word)
-    known = {lease.component for lease in current.leases}
-    if word.component is not None and current.leases and word.component not in known:
-        raise Refusal("component", f"a component of {current.id} that is leased", word.component)
+    _check_component(current, word)
     reason = word.reason or "component_died"
     return end_reservation(ledger, current, "failed", reason, failed_at=ledger.now)
+
+
+def _check_component(current: Reservation, word: ReasonDocument) -> None:
+    """A component that is named is one of those that are leased; of a pending one, of those that were asked for."""
+    held = {lease.component for lease in current.leases}
+    known = held or {each.name for each in list_instances(current.request, "essential")}
+    if word.component is not None and word.component not in known:
+        raise Refusal("component", f"a component of {current.id} that is leased", word.component)
 
 
 def surrender(ledger: Ledger, rules: Rules, word: ReasonDocument) -> Reservation:
     """The holder gives back what is being revoked before its time: pending again."""
     current = _find_alive(ledger, word)
+    _check_component(current, word)
     if current.phase != "revoking":
         raise Refusal("reservation", "one that is being revoked", f"{current.id} is {current.phase}")
     return return_to_queue(ledger, rules, current, current.revoke_reason or "surrendered")

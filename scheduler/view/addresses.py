@@ -13,4 +13,4 @@ def check_reply_address(address: str, prefix: str) -> None:
     """Raise ForeignAddressError unless this is `<prefix>reply:<word>`, a word of up to 100 plain characters."""
     start = f"{prefix}reply:"
     if not address.startswith(start) or not _WORD.fullmatch(address.removeprefix(start)):
-        raise ForeignAddressError(f"expected {start}<word>, got {address[:200]!r}")
+        raise ForeignAddressError(f"reply_to: expected {start}<word>, got {address[:200]!r}")

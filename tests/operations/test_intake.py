@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from scheduler.model.wishes import WISHES, HolderDocument
-from tests.operations.rig import Rig
+from tests.operations.rig import CONFIG, Rig
 
 
 def test_a_repeat_of_a_request_changes_nothing_whatever_came_in_between() -> None:
@@ -67,6 +68,10 @@ def test_of_a_list_the_good_ones_are_accepted_and_the_bad_ones_refused() -> None
         ({"request": ""}, "request"),
         ({"request": 5}, "request"),
         ({"request": "q" * 300}, "request"),
+        ({"request": "q\0"}, "request"),
+        ({"request": "\ud800"}, "request"),
+        ({"request": "q", "items": [{}] * 10_001}, "items"),
+        ({"request": "q", "items": [{}], "id": "r1"}, "id"),
         ({"request": "q", "items": []}, "items"),
         ({"request": "q", "items": {}}, "items"),
         # no such reservation could be
@@ -165,3 +170,127 @@ def test_the_end_of_a_lease_frees_its_slot_from_now_on() -> None:
 def test_an_unknown_verb_is_answered() -> None:
     answer = Rig().ask("relaese", reservation="r1")
     assert answer["errors"][0]["expected"] == 'a known verb (did you mean "release"?)'
+
+
+WAITING_FOR_RESTART = {"restart_policy": "on_failure"}
+
+
+def test_one_that_waits_for_its_restart_may_be_cancelled() -> None:
+    rig = Rig()
+    rig.submit("r1", **WAITING_FOR_RESTART)
+    rig.ask("fail", reservation="r1")
+    assert rig.phase() == "failed"
+    assert [rig.ask("cancel", reservation="r1")["phase"] for _ in range(2)] == ["cancelled", "cancelled"]
+    rig.tick()
+    assert rig.phase() == "cancelled"
+
+
+def test_one_that_has_failed_for_good_cannot_be_cancelled() -> None:
+    rig = Rig({**CONFIG, "scheduler": {"max_restarts": 1}})
+    rig.submit("r1")
+    rig.submit("r2", **WAITING_FOR_RESTART)
+    for _ in range(2):
+        for name in ("r1", "r2"):
+            rig.ask("fail", reservation=name)
+        rig.tick()
+    for name in ("r1", "r2"):
+        assert rig.ask("cancel", reservation=name)["errors"][0]["got"] == f'"{name} is failed"'
+
+
+def test_an_earlier_holder_is_refused_while_nobody_holds_it() -> None:
+    rig = Rig().leased()
+    first = rig.token()
+    for _ in range(2):
+        rig.ask("suspend", reservation="r1", token=rig.token())
+        rig.ask("resume", reservation="r1")
+        rig.tick()
+    last = rig.token()
+    rig.ask("suspend", reservation="r1", token=last)
+    assert rig.phase() == "pending"
+    assert rig.ask("release", reservation="r1", token=first)["errors"][0]["path"] == "token"
+    assert rig.ask("renew", reservation="r1", token=last + 1)["errors"][0]["path"] == "token"
+    assert rig.ask("release", reservation="r1", token=last)["ok"]
+
+
+@pytest.mark.parametrize("verb", ["renew", "confirm"])
+@pytest.mark.parametrize(("ttl", "said"), [(90, 90), (0, None)])
+def test_a_renewal_says_how_long_it_holds(verb: str, ttl: float, said: float | None) -> None:
+    rig = Rig()
+    rig.submit("r1", ttl=ttl)
+    rig.leased()
+    answer = rig.ask(verb, reservation="r1", token=rig.token())
+    assert answer["ttl"] == said
+    rig.now += 30
+    assert rig.ask("confirm", reservation="r1", token=rig.token())["ttl"] == (said and said - 30)
+    assert rig.ask("renew", reservation="r1", token=rig.token())["ttl"] == said
+
+
+def test_a_renewal_of_what_is_being_revoked_says_until_when() -> None:
+    rig = Rig({**CONFIG, "scheduler": {"interruption_grace": 60}}).leased()
+    slot = rig.slot()
+    rig.put(msgspec.structs.replace(slot, interrupted_at=rig.now, interrupted_by=rig.now + 120))
+    rig.tick()
+    answer = rig.ask("renew", reservation="r1", token=rig.token())
+    assert (answer["phase"], answer["deadline"]) == ("revoking", rig.now + 60)
+    assert rig.ask("surrender", reservation="r1", token=rig.token())["phase"] == "pending"
+
+
+@pytest.mark.parametrize(
+    ("document", "path"),
+    [
+        ({}, "reservation"),
+        ({"component": "main"}, "reservation"),
+        ({"component": "other"}, "component"),
+    ],
+)
+def test_an_essential_lease_is_not_surrendered_while_nobody_takes_it_back(document: dict[str, Any], path: str) -> None:
+    rig = Rig().leased()
+    answer = rig.ask("surrender", reservation="r1", token=rig.token(), **document)
+    assert answer["errors"][0]["path"] == path
+    assert rig.phase() == "leased"
+
+
+def test_a_word_in_a_list_is_heeded_or_refused_by_its_index() -> None:
+    rig = Rig().leased()
+    good = {"reservation": "r1", "token": rig.token()}
+    answer = rig.ask("release", items=[{"reservation": "r2"}, good, good, {"reservation": "r1", "token": "x"}])
+    assert [each["ok"] for each in answer["results"]] == [False, True, True, False]
+    assert [each["errors"][0]["index"] for each in answer["results"] if not each["ok"]] == [0, 3]
+
+
+def test_a_word_that_is_sent_again_after_its_answer_was_forgotten_is_heeded_anew() -> None:
+    rig = Rig().leased()
+    word = {"request": "q", "reservation": "r1", "token": rig.token()}
+    first = rig.ask("release", **word)
+    rig.store.prune(events_before=0, requests_before=rig.now + 1, ended_before=0)
+    assert rig.ask("release", **word) == first
+
+
+def test_what_no_rule_could_make_good_is_refused_without_a_row() -> None:
+    rig = Rig()
+    rig.ask("submit", request="q", id="r 1")
+    with rig.store.transaction() as transaction:
+        assert transaction.find_answers(["q"]) == {}
+
+
+def test_a_repeat_of_a_word_about_a_slot_is_published_again() -> None:
+    rig = Rig()
+    rig.tick()
+    rig.ask("cordon", request="q", slot="linux-1")
+    rig.engine.board.rebuild([])
+    rig.ask("cordon", request="q", slot="linux-1")
+    assert [slot.cordoned for slot in rig.engine.board.load().slots.values()] == [True]  # type: ignore[union-attr]
+
+
+def test_the_answer_to_a_long_list_of_faults_is_no_flood() -> None:
+    wrong = {f"wrong-{number}": number for number in range(50)}
+    answer = Rig().ask("submit", items=[wrong] * 1000)
+    assert [len(result["errors"]) for result in answer["results"]] == [1] * 1000
+
+
+@pytest.mark.parametrize(
+    "queue", ["reservations", "ticks", "launch", "health", "terminate", "unacked", "leasehold:leader", "_kombu"]
+)
+def test_a_callback_goes_to_no_list_of_ours(queue: str) -> None:
+    answer = Rig().submit("r1", on_end={"task": "shop.ended", "queue": queue})
+    assert answer["errors"][0]["path"] == "on_end.queue"

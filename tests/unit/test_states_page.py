@@ -38,7 +38,7 @@ def test_a_slot_that_has_a_machine_never_forgets_it_without_word_from_the_cloud(
 
 
 def test_what_has_ended_stays_ended_but_for_a_restart() -> None:
-    assert {edge for edge in RESERVATION_MOVES if edge[0] in ENDED} == {("failed", "pending")}
+    assert {edge for edge in RESERVATION_MOVES if edge[0] in ENDED} == {("failed", "pending"), ("failed", "cancelled")}
     assert {phase for edge in RESERVATION_MOVES for phase in edge} == set(PHASES)
 
 

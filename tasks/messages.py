@@ -1,0 +1,137 @@
+"""Is it a task message of ours? Looked at before Celery sees it, for Celery trusts what it takes off a list.
+
+The form is Celery's message protocol 2 in kombu's envelope on Redis (docs/protocol.md). What a task of ours never
+carries is refused as well: an ETA (it would be run again and again), time limits, compression, and links to
+other tasks.
+"""
+
+import base64
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final
+
+from celery.utils.time import maybe_iso8601
+from kombu import serialization
+from kombu.exceptions import ContentDisallowed, DecodeError
+
+from scheduler.model.validation import Fault, InvalidInputError, fault, is_whole_text, show, suggest
+
+CONTENT_TYPE: Final = "application/json"
+MOST_BYTES: Final = 32 * 1024 * 1024
+"""Of a message's body."""
+MOST_LEVELS: Final = 32
+"""Tables and lists within each other, the body's own three counted."""
+MOST_ID: Final = 200
+_NEVER: Final = ("eta", "compression", "shadow", "callbacks", "errbacks", "chain", "chord", "stamps", "stamped_headers")
+_UNLIMITED: Final = (None, [None, None])
+
+
+def check_message(queue: str, raw: object, known: Collection[str]) -> None:
+    """Raise InvalidInputError unless `raw`, from the list of this queue, is a message for one of the `known` tasks."""
+    envelope = _table(raw, ".")
+    _check_headers(queue, _table(envelope.get("headers"), "headers"), known)
+    properties = _table(envelope.get("properties"), "properties")
+    _check_properties(properties)
+    _check_content(envelope)
+    _check_body(_decode(envelope.get("body"), properties.get("body_encoding")))
+
+
+def describe_message(raw: object) -> dict[str, str]:
+    """What a log line says of any message: the task that it names, and its id."""
+    headers = raw.get("headers") if isinstance(raw, Mapping) else None
+    if not isinstance(headers, Mapping):
+        return {"task": "?", "task_id": "?"}
+    return {"task": show(headers.get("task")).strip('"'), "task_id": show(headers.get("id")).strip('"')}
+
+
+def _table(value: object, path: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise fault(path, "a table", value)
+    return value
+
+
+def _check_headers(queue: str, headers: Mapping[str, Any], known: Collection[str]) -> None:
+    name, message_id, expires = headers.get("task"), headers.get("id"), headers.get("expires")
+    if not isinstance(name, str) or name not in known:
+        near = suggest(name, known) if isinstance(name, str) else ""
+        raise fault("headers.task", f"a task of the queue {queue}{near}", name)
+    if not is_whole_text(message_id, MOST_ID):
+        raise fault("headers.id", f"an id of 1 to {MOST_ID} characters", message_id)
+    for key in _NEVER:
+        if headers.get(key):
+            raise fault(f"headers.{key}", "nothing", headers[key])
+    if headers.get("timelimit") not in _UNLIMITED:
+        raise fault("headers.timelimit", "nothing", headers["timelimit"])
+    if expires is not None and not _is_instant(expires):
+        raise fault("headers.expires", "an instant in ISO 8601, or nothing", expires)
+    if not isinstance(headers.get("retries") or 0, int):
+        raise fault("headers.retries", "a whole number, or nothing", headers["retries"])
+
+
+def _is_instant(value: object) -> bool:
+    try:
+        return isinstance(value, str) and maybe_iso8601(value) is not None
+    except (ValueError, TypeError, AttributeError):
+        return False
+
+
+def _check_properties(properties: Mapping[str, Any]) -> None:
+    """What kombu needs to take note of the message, and to put it back when its worker dies."""
+    if not is_whole_text(properties.get("delivery_tag"), MOST_ID):
+        raise fault("properties.delivery_tag", f"an id of 1 to {MOST_ID} characters", properties.get("delivery_tag"))
+    delivery = _table(properties.get("delivery_info"), "properties.delivery_info")
+    for key in ("exchange", "routing_key"):
+        if not isinstance(delivery.get(key), str):
+            raise fault(f"properties.delivery_info.{key}", "a text", delivery.get(key))
+    priority = properties.get("priority")
+    if priority is not None and not (isinstance(priority, int) and 0 <= priority <= 9):  # noqa: PLR2004 - Celery's range
+        raise fault("properties.priority", "0 to 9, or nothing", priority)
+
+
+def _check_content(envelope: Mapping[str, Any]) -> None:
+    if envelope.get("content-type") != CONTENT_TYPE:
+        raise fault("content-type", CONTENT_TYPE, envelope.get("content-type"))
+    encoding = envelope.get("content-encoding")
+    if not isinstance(encoding, str) or encoding.lower() != "utf-8":
+        raise fault("content-encoding", "utf-8", encoding)
+
+
+def _decode(body: object, encoding: object) -> object:
+    """The body as the worker's task will read it."""
+    if encoding not in (None, "base64"):
+        raise fault("properties.body_encoding", "base64, or nothing", encoding)
+    if not isinstance(body, str):
+        raise fault("body", "a text", body)
+    if len(body) > MOST_BYTES:
+        raise InvalidInputError([Fault("body", f"at most {MOST_BYTES} bytes", f"{len(body)} bytes")])
+    wanted = "JSON" if encoding is None else "base64 of JSON"
+    try:
+        content = body.encode() if encoding is None else base64.b64decode(body)
+        return serialization.loads(content, CONTENT_TYPE, "utf-8", accept={CONTENT_TYPE})
+    except (ValueError, DecodeError, ContentDisallowed) as error:
+        raise InvalidInputError([Fault("body", wanted, show(str(error)))]) from None
+
+
+def _check_body(content: object) -> None:
+    """`[arguments, named arguments, links]`, not nested too deeply."""
+    if not isinstance(content, list) or len(content) != 3:  # noqa: PLR2004 - protocol 2
+        raise fault("body", "[arguments, named arguments, links]", content)
+    arguments, named, links = content
+    if not isinstance(arguments, list):
+        raise fault("body[0]", "a list of arguments", arguments)
+    if not isinstance(named, dict):
+        raise fault("body[1]", "a table of named arguments", named)
+    if links is not None and (not isinstance(links, dict) or any(links.values())):
+        raise fault("body[2]", "no links to other tasks", links)
+    level: list[object] = [content]
+    for _ in range(MOST_LEVELS):
+        level = [inner for outer in level for inner in _list_inner(outer)]
+        if not level:
+            return
+    raise InvalidInputError([Fault("body", f"at most {MOST_LEVELS} tables and lists within each other", "more")])
+
+
+def _list_inner(value: object) -> Iterator[object]:
+    if isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, list):
+        yield from value

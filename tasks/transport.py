@@ -1,0 +1,67 @@
+"""Celery's Redis transport with a door: what is on our queues and is no task message of ours goes no further.
+
+kombu and Celery end the worker over an envelope that lacks a field (tried: a worker exits over one line that is
+not JSON). Here such a message is named in a log line and thrown away; it was taken off its list already.
+"""
+
+from functools import cache
+from typing import Any
+
+from kombu.transport import redis
+
+from scheduler.model.validation import InvalidInputError, show
+from tasks.messages import check_message, describe_message
+from tasks.queues import PREFIX, QUEUE_NAMES
+from workers.logs import get_logger
+
+log = get_logger(__name__)
+_SENTENCE = "A message that is no task of this queue was thrown away."
+
+
+@cache
+def _known_tasks(queue: str) -> frozenset[str]:
+    """The tasks that travel on this queue. Asked for when the first message comes: all are registered then."""
+    from tasks.app import app  # noqa: PLC0415 - the app names this module as its transport
+
+    return frozenset(name for name in app.tasks if name.startswith(f"{PREFIX}.{queue}."))
+
+
+class Channel(redis.Channel):
+    """Survives what is not even an envelope."""
+
+    connection: Any
+
+    def _brpop_read(self, **options: Any) -> Any:
+        before = self.connection.handed_over
+        try:
+            return super()._brpop_read(**options)  # type: ignore[misc] # the stubs leave it out
+        except (ValueError, RecursionError) as error:
+            if self.connection.handed_over != before:
+                raise
+            log.warning(_SENTENCE, action="message.refused", error=f".: expected JSON, got {_find_text(error)}")
+            return True
+
+
+def _find_text(error: Exception) -> str:
+    """What was to be decoded: the error has it, if anything does; kombu has dropped it."""
+    found = getattr(error, "doc", None) or getattr(error, "object", None) or str(error)
+    return show(found.decode(errors="replace") if isinstance(found, bytes) else found)
+
+
+class Transport(redis.Transport):
+    """Hands over what passes the check."""
+
+    Channel = Channel
+    handed_over = 0
+    """How many envelopes were read."""
+
+    def _deliver(self, message: Any, queue: str | None) -> None:
+        self.handed_over += 1
+        if queue in QUEUE_NAMES:
+            try:
+                check_message(queue, message, _known_tasks(queue))
+            except InvalidInputError as error:
+                described = describe_message(message)
+                log.warning(_SENTENCE, action="message.refused", queue=queue, error=str(error), **described)
+                return
+        super()._deliver(message, queue)

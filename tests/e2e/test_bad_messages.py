@@ -1,0 +1,129 @@
+"""10,000 bad messages on all five queues: each is refused by name, and who behaves is served in between."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from tasks.queues import QUEUE_NAMES
+from tests.e2e.bad_messages import BadMessage, Generator
+from tests.e2e.processes import wait_for
+from tests.e2e.stack import Stack
+
+pytestmark = pytest.mark.timeout(120)
+MESSAGES = 10_000
+BATCHES = 10
+SEED = 20_261_121
+REFUSALS = {"message.refused", "task.refused", "request.refused", "task.foreign_address"}
+OUR_ID = re.compile(r"task_id=(bad-\d+-\d+)\b")
+ACTION = re.compile(r"action=([a-z_.]+)")
+TROUBLE = re.compile(r"\[(?:error|critical) *\]|Traceback|exited prematurely")
+
+
+def test_each_is_refused_by_name_and_the_good_ones_between_them_are_served(stack: Stack) -> None:
+    stack.ask("submit", {"id": "target", "pool": "warm", "ttl": 0})
+    (target,) = stack.await_phase(["target"], "leased")
+    stored = set(_list_stored(stack))
+    pids = {queue: stack.processes[queue].pid for queue in QUEUE_NAMES}
+    begins = {queue: stack.processes[queue].log.stat().st_size for queue in QUEUE_NAMES}
+
+    generator = Generator(SEED, target="target", token=target.token, pool="warm")
+    sent: list[BadMessage] = []
+    for number in range(BATCHES):
+        batch = generator.make(MESSAGES // BATCHES)
+        _send_around_a_good_one(stack, batch, f"good-{number}")
+        _check_answers(stack, batch)
+        sent += batch
+    huge = generator.make_huge()
+    _send_around_a_good_one(stack, huge, "good-last")
+    _check_answers(stack, huge)
+
+    logs = {queue: _read_from(stack, queue, begins[queue]) for queue in QUEUE_NAMES}
+    _check_lines("\n".join(logs.values()), [*sent, *huge])
+    good = {*(f"good-{number}" for number in range(BATCHES)), "good-last"}
+    assert set(_list_stored(stack)) == stored | good
+    for queue in QUEUE_NAMES:
+        stack.await_canary(queue)
+    assert {queue: stack.processes[queue].pid for queue in QUEUE_NAMES} == pids
+    assert stack.find("target").token == target.token
+    rows = [*stack.await_phase(sorted(good), "leased"), stack.find("target")]
+    words = [{"reservation": row.id, "token": row.token} for row in rows]
+    assert stack.ask("release", {"items": words})["ok"]
+
+
+def _list_stored(stack: Stack) -> list[str]:
+    return [row.id for row in stack.services.engine.store.find_reservations(limit=100_000)]
+
+
+def _send_around_a_good_one(stack: Stack, batch: Sequence[BadMessage], name: str) -> None:
+    """All of it at once, the good one in the middle; until no queue holds anything and nothing is under way."""
+    address = f"leasehold:reply:{uuid4().hex}"
+    half = len(batch) // 2
+    _push(stack, batch[:half])
+    stack.send("submit", {"request": uuid4().hex, "reply_to": address, "id": name, "pool": "warm"})
+    _push(stack, batch[half:])
+    _, body = wait_for(lambda: stack.redis.blpop([address], timeout=1), f"the answer to {name}", 60)
+    assert msgspec.json.decode(body)["ok"]
+    wait_for(lambda: not _count_unfinished(stack), f"an end of {_count_unfinished(stack)} messages", 90)
+
+
+def _push(stack: Stack, batch: Sequence[BadMessage]) -> None:
+    with stack.redis.pipeline(transaction=False) as pipeline:
+        for message in batch:
+            pipeline.lpush(message.queue, message.text.encode(errors="surrogateescape"))
+        pipeline.execute()
+
+
+def _count_unfinished(stack: Stack) -> int:
+    """Messages that wait, and those that a worker has."""
+    with stack.redis.pipeline(transaction=True) as pipeline:
+        for queue in QUEUE_NAMES:
+            pipeline.llen(queue)
+        pipeline.hlen("unacked")
+        return sum(pipeline.execute())
+
+
+def _check_answers(stack: Stack, batch: Sequence[BadMessage]) -> None:
+    """Each that named a list has one answer there, and it is a refusal that says what was wrong."""
+    asked = [message for message in batch if message.account == "answer"]
+    with stack.redis.pipeline(transaction=False) as pipeline:
+        for message in asked:
+            pipeline.lrange(message.address, 0, -1)
+            pipeline.delete(message.address)
+        found = pipeline.execute()[::2]
+    for message, bodies in zip(asked, found, strict=True):
+        assert len(bodies) == 1, f"{len(bodies)} answers to {message.what}: {message.text[:2000]}"
+        answer = msgspec.json.decode(bodies[0])
+        assert not answer["ok"], f"{message.what} was accepted: {message.text[:2000]}"
+        for result in answer.get("results", [answer]):
+            assert not result["ok"]
+            assert all(error["path"] and error["expected"] and len(error["got"]) < 200 for error in result["errors"])
+            assert result["errors"]
+
+
+def _read_from(stack: Stack, queue: str, begin: int) -> str:
+    with stack.processes[queue].log.open("rb") as log:
+        log.seek(begin)
+        return log.read().decode(errors="replace")
+
+
+def _check_lines(log: str, sent: Sequence[BadMessage]) -> None:
+    """Each of the others has its line; nothing went wrong besides."""
+    lines = log.splitlines()
+    assert [line[:500] for line in lines if TROUBLE.search(line)] == []
+    named = {found[1]: line for line in lines if (found := OUR_ID.search(line))}
+    missing = [message for message in sent if message.account == "line" and message.id not in named]
+    assert not missing, f"{len(missing)} without a line, like {missing[0].what}: {missing[0].text[:2000]}"
+    forged = {message.id for message in sent if message.what == "forged slot"}
+    strange = {name: line for name, line in named.items() if name not in forged and _action(line) not in REFUSALS}
+    assert strange == {}
+    nameless = sum(_action(line) == "message.refused" and not OUR_ID.search(line) for line in lines)
+    assert nameless == sum(message.account == "count" for message in sent), Counter(map(_action, lines))
+
+
+def _action(line: str) -> str:
+    found = ACTION.search(line)
+    return found[1] if found else ""
