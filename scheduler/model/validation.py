@@ -245,17 +245,19 @@ def format_path(location: Iterable[str | int], prefix: str = "") -> str:
     return path or "."
 
 
-def read_document(model: type[AnyDocument], value: object, prefix: str = "") -> AnyDocument:
+def read_document(model: type[AnyDocument], value: object, prefix: str = "", *, most: int = MOST_FAULTS) -> AnyDocument:
     """`value` as a `model`; raises InvalidInputError with a fault for each thing that is wrong in it."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise InvalidInputError(list_faults(error, model, prefix)) from None
+        raise InvalidInputError(list_faults(error, model, prefix, most=most)) from None
 
 
-def list_faults(error: ValidationError, model: type[BaseModel], prefix: str = "") -> list[Fault]:
-    """What pydantic found in our words, the deepest path that each finding names; at most MOST_FAULTS."""
-    found = error.errors(include_url=False)[:MOST_FAULTS]
+def list_faults(
+    error: ValidationError, model: type[BaseModel], prefix: str = "", *, most: int = MOST_FAULTS
+) -> list[Fault]:
+    """What pydantic found in our words, the deepest path that each finding names; the first `most` findings."""
+    found = error.errors(include_url=False)[:most]
     return [fault_ for one in found for fault_ in _describe(one, model, prefix)]
 
 

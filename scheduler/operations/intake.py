@@ -15,6 +15,7 @@ from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.validation import (
+    MOST_FAULTS,
     MOST_NAME,
     Document,
     Fault,
@@ -53,7 +54,9 @@ def accept(engine: Engine, verb: str, document: object, *, operator: bool = Fals
         request, items = _open_envelope(verb, document)
     except InvalidInputError as error:
         return _refuse(error.faults)
-    words = _bound([_read(verb, item) for item in items])
+    # Of a long list each document names some of its faults only: finding them takes time, and an answer is stored.
+    most = max(1, min(MOST_FAULTS, MOST_LIST_FAULTS // len(items)))
+    words = [_read(verb, item, most) for item in items]
     is_single = "items" not in cast("Mapping[str, object]", document)
     if not any(isinstance(word, Document) for word in words):
         # The same whenever it is asked again: there is nothing to write for it.
@@ -111,17 +114,11 @@ def _open_envelope(verb: str, document: object) -> tuple[str, list[object]]:
     return request, items
 
 
-def _read(verb: str, item: object) -> Word:
+def _read(verb: str, item: object, most: int) -> Word:
     try:
-        return read_document(WISHES[verb], item)
+        return read_document(WISHES[verb], item, most=most)
     except InvalidInputError as error:
         return error
-
-
-def _bound(words: list[Word]) -> list[Word]:
-    """Of a long list each refused document names some of its faults only: an answer is stored, and is no flood."""
-    most = max(1, MOST_LIST_FAULTS // len(words))
-    return [InvalidInputError(word.faults[:most]) if isinstance(word, InvalidInputError) else word for word in words]
 
 
 def _find_served(word: Word, rules: Rules) -> Word:

@@ -65,20 +65,20 @@ class Generator:
         self._count = 0
         self._seed = seed
         self._kinds: list[tuple[int, Callable[[str], BadMessage]]] = [
-            (22, self._bad_reservation),
-            (8, self._bad_word),
-            (8, self._forged_token),
-            (6, self._forged_id),
-            (4, self._bad_list),
-            (3, self._nothing_like_a_document),
-            (6, self._without_address),
-            (3, self._foreign_address),
-            (10, self._wrong_arguments),
-            (3, self._forged_slot),
-            (14, self._unknown_task),
-            (24, self._broken_envelope),
-            (14, self._broken_body),
-            (12, self._no_envelope),
+            (12, self._bad_reservation),
+            (6, self._bad_word),
+            (6, self._forged_token),
+            (4, self._forged_id),
+            (3, self._bad_list),
+            (2, self._nothing_like_a_document),
+            (3, self._without_address),
+            (2, self._foreign_address),
+            (6, self._wrong_arguments),
+            (2, self._forged_slot),
+            (20, self._unknown_task),
+            (36, self._broken_envelope),
+            (20, self._broken_body),
+            (14, self._no_envelope),
         ]
 
     def make(self, count: int) -> list[BadMessage]:
