@@ -188,30 +188,15 @@ class Lease:
         """Renew; whatever it takes to be answered, our time counts from when it was sent first."""
         sent = time.monotonic()
         answer = self._client.renew(row.id, row.token, timeout=self._patience())
-        ttl = self._find_ttl(answer, row)
         with self._changed:
-            self._ttl = ttl
-            self._trusted_until = None if ttl is None else sent + ttl
+            self._ttl = answer.ttl
+            self._trusted_until = None if answer.ttl is None else sent + answer.ttl
             self._changed.notify_all()
         return answer
 
     def _patience(self) -> float:
         """How long one renewal is waited for: a new one counts from its own sending, so soon rather than late."""
         return RENEWAL_SECONDS if self._ttl is None else min(self._pause(), RENEWAL_SECONDS)
-
-    def _find_ttl(self, answer: Answer, row: Reservation) -> float | None:
-        """The time that one renewal gives: from the row that it wrote, else from the assignment."""
-        if answer.expires_at is None:
-            return None
-        try:
-            fresh = self._client.get(row.id)
-        except Unavailable:
-            fresh = None
-        if fresh is not None and fresh.expires_at == answer.expires_at and fresh.marked_at:
-            return answer.expires_at - fresh.marked_at
-        if self._ttl is None and row.expires_at is not None and row.leased_at is not None:
-            return row.expires_at - row.leased_at
-        return self._ttl
 
     def _keep_renewed(self) -> None:
         while not self._is_done():

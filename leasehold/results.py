@@ -130,6 +130,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
     token: int | None = None
     deadline: float | None = None
+    ttl: float | None = None
+    """Of `renew` and `confirm`: for how many seconds, counted from when they were sent, the lease is its holder's;
+    None = until it is revoked.
+    """
     slot: str | None = None
     state: str | None = None
     cordoned: bool | None = None

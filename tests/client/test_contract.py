@@ -11,6 +11,7 @@ from leasehold import probing, reading, results, running, wire
 from scheduler.model import moves
 from scheduler.model import reservations as stored
 from scheduler.model import slots as stored_slots
+from scheduler.operations.intake import describe_answer
 from scheduler.view import addresses, connection, redis_bell
 from scheduler.view.redis_board import _ViewKeys
 from tasks import queues
@@ -86,6 +87,12 @@ def test_every_field_that_is_read_is_written(
     ours: type[msgspec.Struct], theirs: type[msgspec.Struct], joined: set[str]
 ) -> None:
     assert set(ours.__struct_fields__) - joined <= set(theirs.__struct_fields__)
+
+
+def test_every_field_of_an_answer_is_read() -> None:
+    written = {*describe_answer(stored.Reservation(id="r", request=stored.Request(components=()), created_at=0))}
+    written |= {*describe_answer(stored_slots.Slot(id="s", pool="p"))} | {"ttl", "errors"}
+    assert set(results.Answer.__struct_fields__) == written
 
 
 def test_importing_the_client_pulls_in_nothing_of_the_application() -> None:

@@ -63,6 +63,7 @@ class Holder:
             "expires_at": self.last.expires_at,
             "token": self.last.token,
             "deadline": self.last.revoke_by,
+            "ttl": self.ttl,
         }
 
 
@@ -126,6 +127,16 @@ def test_our_clock_starts_when_the_renewal_was_sent(intake: FakeIntake, client: 
         assert lease.deadline is not None
         assert entered - before >= 1.0
         assert lease.deadline <= entered + 60.0 - 0.9
+
+
+def test_a_renewal_holds_for_as_long_as_its_answer_says(intake: FakeIntake, client: Client) -> None:
+    """Whatever the row in the view says, which may lag."""
+    holder = Holder(intake, ttl=60.0)
+    handle = holder.handle
+    intake.handler = lambda verb, document: (answer := handle(verb, document)) and answer | {"ttl": 30.0}
+    with client.lease(id="r1", system="s", wait=WAIT) as lease:
+        assert lease.seconds_left is not None
+        assert lease.seconds_left <= 30.0
 
 
 def test_revoking_is_told_with_its_deadline_and_reason(intake: FakeIntake, client: Client) -> None:

@@ -1,0 +1,89 @@
+"""What a lost message costs its client: the delay of a request whose first copies vanish, beside one that arrives.
+
+Must reach: at most the client's re-send interval for each copy that is lost, plus one tick.
+`python -m bench.resend --json` prints the figures as JSON.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from bench._stack import SYSTEM, open_stack
+from leasehold.client import Client
+from leasehold.wire import RESEND_SECONDS, Wire
+
+ROUNDS = 10
+MOST_LOST = 2
+"""Copies of a request that vanish before one arrives."""
+
+
+class LossyWire(Wire):
+    """Throws away the first copies of every request, as a broker does that dies at the wrong moment."""
+
+    lost = 0
+    """How many of the coming copies vanish."""
+
+    def send(self, verb: str, document: Mapping[str, Any]) -> None:
+        """Send it, or lose it."""
+        if self.lost > 0:
+            self.lost -= 1
+            return
+        super().send(verb, document)
+
+
+def time_lease(client: Client, wire: LossyWire, lost: int) -> float:
+    """Seconds from the request to its lease, with so many copies of it lost."""
+    wire.lost = lost
+    began = perf_counter()
+    reservation = client.reserve(system=SYSTEM)
+    leased = client.wait(reservation.id, timeout=60)
+    took = perf_counter() - began
+    client.release(leased.id, leased.token)
+    return took
+
+
+def measure(client: Client, wire: LossyWire) -> dict[int, list[float]]:
+    """The delays by how many copies were lost; the kinds take turns, so that each meets the same load."""
+    time_lease(client, wire, 0)
+    found: dict[int, list[float]] = {lost: [] for lost in range(MOST_LOST + 1)}
+    for _ in range(ROUNDS):
+        for lost, delays in found.items():
+            delays.append(time_lease(client, wire, lost))
+    return found
+
+
+def main() -> None:
+    """Measure all in one run."""
+    with open_stack(slots=2, leases_per_slot=4) as (stack, client):
+        settings = stack.surroundings.settings
+        wire = LossyWire(stack.url, settings.view.prefix, settings.view_url)
+        client._wire.close()  # noqa: SLF001 - this client's messages are to get lost
+        client._wire = wire  # noqa: SLF001 - as above
+        found = measure(client, wire)
+        interval = settings.ticks.interval
+    base = median(found[0])
+    rows = [
+        {
+            "lost": lost,
+            "median": median(delays),
+            "longest": max(delays),
+            "over_undisturbed": max(delays) - base,
+            "allowed": lost * RESEND_SECONDS + interval,
+        }
+        for lost, delays in found.items()
+    ]
+    if "--json" in sys.argv:
+        print(json.dumps({"rounds": ROUNDS, "resend_seconds": RESEND_SECONDS, "tick_seconds": interval, "rows": rows}))
+        return
+    for row in rows:
+        print(
+            f"{row['lost']} copies lost: median {row['median']:6.3f} s, longest {row['longest']:6.3f} s;"
+            f" {row['over_undisturbed']:6.3f} s over the undisturbed median, {row['allowed']:g} s are allowed"
+        )
+
+
+if __name__ == "__main__":
+    main()
