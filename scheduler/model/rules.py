@@ -175,6 +175,8 @@ class Pool(Document):
     """An offering that EC2 has no capacity for is left alone so long."""
     quota_hold: Seconds = 60.0
     """Launches of a market that is at its EC2 quota wait so long."""
+    self_end_after: Seconds = 1800.0
+    """A machine whose boot script has the watchdog powers itself off after such a silence; 0 = off."""
     max_uses: Count = 0
     """A slot is let go after so many leases; 0 = no limit."""
     recycle_unclean: bool = False

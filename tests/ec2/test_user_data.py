@@ -30,6 +30,8 @@ def test_a_launch_gives_every_variable_its_value() -> None:
         "offering": "c5.large",
         "market": "spot",
         "region": "us-east-1",
+        "boot_seconds": "780",
+        "silence_seconds": "1800",
     }
     assert variables_of(an_order(), pool, "blue", "us-east-1").keys() == VARIABLES.keys()
 

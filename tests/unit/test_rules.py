@@ -221,6 +221,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "recycle_unclean": False,
         "on_demand_after": 0,
         "unhealthy_after": 3,
+        "self_end_after": 1800,
         "rebalance": "drain",
         "resources": None,
         "labels": {},

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from importlib.resources import files
+from math import ceil
 from string import Template
 from typing import Final
 
@@ -21,12 +22,16 @@ VARIABLES: Final[Mapping[str, str]] = {
     "offering": "key of the offering that it was launched from; empty in a pool that lists none",
     "market": "`spot` or `on-demand`",
     "region": "the EC2 region",
+    "boot_seconds": "the pool's `boot_timeout` and `binding_timeout` together, in whole seconds",
+    "silence_seconds": "the pool's `self_end_after` in whole seconds; `0` = off",
 }
 """Every variable that a template may use → what it holds."""
 
 
 def example_template() -> str:
-    """The template that ships as an example: a boot script that only writes down which machine it is."""
+    """The template that ships as an example: a boot script that writes down which machine it is, and a watchdog
+    that powers the machine off when nobody hears from it.
+    """
     return files("workers.ec2").joinpath("user_data.sh.tmpl").read_text(encoding="utf-8")
 
 
@@ -42,6 +47,8 @@ def variables_of(order: LaunchOrder, pool: Pool, cluster: str, region: str) -> d
         "offering": offering_key(pool, offering) if offering else "",
         "market": offering.market if offering else "spot",
         "region": region,
+        "boot_seconds": str(ceil(pool.boot_timeout + pool.binding_timeout)),
+        "silence_seconds": str(ceil(pool.self_end_after)),
     }
 
 
