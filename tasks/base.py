@@ -40,7 +40,7 @@ DROPPED: Final[dict[type[Exception], tuple[str, str]]] = {
     redis.RedisError: ("redis_unavailable", "Redis cannot be used; this is done again later."),
     OperationalError: ("broker_unavailable", "The broker takes no message; this is done again later."),
     ConnectionError: ("broker_unavailable", "The broker takes no message; this is done again later."),
-    CloudError: ("cloud_error", "EC2 refused; this is done again later."),
+    CloudError: ("cloud_error", "AWS refused; this is done again later."),
     StaleWriteError: ("stale", "Somebody else changed the row meanwhile; this is done again later."),
     DeposedError: ("deposed", "Another scheduler leads now; nothing was written."),
     PlanTooLateError: ("plan_too_late", "The plan took too long to be trusted; nothing was written."),

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from celery.schedules import crontab, schedule
 
-from tasks.queues import PRUNE, RECONCILE, RECOVER, SWEEP, TICK
+from tasks.queues import INTERRUPTIONS, PRUNE, RECONCILE, RECOVER, SWEEP, TICK
 from workers.settings import Settings
 
 FULL_SWEEP: Final = 3
@@ -18,7 +18,8 @@ PRUNE_MINUTE: Final = 17
 
 def make_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
     """Celery's beat schedule, with the intervals of the settings."""
-    recover = settings.recover_interval
+    recover, aws = settings.recover_interval, settings.aws
+    notices = {"interruptions": _every(aws.interruption_interval, INTERRUPTIONS)} if aws.interruption_queue else {}
     return {
         "tick": _every(settings.ticks.interval, TICK),
         "recover": _every(recover, RECOVER),
@@ -26,6 +27,7 @@ def make_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
         "full sweep": _every(FULL_SWEEP * recover, SWEEP, {"all_machines": True}),
         "reconcile": _every(FULL_SWEEP * recover, RECONCILE),
         "prune": {"task": PRUNE, "schedule": crontab(minute=str(PRUNE_MINUTE)), "options": {"expires": 1800}},
+        **notices,
     }
 
 

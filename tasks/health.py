@@ -5,10 +5,11 @@ from typing import Final
 import msgspec
 
 from scheduler.operations.check import check
+from scheduler.operations.interrupt import heed_notices
 from scheduler.operations.reconcile import Reconciled, reconcile
 from scheduler.operations.recover import recover, sweep
 from tasks.app import app, services
-from tasks.queues import CHECK, PRUNE, RECONCILE, RECOVER, SWEEP
+from tasks.queues import CHECK, INTERRUPTIONS, PRUNE, RECONCILE, RECOVER, SWEEP
 from workers.logs import get_logger
 
 log = get_logger(__name__)
@@ -45,6 +46,21 @@ def reconcile_machines() -> str:
         counts = msgspec.structs.asdict(found)
         log.warning("Machines ran that no slot knew of.", action="reconcile.found", **counts)
     return f"strangers: {found.strangers}"
+
+
+@app.task(name=INTERRUPTIONS)
+def read_interruptions() -> str:
+    """Heed what EC2 says ahead of the end of its spot machines.
+
+    It waits for a message until shortly before the next of these tasks comes, so copies do not pile up.
+    """
+    feed = services.notices
+    if feed is None:
+        return "no queue"
+    heeded = heed_notices(services.engine, feed, services.settings.aws.interruption_interval - 1)
+    if heeded.changed:
+        log.info("Heeded notices of EC2.", action="interruptions.heeded", count=heeded.changed)
+    return f"heeded: {heeded.changed}, left: {heeded.left}"
 
 
 @app.task(name=PRUNE)

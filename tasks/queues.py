@@ -27,6 +27,7 @@ SWEEP: Final = task_name(HEALTH, "sweep")
 RECOVER: Final = task_name(HEALTH, "recover")
 RECONCILE: Final = task_name(HEALTH, "reconcile")
 PRUNE: Final = task_name(HEALTH, "prune")
+INTERRUPTIONS: Final = task_name(HEALTH, "interruptions")
 QUERY: Final = task_name(RESERVATIONS, "query")
 CANARY: Final = "canary"
 """The verb of the task that every queue has, to see whether it is consumed."""

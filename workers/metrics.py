@@ -15,10 +15,11 @@ from prometheus_client.registry import Collector
 from scheduler.model.moves import PHASES, SLOT_STATES
 from scheduler.model.rules import Rules
 from scheduler.ports import Store, StoreUnavailableError, ViewUnavailableError
-from scheduler.view.metric_table import BOOT_OUTCOMES, LAUNCH_RESULTS, METRICS, Metric
+from scheduler.view.metric_table import BOOT_OUTCOMES, LAUNCH_RESULTS, METRICS, NOTICE_KINDS, Metric
 from scheduler.view.redis_meter import Labels, Spread, Tally
 
 LAUNCHES, BOOTS = "leasehold_launches_total", "leasehold_boot_outcomes_total"
+INTERRUPTIONS = "leasehold_interruptions_total"
 
 
 class MeterReader(Protocol):
@@ -101,7 +102,8 @@ def _read_counts(meter: MeterReader, rules: Rules | None) -> list[Family]:
     except ViewUnavailableError:
         return []
     if rules is not None:
-        for name, labels in [*((LAUNCHES, each) for each in _launches_of(rules)), *_boots_of(rules)]:
+        launches = ((LAUNCHES, each) for each in _launches_of(rules))
+        for name, labels in [*launches, *_boots_of(rules), *_interruptions_of(rules)]:
             tally.counters[name].setdefault(labels, 0.0)
     counters = [_counter(METRICS[name], values) for name, values in tally.counters.items()]
     return [*counters, *(_histogram(METRICS[name], values) for name, values in tally.histograms.items())]
@@ -120,6 +122,13 @@ def _boots_of(rules: Rules) -> Iterator[tuple[str, Labels]]:
     for name, pool in rules.pools.items():
         if pool.provider == "ec2":
             yield from ((BOOTS, (name, outcome)) for outcome in BOOT_OUTCOMES)
+
+
+def _interruptions_of(rules: Rules) -> Iterator[tuple[str, Labels]]:
+    """Both kinds of notices for the pools that launch."""
+    for name, pool in rules.pools.items():
+        if pool.provider == "ec2":
+            yield from ((INTERRUPTIONS, (name, kind)) for kind in NOTICE_KINDS)
 
 
 def _counter(metric: Metric, values: dict[Labels, float]) -> Family:

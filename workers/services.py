@@ -17,7 +17,7 @@ from redis import Redis
 from scheduler.model.validation import InvalidInputError
 from scheduler.operations.engine import Engine
 from scheduler.operations.tick import Leader
-from scheduler.ports import CloudError, Dispatcher, Fleet, Store
+from scheduler.ports import CloudError, Dispatcher, Fleet, NoticeFeed, Store
 from workers.settings import Settings
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class Services:
         self._redis = PerProcess(self._connect)
         self._engine = PerProcess(self._wire)
         self._leader = PerProcess(self._make_leader)
+        self._notices = PerProcess(self._open_notices)
 
     @property
     def engine(self) -> Engine:
@@ -93,6 +94,11 @@ class Services:
     def leader(self) -> Leader:
         """What this process remembers between its ticks; its holder id is random."""
         return self._leader.get()
+
+    @property
+    def notices(self) -> NoticeFeed | None:
+        """What EC2 says ahead of interruptions; None where no queue is set. Raises CloudError as `make_feed` does."""
+        return self._notices.get()
 
     def warm_up(self, *, fleet: bool) -> None:
         """Build what the first task would otherwise wait for; `fleet`: boto3's clients too. Connects to nothing.
@@ -150,6 +156,13 @@ class Services:
         from workers.ec2.fleet import make_fleet
 
         return make_fleet(self.settings.aws.cluster, read_access(self.settings))
+
+    def _open_notices(self) -> NoticeFeed | None:
+        if self.settings.aws.interruption_queue is None:
+            return None
+        from workers.ec2.interruptions import make_feed
+
+        return make_feed(self.settings.aws.interruption_queue, read_access(self.settings))
 
 
 def read_access(settings: Settings) -> "Ec2Access":

@@ -77,6 +77,10 @@ def _endpoint_url(value: object) -> object:
     return _url(value, ("http", "https"), "a URL like http://host:port")
 
 
+def _queue_url(value: object) -> object:
+    return _url(value, ("http", "https"), "a URL like https://sqs.REGION.amazonaws.com/ACCOUNT/NAME")
+
+
 def _url(value: object, schemes: tuple[str, ...], wanted: str) -> object:
     """The URL as it is; raises the error of a validator, in which neither user nor password is shown."""
     text = reveal(value) if isinstance(value, (str, SecretStr)) else ""
@@ -112,3 +116,4 @@ BasicAuth = Annotated[SecretStr, BeforeValidator(_basic_auth)]
 RedisUrl = Annotated[SecretStr, BeforeValidator(_redis_url)]
 DatabaseUrl = Annotated[SecretStr, BeforeValidator(_database_url)]
 EndpointUrl = Annotated[str, BeforeValidator(_endpoint_url)]
+QueueUrl = Annotated[str, BeforeValidator(_queue_url)]

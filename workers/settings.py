@@ -27,7 +27,18 @@ from scheduler.model.validation import (
     suggest,
 )
 from workers.environment import DELIMITER, PREFIX, EnvironmentSource, name_origin
-from workers.setting_types import BasicAuth, DatabaseUrl, Days, EndpointUrl, Host, Period, RedisUrl, Secret, reveal
+from workers.setting_types import (
+    BasicAuth,
+    DatabaseUrl,
+    Days,
+    EndpointUrl,
+    Host,
+    Period,
+    QueueUrl,
+    RedisUrl,
+    Secret,
+    reveal,
+)
 
 
 class BrokerSettings(Document):
@@ -66,6 +77,10 @@ class AwsSettings(Document):
     """Profile of boto3's configuration that brings credentials or a role; left out = boto3's own choice."""
     cluster: Name = "leasehold"
     """Value of the cluster tag: only machines that bear it are ours."""
+    interruption_queue: QueueUrl | None = None
+    """URL of the SQS queue, of this cluster alone, that EventBridge sends spot notices to; left out = none are read."""
+    interruption_interval: Period = 5.0
+    """That queue is read so often; each time a message is waited for until a second before the next."""
     access_key_id: Secret | None = None
     """Access key, for the emulator; elsewhere leave it to boto3's chain."""
     secret_access_key: Secret | None = None

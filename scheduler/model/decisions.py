@@ -66,6 +66,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, tag="launch", tag_field=
 SlotReason = Literal[
     "idle",
     "interrupted",
+    "rebalance",
     "at_quota",
     "requested",
     "unconfigured",

@@ -61,6 +61,7 @@ SLOT_MOVES: Final[Edges] = {
     ("ready", "draining"): {
         "tick": "idle, interrupted, at quota, unhealthy or no longer configured",
         "operator": "drained by an operator",
+        "cloud": "EC2 recommends to replace its machine (`rebalance`)",
     },
     ("ready", "terminating"): {"tick": "its machine has to go at once"},
     ("ready", "empty"): {"cloud": "its machine is gone"},

@@ -287,7 +287,7 @@ class Scheduler(Document):
 NOT_ACTED_UPON = frozenset(
     {
         *("elastic", "preemption", "preemption_grace", "min_run_time", "adoption_timeout"),
-        *("launch_for_elastic", "max_uses", "recycle_unclean", "on_demand_after", "rebalance"),
+        *("launch_for_elastic", "max_uses", "recycle_unclean", "on_demand_after"),
     }
 )
 """Keys of the contract that are checked and kept, but that no rule of this version reads: setting one is warned of."""

@@ -9,7 +9,9 @@ from typing import Any
 
 import msgspec
 
-from scheduler.model.moves import ENDED, HOLDING, IN_FLIGHT
+from scheduler.model.decisions import SlotReason
+from scheduler.model.events import Event
+from scheduler.model.moves import ENDED, HOLDING, IN_FLIGHT, Cause
 from scheduler.model.reservations import Reservation, list_instances
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
@@ -204,24 +206,40 @@ def drain(ledger: Ledger, _rules: Rules, word: SlotDocument) -> Slot:
     """A ready slot drains at once; one in flight goes in the next tick; one that goes already, or holds no
     machine, is left as it is.
     """
-    slot = _find_slot(ledger, word.slot)
+    return _drain(ledger, _find_slot(ledger, word.slot), "requested", "operator")
+
+
+def _drain(ledger: Ledger, slot: Slot, reason: SlotReason, by: Cause) -> Slot:
     if slot.state == "ready":
-        cause, ledger.cause = ledger.cause, "operator"
-        slot = ledger.move_slot(slot, "draining", reason="requested", drain_reason="requested")
+        cause, ledger.cause = ledger.cause, by
+        slot = ledger.move_slot(slot, "draining", reason=reason, drain_reason=reason)
         ledger.cause = cause
     elif slot.state in IN_FLIGHT and slot.drain_reason is None:
-        slot = msgspec.structs.replace(slot, drain_reason="requested")
+        slot = msgspec.structs.replace(slot, drain_reason=reason)
         ledger.put(slot)
     return slot
 
 
-def interrupt(ledger: Ledger, name: str, gone_in_seconds: float) -> Slot:
-    """A spot notice: the machine will be gone in so many seconds. A second notice changes nothing."""
+def interrupt(ledger: Ledger, name: str, gone_at: float) -> Slot:
+    """A spot notice: the machine will be gone at that time. A second notice changes nothing."""
     slot = _find_slot(ledger, name)
     if slot.interrupted_at is None and slot.state in IN_FLIGHT | HOLDING:
-        slot = msgspec.structs.replace(slot, interrupted_at=ledger.now, interrupted_by=ledger.now + gone_in_seconds)
+        slot = msgspec.structs.replace(slot, interrupted_at=ledger.now, interrupted_by=gone_at)
         ledger.put(slot)
+        detail: dict[str, Any] = {"epoch": slot.epoch, "gone_at": gone_at}
+        ledger.tell(Event(at=ledger.now, name="slot_interrupted", cause="cloud", slot=name, detail=detail))
     return slot
+
+
+def rebalance(ledger: Ledger, rules: Rules, name: str) -> Slot:
+    """EC2 recommends to replace the machine: where the pool's `rebalance` is `drain`, it drains as by an operator's
+    `drain` (takes nothing new, its leases run on; one in flight goes in the next tick). A second hint changes nothing.
+    """
+    slot = _find_slot(ledger, name)
+    pool = rules.pools.get(slot.pool)
+    if pool is None or pool.rebalance == "ignore":
+        return slot
+    return _drain(ledger, slot, "rebalance", "cloud")
 
 
 def lose(ledger: Ledger, name: str) -> Slot:

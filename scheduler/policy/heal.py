@@ -137,7 +137,7 @@ def _heal_stuck(draft: Draft, place: Place) -> None:
         case "binding" if draft.is_due(since + pool.binding_timeout):
             _fail_boot(draft, place)
         case "launching" | "booting" | "binding" if place.slot.drain_reason:
-            _terminate(draft, place, "requested")
+            _terminate(draft, place, "rebalance" if place.slot.drain_reason == "rebalance" else "requested")
         case "terminating" if place.slot.state == "terminating":
             if draft.is_due(since + pool.terminating_timeout):
                 _terminate(draft, place, "timeout")

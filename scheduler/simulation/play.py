@@ -190,7 +190,7 @@ class Player:
                 stage.cloud.outages.append(value)
             case "remove":
                 self._change(lambda ledger: _remove(ledger, value), slots=[value])
-            case "interrupt" | "lose" | "found":
+            case "interrupt" | "rebalance" | "lose" | "found":
                 self._let_happen(step)
             case "seen":
                 self._change(lambda ledger: words.hear(ledger, value), slots=[value])
@@ -201,10 +201,13 @@ class Player:
                 self._speak(step)
 
     def _let_happen(self, step: Step) -> None:
-        """What becomes of a machine without anybody's word."""
+        """What becomes of a machine without anybody's word, or is said ahead of it."""
         match step.action:
             case "interrupt":
                 self._interrupt(step.value.slot, step.value.deadline)
+            case "rebalance":
+                rules = self.stage.engine.rules()
+                self._change(lambda ledger: words.rebalance(ledger, rules, step.value), slots=[step.value])
             case "lose":
                 self._lose(step.value)
             case _:
@@ -251,7 +254,8 @@ class Player:
     def _interrupt(self, name: str, deadline: float) -> None:
         """The notice now; at its deadline the machine is gone."""
         stage = self.stage
-        self._change(lambda ledger: words.interrupt(ledger, name, deadline), slots=[name])
+        gone_at = stage.agenda.now + deadline
+        self._change(lambda ledger: words.interrupt(ledger, name, gone_at), slots=[name])
         slot = stage.slots().get(name)
         if slot is None or slot.interrupted_by is None:
             return

@@ -375,6 +375,7 @@ ACTIONS: dict[str, tuple[type[Document] | None, bool]] = {
     "seen": (None, True),
     "found": (FoundDocument, True),
     "interrupt": (InterruptDocument, True),
+    "rebalance": (None, True),
     "lose": (None, True),
     "cordon": (None, True),
     "uncordon": (None, True),

@@ -318,6 +318,11 @@ class MemoryStore:
         rows = known.values() if ids is None else [known[row_id] for row_id in set(ids) if row_id in known]
         return [row for row in rows if states is None or row.state in states]
 
+    def find_slots_of_machines(self, machines: Sequence[str]) -> list[Slot]:
+        """See Store."""
+        wanted = set(machines)
+        return [row for row in self._world.slots.values() if row.instance_id in wanted]
+
     def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[Outgoing]:
         """See Store."""
         due = [row for row in self._world.outgoing.values() if row.sent_at < sent_before]

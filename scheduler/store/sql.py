@@ -165,6 +165,11 @@ class SqlStore:
                 rows = list(session.fetch(_ALL_SLOTS))
             return SLOTS.read_all(rows)
 
+    def find_slots_of_machines(self, machines: Sequence[str]) -> list[Slot]:
+        """See Store."""
+        with self._reading() as session:
+            return SLOTS.read_all(list(session.fetch_for(self._statements.slots.find_by_machine, machines)))
+
     def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[Outgoing]:
         """See Store."""
         with self._reading() as session:

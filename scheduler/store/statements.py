@@ -76,6 +76,11 @@ class RowStatements:
         return select(*self._shape.columns).where(self._id.in_(self._dialect.ids()))
 
     @cached_property
+    def find_by_machine(self) -> Select[Any]:
+        """The slots whose machine is one of `:ids`, not locked. No index: a fleet's slots are few and notices rare."""
+        return select(*self._shape.columns).where(self._table.c.instance_id.in_(self._dialect.ids()))
+
+    @cached_property
     def delete(self) -> Bulk:
         """Delete the rows with these ids and versions."""
         fields = tuple(self._shape.fields([self._id, self._version]))

@@ -39,6 +39,8 @@ LAUNCH_RESULTS: Final = (
 """`success`, the category of the cloud's error, or `aborted`: nobody wanted the machine any more."""
 BOOT_OUTCOMES: Final = ("success", "failure", "aborted", "disappeared")
 """Turned ready; timed out; was not wanted any more (interrupted, drained); its machine was gone."""
+NOTICE_KINDS: Final = ("interruption", "rebalance")
+"""What EC2 says ahead of a spot machine: that it takes it, or that it may."""
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 METRICS: Final[dict[str, Metric]] = {
@@ -62,6 +64,12 @@ METRICS: Final[dict[str, Metric]] = {
             help="Machines that were gone without being asked to go, by the state of their slot",
             labels=("state",),
             zeros=(("booting",), ("binding",), ("ready",), ("draining",)),
+        ),
+        Metric(
+            name="leasehold_interruptions_total",
+            kind="counter",
+            help="Spot interruptions and rebalance hints that were heeded; repeats are not counted",
+            labels=("pool", "kind"),
         ),
         Metric(
             name="leasehold_ticks_total",

@@ -104,6 +104,12 @@ class TestFind:
         assert found(ids=["linux-1", "linux-1"]) == {"linux-1"}
         assert found(ids=[]) == found(states=[]) == set()
 
+    def test_slots_are_found_by_their_machines(self, store: Store) -> None:
+        saved = save(store, a_slot("linux-1"), a_slot("linux-2"), a_slot("linux-3", state="empty"))
+        assert store.find_slots_of_machines(["i-linux-2", "i-linux-9", "i-linux-2"]) == [saved[1]]
+        assert {slot.id for slot in store.find_slots_of_machines(["i-linux-1", "i-linux-2"])} == {"linux-1", "linux-2"}
+        assert store.find_slots_of_machines([]) == []
+
     def test_every_phase_is_counted_zeros_too(self, store: Store) -> None:
         assert store.count_phases() == dict.fromkeys(PHASES, 0)
         put_in_phase(store, "a", "leased")

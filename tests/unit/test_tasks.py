@@ -259,3 +259,13 @@ def test_what_cannot_start_says_why_in_one_line(
 
 def test_task_names_are_readable() -> None:
     assert task_name("launch", "slot") == "leasehold.launch.slot"
+
+
+def test_notices_are_read_only_where_a_queue_is_set() -> None:
+    """So often as it is set, and a message that waited for two such times is dropped."""
+    assert "interruptions" not in make_schedule(read_settings())
+    aws = {"interruption_queue": "https://sqs.us-east-1.amazonaws.com/1/x", "interruption_interval": 3}
+    entry = make_schedule(read_settings({"aws": aws}))["interruptions"]
+    assert (entry["task"], entry["options"]["expires"]) == ("leasehold.health.interruptions", 6)
+    assert entry["task"] in app.tasks
+    assert app.tasks[entry["task"]].run() == "no queue"

@@ -1,6 +1,6 @@
 """boto3 clients with every wait bounded: connect 3 s, read 15 s (launches 60 s), 3 attempts (PITFALLS)."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import boto3
 from botocore.config import Config
@@ -9,10 +9,13 @@ from workers.ec2.errors import cloud_errors
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_sqs import SQSClient
 
 CONNECT_SECONDS: Final = 3.0
 READ_SECONDS: Final = 15.0
 LAUNCH_READ_SECONDS: Final = 60.0
+LONGEST_POLL: Final = 20
+"""Seconds that SQS lets a call wait for a message at most."""
 ATTEMPTS: Final = 3
 CONNECTIONS: Final = 32
 """Of one client: the threads of a launch or health worker share it."""
@@ -33,19 +36,39 @@ def make_client(
 
     Raises CloudError (auth, misconfigured) when boto3 cannot make one. Thread-safe once made.
     """
-    config = Config(
+    keys = (access_key_id, secret_access_key, session_token)
+    with cloud_errors():
+        session = _open_session(region, profile, keys)
+        return session.client("ec2", endpoint_url=endpoint_url, config=_bounded(read_seconds))
+
+
+def make_queue_client(
+    *,
+    region: str | None,
+    endpoint_url: str | None = None,
+    access_key_id: str | None = None,
+    secret_access_key: str | None = None,
+    session_token: str | None = None,
+    profile: str | None = None,
+) -> "SQSClient":
+    """An SQS client, as `make_client` makes one for EC2; it waits as much longer as a long poll may last."""
+    keys = (access_key_id, secret_access_key, session_token)
+    with cloud_errors():
+        session = _open_session(region, profile, keys)
+        return session.client("sqs", endpoint_url=endpoint_url, config=_bounded(READ_SECONDS + LONGEST_POLL))
+
+
+def _open_session(region: str | None, profile: str | None, keys: tuple[str | None, ...]) -> boto3.session.Session:
+    """A session of its own: boto3's default one may not be shared between threads while it makes clients."""
+    key, secret, token = keys
+    return boto3.session.Session(key, secret, token, region_name=region, profile_name=profile)
+
+
+def _bounded(read_seconds: float) -> Config:
+    return Config(
         connect_timeout=CONNECT_SECONDS,
         read_timeout=read_seconds,
         retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
         max_pool_connections=CONNECTIONS,
         tcp_keepalive=True,
     )
-    keys: dict[str, Any] = {
-        "aws_access_key_id": access_key_id,
-        "aws_secret_access_key": secret_access_key,
-        "aws_session_token": session_token,
-    }
-    with cloud_errors():
-        # A session of its own: boto3's default one may not be shared between threads while it makes clients.
-        session = boto3.session.Session(region_name=region, profile_name=profile)
-        return session.client("ec2", endpoint_url=endpoint_url, config=config, **keys)

@@ -1,0 +1,34 @@
+"""A feed of notices in memory, for tests of what is done about them."""
+
+from collections.abc import Callable, Sequence
+from itertools import count
+
+from scheduler.ports import Message, Notice
+
+MOST_AT_ONCE = 10
+
+
+class MemoryFeed:
+    """See `scheduler.ports.NoticeFeed`. A message that was given out comes again after `hidden_seconds`."""
+
+    def __init__(self, clock: Callable[[], float], hidden_seconds: float = 30.0) -> None:
+        self._clock, self._hidden_seconds = clock, hidden_seconds
+        self._messages: dict[str, tuple[float, Notice | None]] = {}
+        self._numbers = count(1)
+
+    def put(self, notice: Notice | None) -> None:
+        """The cloud sends a message; None: something that is no notice."""
+        self._messages[str(next(self._numbers))] = (self._clock(), notice)
+
+    def receive(self, wait_seconds: float = 0.0) -> list[Message]:  # noqa: ARG002 - nobody sends while it waits
+        """See NoticeFeed."""
+        now = self._clock()
+        due = [receipt for receipt, (due, _) in self._messages.items() if due <= now][:MOST_AT_ONCE]
+        for receipt in due:
+            self._messages[receipt] = (now + self._hidden_seconds, self._messages[receipt][1])
+        return [Message(receipt, self._messages[receipt][1]) for receipt in due]
+
+    def delete(self, receipts: Sequence[str]) -> None:
+        """See NoticeFeed."""
+        for receipt in receipts:
+            self._messages.pop(receipt, None)

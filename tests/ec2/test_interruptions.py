@@ -1,0 +1,191 @@
+"""The feed of notices: one contract for SQS and for memory, and what EventBridge's events are read as."""
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from scheduler.ports import CloudError, Notice, NoticeFeed
+from scheduler.simulation.feed import MemoryFeed
+from workers.ec2.clients import make_queue_client
+from workers.ec2.fleet import Ec2Access
+from workers.ec2.interruptions import INTERRUPTION, REBALANCE, SqsFeed, make_feed, read_notice
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
+
+AT = 1_763_700_000.0
+"""2025-11-21T04:40:00Z."""
+MACHINE = "i-0123456789abcdef0"
+
+
+def an_event(kind: str = INTERRUPTION, **changes: Any) -> dict[str, Any]:
+    """An event as EventBridge writes it (EC2 user guide)."""
+    return {
+        "version": "0",
+        "id": "12345678-1234-1234-1234-123456789012",
+        "detail-type": kind,
+        "source": "aws.ec2",
+        "account": "123456789012",
+        "time": "2025-11-21T04:40:00Z",
+        "region": "us-east-2",
+        "resources": [f"arn:aws:ec2:us-east-2a:instance/{MACHINE}"],
+        "detail": {"instance-id": MACHINE, "instance-action": "terminate"},
+        **changes,
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "notice"),
+    [
+        (an_event(), Notice(machine=MACHINE, kind="interruption", at=AT)),
+        (an_event(REBALANCE, detail={"instance-id": MACHINE}), Notice(machine=MACHINE, kind="rebalance", at=AT)),
+        (an_event(time="2025-11-21T05:40:00.5+01:00"), Notice(machine=MACHINE, kind="interruption", at=AT + 0.5)),
+    ],
+)
+def test_both_events_are_read(body: dict[str, Any], notice: Notice) -> None:
+    assert read_notice(json.dumps(body)) == notice
+    assert notice.gone_at == notice.at + 120
+
+
+FOREIGN = {
+    "no JSON": "{",
+    "no table": "[]",
+    "empty": "",
+    "another event": json.dumps(an_event("EC2 Instance State-change Notification")),
+    "another source": json.dumps(an_event(source="my.app")),
+    "no id": json.dumps(an_event(detail={})),
+    "no machine's id": json.dumps(an_event(detail={"instance-id": "i-1; rm"})),
+    "an id that is no text": json.dumps(an_event(detail={"instance-id": 7})),
+    "no time": json.dumps({key: value for key, value in an_event().items() if key != "time"}),
+    "a time without a zone": json.dumps(an_event(time="2025-11-21T04:40:00")),
+    "a number for a time": json.dumps(an_event(time=AT)),
+    "deep": "[" * 5000,
+}
+
+
+@pytest.mark.parametrize("body", FOREIGN.values(), ids=FOREIGN)
+def test_anything_else_is_no_notice(body: str) -> None:
+    with pytest.raises((msgspec.DecodeError, RecursionError)):
+        read_notice(body)
+
+
+class MemoryBox:
+    """A feed in memory whose hidden messages come again when they are told to."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self.feed: NoticeFeed = MemoryFeed(lambda: self._now)
+
+    def put(self, notice: Notice | None) -> None:
+        self.feed.put(notice)  # type: ignore[attr-defined]
+
+    def wait_until_they_come_again(self) -> None:
+        self._now += 31
+
+
+class SqsBox:
+    """A queue of its own in the emulator's SQS; what is given out comes again at once."""
+
+    def __init__(self, access: Ec2Access) -> None:
+        self.client: SQSClient = make_queue_client(**msgspec.structs.asdict(access))
+        self.url = self.client.create_queue(QueueName=f"notices-{uuid4().hex}")["QueueUrl"]
+        self.feed: NoticeFeed = make_feed(self.url, access)
+        self._given: list[str] = []
+
+    def put(self, notice: Notice | None) -> None:
+        kinds = {"interruption": INTERRUPTION, "rebalance": REBALANCE}
+        event = an_event() if notice is None else an_event(kinds[notice.kind], detail={"instance-id": notice.machine})
+        self.client.send_message(QueueUrl=self.url, MessageBody="what?" if notice is None else json.dumps(event))
+
+    def wait_until_they_come_again(self) -> None:
+        """As the end of their hidden time does it."""
+        self.feed = SqsFeed(self.client, self.url)
+        for receipt in self._given:
+            self.client.change_message_visibility(QueueUrl=self.url, ReceiptHandle=receipt, VisibilityTimeout=0)
+
+    def note(self, receipts: list[str]) -> None:
+        """Remember what was given out."""
+        self._given += receipts
+
+
+@pytest.fixture(params=["memory", "sqs"])
+def box(request: pytest.FixtureRequest) -> Iterator[Any]:
+    if request.param == "memory":
+        yield MemoryBox()
+        return
+    box = SqsBox(request.getfixturevalue("access"))
+    yield box
+    box.client.delete_queue(QueueUrl=box.url)
+
+
+def a_notice(number: int, kind: str = "interruption") -> Notice:
+    return Notice(machine=f"i-{number:017x}", kind=kind, at=AT)  # type: ignore[arg-type]
+
+
+class TestEveryFeed:
+    def test_an_empty_one_gives_nothing(self, box: Any) -> None:
+        assert box.feed.receive() == []
+
+    def test_what_was_sent_is_given_out_with_what_it_says(self, box: Any) -> None:
+        sent = [a_notice(1), a_notice(2, "rebalance"), None]
+        for notice in sent:
+            box.put(notice)
+        found = [message.notice for message in _receive(box, len(sent))]
+        assert sorted(found, key=repr) == sorted(sent, key=repr)
+
+    def test_a_message_that_is_deleted_never_comes_again(self, box: Any) -> None:
+        box.put(a_notice(1))
+        (message,) = _receive(box, 1)
+        box.feed.delete([message.receipt])
+        assert box.feed.receive() == []
+
+    def test_a_message_that_is_not_deleted_comes_again_but_not_at_once(self, box: Any) -> None:
+        box.put(a_notice(1))
+        found = _receive(box, 1)
+        assert box.feed.receive() == []
+        if isinstance(box, SqsBox):
+            box.note([message.receipt for message in found])
+        box.wait_until_they_come_again()
+        assert [message.notice for message in _receive(box, 1)] == [a_notice(1)]
+
+    def test_deleting_nothing_or_twice_is_no_error(self, box: Any) -> None:
+        box.put(a_notice(1))
+        (message,) = _receive(box, 1)
+        box.feed.delete([])
+        box.feed.delete([message.receipt])
+        box.feed.delete([message.receipt])
+
+    def test_a_handful_comes_at_once_and_the_rest_later(self, box: Any) -> None:
+        for number in range(23):
+            box.put(a_notice(number))
+        found = _receive(box, 23)
+        assert len({message.notice.machine for message in found}) == 23
+
+
+def _receive(box: Any, count: int) -> list[Any]:
+    """So many messages, asked for as often as it takes."""
+    found: list[Any] = []
+    while len(found) < count:
+        batch = box.feed.receive(1.0)
+        assert 0 < len(batch) <= 10
+        found += batch
+    return found
+
+
+def test_a_message_that_is_no_notice_is_told_of_in_a_line(access: Ec2Access) -> None:
+    box = SqsBox(access)
+    box.put(None)
+    with capture_logs() as lines:
+        assert [message.notice for message in _receive(box, 1)] == [None]
+    assert [line["action"] for line in lines] == ["interruptions.foreign"]
+
+
+def test_a_queue_that_is_not_there_is_a_cloud_error(access: Ec2Access) -> None:
+    feed = make_feed(f"{access.endpoint_url}/000000000000/nobody-made-it", access)
+    with pytest.raises(CloudError, match=r"NonExistentQueue|QueueDoesNotExist"):
+        feed.receive()

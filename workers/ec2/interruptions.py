@@ -1,0 +1,100 @@
+"""Interruption and rebalance notices: EventBridge's events, read from an SQS queue by long polling.
+
+The queue is this cluster's alone, so what cannot be read is deleted like the rest, after one log line: kept, it
+would come again for days.
+"""
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import msgspec
+
+from scheduler.ports import Message, Notice
+from workers.ec2.clients import LONGEST_POLL, make_queue_client
+from workers.ec2.errors import cloud_errors
+from workers.ec2.fleet import Ec2Access
+from workers.logs import get_logger
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
+
+log = get_logger(__name__)
+
+MOST_MESSAGES: Final = 10
+"""In one answer of SQS."""
+HIDDEN_SECONDS: Final = 30
+"""A message that is given out and not deleted comes again after so long, whatever the queue's own setting is."""
+
+INTERRUPTION: Final = "EC2 Spot Instance Interruption Warning"
+REBALANCE: Final = "EC2 Instance Rebalance Recommendation"
+KINDS: Final[dict[str, Literal["interruption", "rebalance"]]] = {INTERRUPTION: "interruption", REBALANCE: "rebalance"}
+
+
+class _Detail(msgspec.Struct, frozen=True):
+    instance_id: Annotated[str, msgspec.Meta(pattern=r"^i-[0-9a-f]{1,64}$")] = msgspec.field(name="instance-id")
+
+
+class _Event(msgspec.Struct, frozen=True):
+    """The parts of an event that count (EC2 user guide: "Spot interruption notices", "Rebalance recommendations")."""
+
+    source: Literal["aws.ec2"]
+    kind: Literal["EC2 Spot Instance Interruption Warning", "EC2 Instance Rebalance Recommendation"] = msgspec.field(
+        name="detail-type"
+    )
+    time: Annotated[dt.datetime, msgspec.Meta(tz=True)]
+    detail: _Detail
+
+
+def read_notice(body: str) -> Notice:
+    """The notice in the body of a message.
+
+    Raises msgspec.DecodeError (of which ValidationError is a kind) for anything but one of the two events.
+    """
+    event = msgspec.json.decode(body, type=_Event)
+    return Notice(machine=event.detail.instance_id, kind=KINDS[event.kind], at=event.time.timestamp())
+
+
+class SqsFeed:
+    """See `scheduler.ports.NoticeFeed`. Thread-safe."""
+
+    def __init__(self, client: "SQSClient", url: str, hidden_seconds: int = HIDDEN_SECONDS) -> None:
+        self._client, self._url, self._hidden_seconds = client, url, hidden_seconds
+
+    def receive(self, wait_seconds: float = 0.0) -> list[Message]:
+        """See NoticeFeed. SQS waits whole seconds, 20 at most."""
+        with cloud_errors():
+            answer = self._client.receive_message(
+                QueueUrl=self._url,
+                MaxNumberOfMessages=MOST_MESSAGES,
+                WaitTimeSeconds=max(0, min(LONGEST_POLL, int(wait_seconds))),
+                VisibilityTimeout=self._hidden_seconds,
+            )
+        return [
+            Message(found["ReceiptHandle"], _read(found.get("MessageId", ""), found.get("Body", "")))
+            for found in answer.get("Messages", ())
+        ]
+
+    def delete(self, receipts: Sequence[str]) -> None:
+        """See NoticeFeed."""
+        for receipt in receipts:
+            with cloud_errors():
+                self._client.delete_message(QueueUrl=self._url, ReceiptHandle=receipt)
+
+
+def _read(message: str, body: str) -> Notice | None:
+    try:
+        return read_notice(body)
+    except (msgspec.DecodeError, UnicodeError, ValueError) as error:
+        log.warning(
+            "A message of the interruption queue is no notice; it is deleted.",
+            action="interruptions.foreign",
+            message=message,
+            error=str(error),
+        )
+        return None
+
+
+def make_feed(url: str, access: Ec2Access) -> SqsFeed:
+    """The feed of this queue. Raises CloudError (auth, misconfigured) when boto3 cannot make a client."""
+    return SqsFeed(make_queue_client(**msgspec.structs.asdict(access)), url)
