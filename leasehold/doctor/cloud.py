@@ -42,6 +42,7 @@ def look_at_cloud(configuration: Configuration, abilities: Collection[Ability], 
     yield ok("aws identity", f"{identity.arn} in account {identity.account}")
     if "look" in abilities:
         yield judge_permission("aws look", _try(lambda: permissions.look(settings.aws.cluster)), "look")
+        yield _look_at_interruptions(settings, permissions)
     if "launch" in abilities:
         yield from _look_at_launches(pools, rules, settings, permissions)
     if "terminate" in abilities:
@@ -75,6 +76,13 @@ def _look_at_launches(
 
 def _launch(order: LaunchOrder, rules: Rules, settings: Settings, permissions: Permissions) -> None:
     permissions.try_launch(freeze_request(order, rules, settings.aws.cluster, permissions.find_region()))
+
+
+def _look_at_interruptions(settings: Settings, permissions: Permissions) -> Finding:
+    check, queue = "aws interruptions", settings.aws.interruption_queue
+    if queue is None:
+        return skipped(check, "aws.interruption_queue is not set: interrupted machines are seen when they are gone")
+    return judge_permission(check, _try(lambda: permissions.look_at_queue(queue)), "interruptions")
 
 
 def _look_at_terminate(settings: Settings, permissions: Permissions) -> Finding:

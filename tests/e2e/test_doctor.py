@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import boto3
 import msgspec
 import pytest
 
@@ -66,7 +67,7 @@ def test_on_a_whole_stack_everything_is_well_and_nothing_is_launched_or_ended(st
     before = stack.instances("running"), stack.launched()
     found = doctor.examine("--timeout", "15")
     assert (found.status, found.state, found.list_checks("failure"), found.list_checks("warning")) == (0, "ok", [], [])
-    assert found.list_checks("skipped") == []
+    assert found.list_checks("skipped") == ["aws interruptions"]
     assert {"redis memory", "schema", "rules", "ticks", "database clock", "aws identity"} <= set(found.findings)
     assert {"aws launch linux", "aws launch warm", "aws look", "aws terminate"} <= set(found.findings)
     assert all(f"queue {queue}" in found.findings for queue in QUEUES)
@@ -157,7 +158,23 @@ def test_only_what_these_credentials_are_to_be_allowed_is_tried(stack: Stack, do
     with fault(stack, code="UnauthorizedOperation", action="RunInstances"):
         found = doctor.examine("--may", "look", "--timeout", "15")
     assert found.status == 0
-    assert [check for check in found.findings if check.startswith("aws")] == ["aws identity", "aws look"]
+    tried = [check for check in found.findings if check.startswith("aws")]
+    assert tried == ["aws identity", "aws look", "aws interruptions"]
+
+
+def test_a_queue_of_interruptions_that_is_not_there_fails(stack: Stack, doctor: Doctor) -> None:
+    sqs = boto3.client(
+        "sqs",
+        region_name="us-east-1",
+        endpoint_url=stack.emulator_url,
+        aws_access_key_id="testing",
+        aws_secret_access_key="testing",
+    )
+    queue = sqs.create_queue(QueueName="doctor")["QueueUrl"]
+    found = doctor.examine("--may", "look", "--timeout", "15", AWS__INTERRUPTION_QUEUE=queue)
+    assert (found.status, found.list_checks("skipped")) == (0, [])
+    gone = doctor.examine("--may", "look", "--timeout", "15", AWS__INTERRUPTION_QUEUE=f"{queue}-gone")
+    assert (gone.status, gone.list_checks("failure")) == (1, ["aws interruptions"])
 
 
 def test_a_file_that_differs_from_the_rules_in_force_is_warned_of(doctor: Doctor, tmp_path: Path) -> None:
