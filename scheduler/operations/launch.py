@@ -63,13 +63,14 @@ def _freeze(engine: Engine, rules: Rules, slot_id: str, launch_id: str) -> Slot 
         slot = transaction.load_slots([slot_id]).get(slot_id)
         if slot is None or not _is_wanted(slot, launch_id) or ledger.now < slot.not_before:
             return None
-        request = slot.launch_request or engine.fleet.freeze(_order(slot), rules)
+        request = slot.launch_request or engine.fleet.freeze(order_of(slot), rules)
         frozen = msgspec.structs.replace(slot, launch_request=request, attempts=slot.attempts + 1)
         transaction.save([frozen])
         return frozen
 
 
-def _order(slot: Slot) -> LaunchOrder:
+def order_of(slot: Slot) -> LaunchOrder:
+    """What the launch of this slot is made of."""
     return LaunchOrder(
         slot=slot.id,
         pool=slot.pool,

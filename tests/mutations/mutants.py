@@ -183,4 +183,22 @@ MUTANTS = (
         '-held.get("memory_mib", 0)',
         'held.get("memory_mib", 0)',
     ),
+    Mutant(
+        "limits",
+        "machines that no slot knows count towards max_slots",
+        "        return 0 if hold is None or self._draft.is_due(hold.until) else hold.active",
+        "        return 0",
+    ),
+    Mutant(
+        "limits",
+        "after boots that failed in a row one machine is tried alone",
+        "any(place.is_coming for place in self._draft.pools[name])",
+        "False",
+    ),
+    Mutant(
+        "limits",
+        "the boot that makes it enough holds its pool at once",
+        "        streak = (hold.streak if hold else 0) + len(failed_now)",
+        "        streak = hold.streak if hold else 0",
+    ),
 )
