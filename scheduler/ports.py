@@ -12,7 +12,7 @@ import msgspec
 
 from scheduler.model.events import Event
 from scheduler.model.holds import Hold
-from scheduler.model.reservations import Callback, Reservation
+from scheduler.model.reservations import Callback, Lease, Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
 from scheduler.model.view import Change, Gone, Row, View
@@ -92,10 +92,15 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
 class Transaction(Protocol):
     """One unit of reading and writing: all of it stays, or nothing. Reads in it see its own writes.
 
-    Rows that are read for writing are locked until the end, in the order of their ids, so that what was
-    tested is what is overwritten. A save whose row has another version than the one given (or, for
-    version 0, exists already) raises StaleWriteError. After a StaleWriteError or DeposedError the whole
-    transaction is lost: one that swallows it gets it again at its end.
+    Rows that are read for writing are locked until the end, so that what was tested is what is overwritten.
+    Nobody waits in a circle, because everybody locks in one order: the term; what `insert_reservations` counts;
+    reservations; slots; holds; rules and what the other writes count; what is kept by a key of its own (answers,
+    callbacks). Rows of one kind are locked in the order of their ids, so all that a transaction needs of a kind is
+    loaded in one call. Numbers of events are given out last, at the commit.
+
+    A save whose row has another version than the one given (or, for version 0, exists already) raises
+    StaleWriteError. After a StaleWriteError or DeposedError the whole transaction is lost: one that swallows it
+    gets it again at its end.
     """
 
     def now(self) -> float:
@@ -119,8 +124,11 @@ class Transaction(Protocol):
     def load_holds(self, ids: Iterable[str]) -> dict[str, Hold]:
         """The rows of these ids, locked; ids that nobody knows are left out."""
 
-    def load_occupants(self, slots: Iterable[str]) -> dict[str, list[str]]:
-        """For each slot the ids of the reservations whose leases name it (in any epoch), in order of id."""
+    def load_leases(self, slots: Iterable[str]) -> dict[str, list[tuple[str, Lease]]]:
+        """For each slot the leases that name it (in any epoch), each after the id of its reservation, in order of id
+        and then in that reservation's order. The reservations are not locked: as long as a slot is, no lease on it
+        comes or goes, for who gives or ends one locks its slot.
+        """
 
     def load_all_slots(self) -> list[Slot]:
         """Every slot, locked: for changed rules only."""
@@ -131,7 +139,7 @@ class Transaction(Protocol):
     def insert_reservations(self, rows: Sequence[Reservation]) -> list[Reservation]:
         """Store new reservations in this order and give each its `sequence`, `version` 1 and `marked_at`.
 
-        An id that exists already is left as it is and left out of the result.
+        An id that exists already is left as it is, locked, and left out of the result.
         """
 
     def save(self, rows: Sequence[Row]) -> list[Row]:

@@ -11,7 +11,7 @@ from pydantic import AfterValidator
 from scheduler.model.validation import Document, InvalidInputError, Name, Text, expected, read_document, show
 from scheduler.model.wishes import WISHES
 from scheduler.operations.intake import Answer, accept
-from scheduler.ports import ForeignAddressError, StaleWriteError
+from scheduler.ports import ConflictError, ForeignAddressError, StaleWriteError
 from scheduler.view.addresses import check_reply_address
 from tasks.app import app, services
 from tasks.queues import QUERY, RESERVATIONS, task_name
@@ -80,7 +80,7 @@ def _repeat_if_stale(act: Callable[[], Answer]) -> Answer:
     for _ in range(MOST_TRIES - 1):
         try:
             return act()
-        except StaleWriteError:
+        except (StaleWriteError, ConflictError):
             continue
     return act()
 

@@ -9,9 +9,11 @@ from scheduler.model.rules import Rules, read_rules, slot_ids
 from scheduler.model.slots import Slot
 from scheduler.operations.engine import Engine, announce
 from scheduler.operations.ledger import Ledger
+from scheduler.operations.repeating import repeated_if_overtaken
 from scheduler.ports import Transaction
 
 
+@repeated_if_overtaken
 def apply_rules(
     engine: Engine, document: Mapping[str, Any], *, prefix: str = "", cause: Cause = "operator"
 ) -> tuple[int, bool]:

@@ -10,6 +10,7 @@ from scheduler.model.rules import Pool, Rules
 from scheduler.model.slots import Machine, Slot
 from scheduler.operations.engine import Engine, announce
 from scheduler.operations.ledger import Ledger
+from scheduler.operations.repeating import repeated_if_overtaken
 from scheduler.ports import Category, CloudError, LaunchOrder
 
 MOST_ATTEMPTS = 5
@@ -129,6 +130,7 @@ def _forget_holds(ledger: Ledger, slot: Slot) -> None:
             ledger.delete(hold)
 
 
+@repeated_if_overtaken
 def _settle_error(engine: Engine, rules: Rules, slot: Slot, error: CloudError) -> str:
     """A definite refusal empties the slot (or parks it in `error`) and is held against the offering, market or
     pool; of what nobody knows the outcome, the same request is sent again, at most `MOST_ATTEMPTS` times.
@@ -183,6 +185,7 @@ def note_refusal(ledger: Ledger, pool: Pool, slot: Slot, category: Category) -> 
     Any answer other than `throttled` sets the pool's back-off to 0. Source: Arvados' holds.
     """
     name = slot.pool
+    ledger.transaction.load_holds(_subjects_held(slot, category))
     if category != "throttled":
         for stale in ledger.transaction.load_holds([hold_id(name, "throttled")]).values():
             ledger.delete(stale)
@@ -199,6 +202,13 @@ def note_refusal(ledger: Ledger, pool: Pool, slot: Slot, category: Category) -> 
             _hold(ledger, slot, "*", category, "", MOST_DELAY)
         case _:
             pass
+
+
+def _subjects_held(slot: Slot, category: Category) -> list[str]:
+    """The holds that a refusal looks at. All are locked at once: one by one it could be in a wrong order."""
+    subjects = {"capacity": slot.offering or "", "misconfigured": slot.offering or "", "quota": slot.market or ""}
+    pool = "*" if category == "auth" else slot.pool
+    return [hold_id(slot.pool, "throttled"), hold_id(pool, category, subjects.get(category, ""))]  # type: ignore[arg-type]
 
 
 def _hold(ledger: Ledger, slot: Slot, pool: str, kind: Category, subject: str, seconds: float) -> None:

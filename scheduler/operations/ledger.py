@@ -54,21 +54,21 @@ class Ledger:
         self._events: list[Event] = []
 
     def load(self, *, reservations: Iterable[str] = (), slots: Iterable[str] = ()) -> None:
-        """Read and lock these rows, the slots of these reservations' leases, and who else is on those slots."""
-        self._load_reservations(reservations)
+        """Read and lock these rows and the slots of these reservations' leases, and read all leases on those slots.
+
+        Once a transaction: reservations are locked before slots, as everywhere (see Transaction). A slot of a lease
+        cannot change before it is locked, for its reservation is.
+        """
+        for row in self.transaction.load_reservations(reservations).values():
+            self.reservations[row.id] = row
+            self._index(row)
         wanted = set(slots)
         for reservation in self.reservations.values():
             wanted.update(lease.slot for lease in reservation.leases)
-        new = sorted(wanted - self.slots.keys())
-        self.slots.update(self.transaction.load_slots(new))
-        occupants = self.transaction.load_occupants(new)
-        self._load_reservations({owner for owners in occupants.values() for owner in owners})
-
-    def _load_reservations(self, ids: Iterable[str]) -> None:
-        new = sorted(set(ids) - self.reservations.keys())
-        for row in self.transaction.load_reservations(new).values() if new else ():
-            self.reservations[row.id] = row
-            self._index(row)
+        self.slots.update(self.transaction.load_slots(wanted))
+        for slot, leases in self.transaction.load_leases(wanted).items():
+            for owner, lease in leases:
+                self._leases.setdefault(slot, {})[owner, lease.component] = lease
 
     def _index(self, row: Reservation) -> None:
         for lease in row.leases:

@@ -11,7 +11,7 @@ import msgspec
 from scheduler.model.events import Event
 from scheduler.model.holds import Hold
 from scheduler.model.moves import ENDED, INACTIVE, PHASES
-from scheduler.model.reservations import Reservation
+from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import read_rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import KINDS, Gone, Row
@@ -94,17 +94,17 @@ class MemoryTransaction:
         """See Transaction."""
         return cast("dict[str, Hold]", self._load(Hold, ids))
 
-    def load_occupants(self, slots: Iterable[str]) -> dict[str, list[str]]:
+    def load_leases(self, slots: Iterable[str]) -> dict[str, list[tuple[str, Lease]]]:
         """See Transaction."""
-        known, written = self._world.occupants, self._rows
-        found = {
-            slot: {owner for owner in known.get(slot, ()) if (Reservation, owner) not in written} for slot in slots
-        }
-        for row in written.values():
-            for lease in row.leases if isinstance(row, Reservation) else ():
+        wanted = list(slots)
+        owners = {owner for slot in wanted for owner in self._world.occupants.get(slot, ())}
+        owners |= {row.id for row in self._rows.values() if isinstance(row, Reservation)}
+        found: dict[str, list[tuple[str, Lease]]] = {slot: [] for slot in wanted}
+        for owner, row in self.load_reservations(sorted(owners)).items():
+            for lease in row.leases:
                 if lease.slot in found:
-                    found[lease.slot].add(cast("Reservation", row).id)
-        return {slot: sorted(owners) for slot, owners in found.items()}
+                    found[lease.slot].append((owner, lease))
+        return found
 
     def load_all_slots(self) -> list[Slot]:
         """See Transaction."""

@@ -9,7 +9,7 @@ from sqlalchemy import bindparam, func, insert, select, update
 from scheduler.model.events import Event
 from scheduler.model.holds import Hold
 from scheduler.model.moves import INACTIVE
-from scheduler.model.reservations import Reservation
+from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import read_rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import KINDS, Gone, Row
@@ -19,7 +19,7 @@ from scheduler.store.dialect import Bulk
 from scheduler.store.marks import take_marks
 from scheduler.store.reading import RulesReader, load_tenure, read_reservations
 from scheduler.store.session import Session
-from scheduler.store.shapes import ANSWERS, HOLDS, SLOTS, StoredLease
+from scheduler.store.shapes import ANSWERS, HOLDS, LEASES, SLOTS, StoredLease
 from scheduler.store.statements import RowStatements, Statements
 
 Lost = TypeVar("Lost", StaleWriteError, DeposedError)
@@ -111,11 +111,12 @@ class SqlTransaction:
         """See Transaction."""
         return {row.id: row for row in map(HOLDS.read, self._session.fetch_for(self._statements.holds.load, ids))}
 
-    def load_occupants(self, slots: Iterable[str]) -> dict[str, list[str]]:
+    def load_leases(self, slots: Iterable[str]) -> dict[str, list[tuple[str, Lease]]]:
         """See Transaction."""
-        found: dict[str, list[str]] = {slot: [] for slot in slots}
-        for slot, owner in self._session.fetch_for(self._statements.leases.occupants, found):
-            found[slot].append(owner)
+        found: dict[str, list[tuple[str, Lease]]] = {slot: [] for slot in slots}
+        for *values, owner in self._session.fetch_for(self._statements.leases.on_slots, found):
+            lease = LEASES.read(values)
+            found[lease.slot].append((owner, lease))
         return found
 
     def load_all_slots(self) -> list[Slot]:

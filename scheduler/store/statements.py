@@ -142,11 +142,11 @@ class LeaseStatements:
         return found.order_by(table.reservation, table.position)
 
     @cached_property
-    def occupants(self) -> Select[Any]:
-        """(slot, reservation) of every lease on the slots of these ids, each pair once."""
+    def on_slots(self) -> Select[Any]:
+        """(lease's columns..., reservation) of every lease on the slots of these ids."""
         table = self._table.c
-        found = select(table.slot, table.reservation).where(table.slot.in_(self._dialect.ids()))
-        return found.distinct().order_by(table.slot, table.reservation)
+        found = select(*LEASES.columns, table.reservation).where(table.slot.in_(self._dialect.ids()))
+        return found.order_by(table.reservation, table.position)
 
 
 class KeptStatements:
@@ -184,9 +184,9 @@ class KeptStatements:
 
     @cached_property
     def known_reservations(self) -> Select[Any]:
-        """Those of these ids that are there."""
+        """Those of these ids that are there, locked in order: none of them is pruned before the transaction ends."""
         table = tables.reservations.c
-        return select(table.id).where(table.id.in_(self._dialect.ids()))
+        return select(table.id).where(table.id.in_(self._dialect.ids())).order_by(table.id).with_for_update()
 
 
 def _insert(dialect: Dialect, shape: Shape[Any], columns: Iterable[Column[Any]]) -> Bulk:

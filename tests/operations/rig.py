@@ -5,9 +5,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 
+from scheduler.model.events import Event
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
 from scheduler.model.view import Row
@@ -20,7 +22,7 @@ from scheduler.operations.reconcile import reconcile
 from scheduler.operations.recover import recover, sweep
 from scheduler.operations.terminate import terminate
 from scheduler.operations.tick import Leader, Ticked, tick
-from scheduler.ports import CloudError, LaunchOrder, Outgoing
+from scheduler.ports import CloudError, EventFilter, LaunchOrder, Outgoing, Store
 from scheduler.store.memory import MemoryStore
 from scheduler.view.memory import MemoryBell, MemoryBoard, MemoryLock, MemoryMeter, Seat
 from scheduler.view.shelf import Shelf
@@ -135,14 +137,24 @@ TASKS: dict[str, Callable[..., object]] = {"launch": launch, "terminate": termin
 
 
 class Rig:
-    """One fleet and one process that works on it; `restart` puts another process in its place."""
+    """One fleet and one process that works on it; `restart` puts another process in its place.
 
-    def __init__(self, config: dict[str, Any] | None = None) -> None:
-        self.now = NOW
-        self.store = MemoryStore(self.clock)
-        self.fleet = CountingFleet()
+    `store`: another one than that of its own in memory, whose time stands.
+    """
+
+    def __init__(
+        self,
+        config: dict[str, Any] | None = None,
+        *,
+        store: Store | None = None,
+        fleet: "CountingFleet | None" = None,
+        shelf: Shelf | None = None,
+    ) -> None:
+        self.now = NOW if store is None else store.now()
+        self.store: Store = MemoryStore(self.clock) if store is None else store
+        self.fleet = fleet or CountingFleet()
         self.mailbox = Mailbox()
-        self.shelf, self.seat, self.numbers = Shelf(self.clock), Seat(), count(1)
+        self.shelf, self.seat, self.numbers = shelf or Shelf(self.clock), Seat(), count(1)
         self.restart()
         apply_rules(self.engine, config or CONFIG)
 
@@ -163,13 +175,13 @@ class Rig:
             meter=self.meter,
             fleet=self.fleet,
             probe=self.fleet,
-            new_id=lambda: f"launch-{next(self.numbers)}",
+            new_id=lambda: uuid4().hex,
         )
         self.leader = Leader(holder=f"process-{next(self.numbers)}")
 
     def ask(self, verb: str, **document: Any) -> dict[str, Any]:
         """A request with an id of its own, unless it names one."""
-        return accept(self.engine, verb, {"request": f"request-{next(self.numbers)}"} | document)
+        return accept(self.engine, verb, {"request": uuid4().hex} | document)
 
     def submit(self, name: str, **fields: Any) -> dict[str, Any]:
         """A producer asks for one place."""
@@ -200,6 +212,11 @@ class Rig:
             self.now += step
             for job in self.jobs():
                 job()
+
+    @property
+    def events(self) -> list[Event]:
+        """Everything that happened, oldest first."""
+        return self.store.read_events(EventFilter(limit=100_000))
 
     def jobs(self) -> list[Callable[[], object]]:
         """What is done periodically."""

@@ -79,9 +79,9 @@ def write(rows: list[Row], decision: Decision) -> tuple[str | None, bool]:
             ]
         )
         tenure = transaction.take_term("me")
-    before = len(rig.store.events)
+    before = len(rig.events)
     ((skipped, outcome),) = commit(rig.store, [decision], rig.engine.rules(), tenure, lambda: "launch-x", NOW)
-    assert (len(rig.store.events) > before) == bool(outcome.events)
+    assert (len(rig.events) > before) == bool(outcome.events)
     return (skipped[0].reason if skipped else None, outcome.is_change)
 
 
@@ -278,6 +278,6 @@ def test_the_events_of_a_tick_bear_its_term() -> None:
     rig.tick()
     rig.submit("r1")
     rig.tick()
-    terms = {event.name: event.detail.get("term") for event in rig.store.events}
+    terms = {event.name: event.detail.get("term") for event in rig.events}
     assert terms["slot_launching"] == rig.store.load_tenure().term
     assert terms["reservation_submitted"] is None

@@ -13,9 +13,9 @@ def test_a_repeat_of_a_request_changes_nothing_whatever_came_in_between() -> Non
     rig = Rig()
     first = rig.submit("r1", request="q1")
     rig.ask("cancel", reservation="r1")
-    events = list(rig.store.events)
+    events = list(rig.events)
     assert rig.submit("r1", request="q1") == first
-    assert rig.store.events == events
+    assert rig.events == events
     assert rig.phase() == "cancelled"
 
 
@@ -36,7 +36,7 @@ def test_the_same_id_in_another_request_is_the_same_reservation() -> None:
     rig = Rig()
     first = rig.submit("r1")
     assert rig.submit("r1", priority=9) == first
-    assert len([event for event in rig.store.events if event.name == "reservation_submitted"]) == 1
+    assert len([event for event in rig.events if event.name == "reservation_submitted"]) == 1
 
 
 def test_of_a_list_the_good_ones_are_accepted_and_the_bad_ones_refused() -> None:

@@ -77,7 +77,7 @@ class Story:
     def ends_well(self) -> None:
         """One machine, one lease, one termination; nothing is left, and the view says what SQL says."""
         rig = self.rig
-        events = [event.name for event in rig.store.events]
+        events = [event.name for event in rig.events]
         assert rig.phase() == "released"
         assert [slot.state for slot in rig.store.find_slots()] == ["empty"] * 2
         assert rig.fleet.running == []
@@ -105,7 +105,7 @@ class OrphanStory(Story):
     def ends_well(self) -> None:
         """Adopted once, served, idle, gone; the others ended; and nothing of it holds launches back."""
         rig = self.rig
-        events = [event.name for event in rig.store.events]
+        events = [event.name for event in rig.events]
         assert [slot.state for slot in rig.store.find_slots()] == ["empty"] * 2
         assert (rig.fleet.running, set(rig.fleet.terminations)) == ([], {"i-lost", "i-other", "i-young"})
         assert (events.count("slot_adopted"), events.count("slot_ready")) == (1, 1)
@@ -127,7 +127,7 @@ def list_calls(kind: type[Story] = Story) -> dict[int, str]:
     call = saboteur.call
 
     def note(name: str, act: Callable[[], object]) -> object:
-        found.setdefault((name, len(story.rig.store.events)), saboteur.calls + 1)
+        found.setdefault((name, len(story.rig.events)), saboteur.calls + 1)
         return call(name, act)
 
     saboteur.call = note  # type: ignore[method-assign]

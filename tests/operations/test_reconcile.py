@@ -13,6 +13,7 @@ from scheduler.operations.reconcile import ORPHAN_SECONDS, STRANGER_SECONDS, Rec
 from scheduler.operations.recover import sweep
 from scheduler.operations.terminate import terminate
 from scheduler.ports import CloudError
+from scheduler.store.memory import MemoryStore
 from tests.builders import a_slot
 from tests.operations.rig import CONFIG, NOW, Rig
 
@@ -42,7 +43,7 @@ def test_a_machine_that_no_slot_knows_is_adopted_under_its_slots_id() -> None:
     slot = rig.slot("linux-2")
     assert (slot.state, slot.epoch, slot.instance_id, slot.launch_id) == ("booting", 1, "i-lost", "launch-of-i-lost")
     assert (slot.zone, slot.offering) == ("a", None)
-    assert [event.name for event in rig.store.events if event.slot] == ["slot_adopted"]
+    assert [event.name for event in rig.events if event.slot] == ["slot_adopted"]
     assert reconcile(rig.engine) == Reconciled()
     rig.submit("r1")
     rig.tick()
@@ -106,13 +107,14 @@ def test_an_orphan_that_is_ended_leaves_an_event() -> None:
     rig = Rig()
     rig.fleet.appear("i-lost", "linux-9")
     reconcile(rig.engine)
-    (event,) = [each for each in rig.store.events if each.name == "machine_orphaned"]
+    (event,) = [each for each in rig.events if each.name == "machine_orphaned"]
     assert event.detail == {"instance": "i-lost", "pool": "linux", "slot": "linux-9", "launch": "launch-of-i-lost"}
 
 
 def test_without_rules_no_machine_is_touched() -> None:
     """A database that was just made, in place of the one that knows these machines."""
     rig = Rig()
+    assert isinstance(rig.store, MemoryStore)
     rig.store._world.rules = type(rig.store.load_rules())(0, {}, read_rules({}))
     rig.fleet.appear("i-lost", "linux-9")
     assert reconcile(rig.engine) == Reconciled()
@@ -139,7 +141,7 @@ def test_a_launch_whose_answer_was_lost_is_settled_with_its_machine() -> None:
     assert reconcile(rig.engine) == Reconciled(settled=1)
     assert (rig.slot().state, rig.slot().instance_id) == ("booting", "i-1")
     assert reconcile(rig.engine) == Reconciled()
-    assert [event.name for event in rig.store.events].count("slot_adopted") == 0
+    assert [event.name for event in rig.events].count("slot_adopted") == 0
 
 
 def test_of_two_machines_of_one_launch_the_second_is_ended_at_once() -> None:

@@ -120,7 +120,7 @@ class TestAtomicity:
             assert transaction.load_slots(["linux-1"]) == {"linux-1": slot}
             assert transaction.load_all_slots() == [slot]
             assert transaction.load_holds([hold.id]) == {hold.id: hold}
-            assert transaction.load_occupants(["linux-1"]) == {"linux-1": ["r1"]}
+            assert transaction.load_leases(["linux-1"]) == {"linux-1": [("r1", a_lease())]}
             assert transaction.find_answers(["q1"])["q1"].answer == {"ok": True}
             assert transaction.load_rules().rules.scheduler.queue == "size"
 
@@ -159,7 +159,7 @@ class TestInsert:
         with store.transaction() as transaction:
             assert transaction.insert_reservations([]) == []
             assert (transaction.save([]), transaction.mark([]), transaction.delete([])) == ([], [], [])
-            assert (transaction.load_slots([]), transaction.load_occupants([])) == ({}, {})
+            assert (transaction.load_slots([]), transaction.load_leases([])) == ({}, {})
             assert list(transaction.next_tokens(0)) == []
             transaction.append_events([])
 
@@ -276,7 +276,7 @@ class TestDelete:
         with store.transaction() as transaction:
             gone = transaction.delete([slot, hold, row])
             assert transaction.load_slots([slot.id]) == {}
-            assert transaction.load_occupants(["linux-1"]) == {"linux-1": []}
+            assert transaction.load_leases(["linux-1"]) == {"linux-1": []}
         assert gone == [Gone("slots", "linux-1", 2), Gone("holds", hold.id, 2), Gone("reservations", "r1", 3)]
         assert all_rows(store) == {}
 
@@ -295,24 +295,27 @@ class TestDelete:
         assert store.find_slots() == [again]
 
 
-class TestOccupants:
+class TestLeasesOnSlots:
     def test_they_are_in_order_of_id_whatever_the_epoch(self, store: Store) -> None:
-        for name in ("r2", "r10", "r1"):
+        leases = (a_lease("linux-1", component="b", epoch=3), a_lease("linux-1", component="a"), a_lease("linux-3"))
+        for name in ("r2", "r10", "R1"):
             (row,) = insert(store, a_reservation(name))
-            leases = (a_lease("linux-1", component="a", epoch=3), a_lease("linux-1", component="b"))
             save(store, msgspec.structs.replace(row, leases=leases))
         with store.transaction() as transaction:
-            found = transaction.load_occupants(["linux-1", "linux-2"])
-        assert found == {"linux-1": ["r1", "r10", "r2"], "linux-2": []}
+            found = transaction.load_leases(["linux-1", "linux-2"])
+        assert found == {
+            "linux-1": [(name, lease) for name in ("R1", "r10", "r2") for lease in leases[:2]],
+            "linux-2": [],
+        }
 
     def test_who_moved_is_found_on_its_new_slot_only(self, store: Store) -> None:
         row = lease_out(store, "r1", "linux-1")
         with store.transaction() as transaction:
             transaction.save([msgspec.structs.replace(row, leases=(a_lease("linux-2"),))])
-            found = transaction.load_occupants(["linux-1", "linux-2"])
-        assert found == {"linux-1": [], "linux-2": ["r1"]}
+            found = transaction.load_leases(["linux-1", "linux-2"])
+        assert found == {"linux-1": [], "linux-2": [("r1", a_lease("linux-2"))]}
         with store.transaction() as transaction:
-            assert transaction.load_occupants(["linux-2"]) == {"linux-2": ["r1"]}
+            assert transaction.load_leases(["linux-2"]) == {"linux-2": [("r1", a_lease("linux-2"))]}
 
 
 class TestKept:

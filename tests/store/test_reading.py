@@ -177,7 +177,7 @@ class TestPrune:
         assert store.prune(events_before=2.0, requests_before=2.0, ended_before=2.0) == 0
         with store.transaction() as transaction:
             assert set(transaction.find_answers(["q1", "q2"])) == {"q2"}
-            assert transaction.load_occupants(["linux-1"]) == {"linux-1": []}
+            assert transaction.load_leases(["linux-1"]) == {"linux-1": []}
 
     def test_more_than_one_bite_goes_at_once(self, store: Store) -> None:
         rows = insert(store, *(a_reservation(f"r{number}") for number in range(2100)))

@@ -87,7 +87,7 @@ def assign(name: str, slots: tuple[str, ...]) -> Work:
     def work(transaction: Transaction) -> object:
         rows = transaction.load_reservations([name])
         saved = transaction.save(changed(rows, name, phase="leased" if leases else "pending", leases=leases))
-        return saved, transaction.load_occupants(SLOTS)
+        return saved, transaction.load_leases(SLOTS)
 
     return work
 
@@ -201,7 +201,7 @@ def carry_out(store: Store, step: list[Work] | Prune) -> object:
 def picture(store: Store) -> object:
     """Everything that can be read, in a form that can be compared."""
     with store.transaction() as transaction:
-        kept = transaction.find_answers(NAMES), transaction.load_occupants(SLOTS), transaction.next_tokens(1)
+        kept = transaction.find_answers(NAMES), transaction.load_leases(SLOTS), transaction.next_tokens(1)
     return (
         kept,
         sorted(store.read_rows(), key=repr),

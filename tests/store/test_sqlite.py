@@ -80,7 +80,7 @@ class TestStatements:
             statement for kind in kinds for statement in (kind.load, kind.find, kind.forget, kind.changed)
         ]
         looked_up += [kind.delete.statement for kind in kinds]
-        looked_up += [statements.leases.load, statements.leases.forget, statements.leases.occupants]
+        looked_up += [statements.leases.load, statements.leases.forget, statements.leases.on_slots]
         looked_up += [
             statements.leases.confirm.statement,
             statements.kept.find_answers,

@@ -1,0 +1,366 @@
+"""Two processes at once, each with real connections of its own: one of them wins, and nothing is lost."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from random import Random
+from threading import Barrier
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from scheduler.model.decisions import Assign, Placement, Terminate
+from scheduler.model.slots import Slot
+from scheduler.operations.check import check
+from scheduler.operations.commit import commit
+from scheduler.operations.engine import Engine
+from scheduler.operations.intake import Answer, accept
+from scheduler.operations.launch import launch
+from scheduler.operations.recover import recover, sweep
+from scheduler.operations.repeating import repeated_if_overtaken
+from scheduler.operations.tick import carry_out, decide, take_tenure, tick
+from scheduler.ports import CloudError, DeposedError, Store
+from scheduler.store.migrating import migrate
+from scheduler.store.opening import open_store
+from scheduler.store.sql import SqlStore
+from scheduler.view.shelf import Shelf
+from tests.operations.rig import CountingFleet, Rig
+
+ROUNDS = 5
+CONFIG: dict[str, Any] = {
+    "pools": {
+        "linux": {
+            "system": "x86_64-linux",
+            "max_slots": 6,
+            "lease_ttl": 0,
+            "idle_scale_down": 300,
+            "max_leases_per_slot": 1,
+        }
+    }
+}
+Open = Callable[[], Store]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def open_one(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+    """Opens one database as often as it is called: each time it is another process."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path / 'leasehold.db'}"
+        migrate(url)
+    else:
+        url = request.getfixturevalue("postgresql_url")
+    with ExitStack() as opened:
+
+        def open_anew() -> Store:
+            store = open_store(url)
+            opened.callback(store.close)
+            return store
+
+        yield open_anew
+
+
+class Rivals:
+    """Two processes on one database, one view and one cloud."""
+
+    def __init__(self, open_one: Open) -> None:
+        fleet = CountingFleet()
+        first = open_one()
+        shelf = Shelf(first.now)
+        self.first = Rig(CONFIG, store=first, fleet=fleet, shelf=shelf)
+        self.second = Rig(CONFIG, store=open_one(), fleet=fleet, shelf=shelf)
+        self.fleet, self.store = fleet, first
+
+    def make_ready(self, name: str = "linux-1") -> Slot:
+        """A slot that runs and serves."""
+        return make_ready(self.first, name)
+
+
+def make_ready(rig: Rig, name: str) -> Slot:
+    slot = rig.slot(name)
+    rig.put(
+        Slot(
+            id=slot.id,
+            version=slot.version,
+            pool="linux",
+            state="ready",
+            epoch=slot.epoch + 1,
+            since=rig.store.now(),
+            instance_id=f"i-{name}-{slot.epoch + 1}",
+            last_seen=rig.store.now(),
+        )
+    )
+    return rig.slot(name)
+
+
+@pytest.fixture
+def rivals(open_one: Open) -> Rivals:
+    return Rivals(open_one)
+
+
+def race(*acts: Callable[[], object]) -> list[object]:
+    """Start them at the same instant; what each returned or raised."""
+    meeting = Barrier(len(acts))
+
+    def run(act: Callable[[], object]) -> object:
+        meeting.wait()
+        try:
+            return act()
+        except Exception as error:  # noqa: BLE001 - the test looks at what it was
+            return error
+
+    with ThreadPoolExecutor(len(acts)) as threads:
+        return list(threads.map(run, acts))
+
+
+@repeated_if_overtaken
+def ask(engine: Engine, verb: str, **document: object) -> Answer:
+    """A request as the intake's task carries it out."""
+    return accept(engine, verb, document)
+
+
+def assign(name: str, slot: Slot) -> Assign:
+    return Assign(reservation=name, leases=(Placement(component="main", slot=slot.id, epoch=slot.epoch, resources={}),))
+
+
+def lead(rig: Rig) -> None:
+    rig.leader.tenure = take_tenure(rig.engine, rig.leader)
+
+
+def write(rig: Rig, *decisions: object) -> list[str]:
+    """Commit decisions under this process's term; why some of them lost."""
+    engine, tenure = rig.engine, rig.leader.tenure
+    assert tenure is not None
+    done = commit(engine.store, decisions, engine.rules(), tenure, engine.new_id, engine.store.now())  # type: ignore[arg-type]
+    return [each.reason for skipped, _ in done for each in skipped]
+
+
+def leases_on(store: Store, slot: str) -> list[str]:
+    rows = store.find_reservations(limit=10_000)
+    return [row.id for row in rows for lease in row.leases if lease.slot == slot]
+
+
+def test_a_leader_that_slept_between_plan_and_commit_writes_nothing(rivals: Rivals) -> None:
+    slow, quick = rivals.first, rivals.second
+    rivals.make_ready()
+    slow.submit("r1")
+    tenure = take_tenure(slow.engine, slow.leader)
+    ticked = decide(slow.engine, slow.leader, tenure)
+    assert [type(each) for each in ticked.plan.decisions] == [Assign]
+    tick(quick.engine, quick.leader)
+    before = quick.store.find_reservations(), quick.store.load_tenure(), quick.events
+    with pytest.raises(DeposedError):
+        carry_out(slow.engine, slow.leader, tenure, ticked)
+    assert (quick.store.find_reservations(), quick.store.load_tenure(), quick.events) == before
+    assert quick.phase() == "leased"
+
+
+def test_of_a_leader_and_its_successor_at_once_none_writes_after_the_other(rivals: Rivals) -> None:
+    """Whichever comes first: what the old one wrote was written under its own term."""
+    slot = rivals.make_ready()
+    for number in range(ROUNDS):
+        name = f"r{number}"
+        rivals.first.submit(name)
+        lead(rivals.first)
+        results = race(partial(write, rivals.first, assign(name, slot)), partial(lead, rivals.second))
+        assert results[0] == [] or isinstance(results[0], DeposedError)
+        assert rivals.first.phase(name) == ("leased" if results[0] == [] else "pending")
+        last = rivals.store.load_tenure()
+        assert (last.holder, last.term) == (rivals.second.leader.holder, 2 * number + 2)
+        ask(rivals.first.engine, "cancel", request=f"end-{number}", reservation=name)
+
+
+def test_of_two_commits_that_assign_one_slot_one_wins(rivals: Rivals) -> None:
+    lead(rivals.first)
+    rivals.second.leader.tenure = rivals.first.leader.tenure  # a lock that both believe to hold
+    for number in range(ROUNDS):
+        slot = rivals.make_ready(f"linux-{number + 1}")
+        for side in "ab":
+            rivals.first.submit(f"{side}{number}")
+        results = race(
+            partial(write, rivals.first, assign(f"a{number}", slot)),
+            partial(write, rivals.second, assign(f"b{number}", slot)),
+        )
+        assert sorted(map(str, results)) == sorted(["[]", f"['{slot.id} is taken']"])
+        assert len(leases_on(rivals.store, slot.id)) == 1
+
+
+@pytest.mark.parametrize("verb", ["release", "cancel", "drain", "cordon"])
+def test_a_commit_against_a_word(rivals: Rivals, verb: str) -> None:
+    """Either the lease was there first and the word met it, or the word was first and the decision lost."""
+    lead(rivals.first)
+    for number in range(ROUNDS):
+        name, slot = f"r{number}", rivals.make_ready(f"linux-{number + 1}")
+        rivals.first.submit(name)
+        about = {"slot": slot.id} if verb in {"drain", "cordon"} else {"reservation": name}
+        lost, answer = race(
+            partial(write, rivals.first, assign(name, slot)),
+            partial(ask, rivals.second.engine, verb, request=f"q{number}", **about),
+        )
+        phase, leases = rivals.first.phase(name), leases_on(rivals.store, slot.id)
+        if verb == "release" and isinstance(answer, dict) and not answer["ok"]:
+            # Leased meanwhile: then a release needs the token.
+            assert (lost, phase, leases, answer["errors"][0]["path"]) == ([], "leased", [name], "token")
+        elif verb in {"release", "cancel"}:
+            ended = {"release": "released", "cancel": "cancelled"}[verb]
+            assert (phase, leases) == (ended, [])
+            assert lost in ([], [f"it is {ended}"])
+        else:
+            assert (phase, leases) == (("leased", [name]) if lost == [] else ("pending", []))
+
+
+def test_one_request_that_comes_twice_at_once_is_carried_out_once(rivals: Rivals) -> None:
+    for number in range(ROUNDS):
+        document = {"request": f"q{number}", "id": f"r{number}", "system": "x86_64-linux"}
+        first, second = race(
+            partial(ask, rivals.first.engine, "submit", **document),
+            partial(ask, rivals.second.engine, "submit", **document),
+        )
+        assert first == second
+        assert isinstance(first, dict)
+        assert first["ok"]
+    assert [event.name for event in rivals.first.events].count("reservation_submitted") == ROUNDS
+
+
+def test_a_word_that_comes_twice_at_once_gets_one_answer(rivals: Rivals) -> None:
+    lead(rivals.first)
+    for number in range(ROUNDS):
+        name, slot = f"r{number}", rivals.make_ready(f"linux-{number + 1}")
+        rivals.first.submit(name)
+        assert write(rivals.first, assign(name, slot)) == []
+        document = {"request": f"q{number}", "reservation": name, "token": rivals.first.token(name)}
+        first, second = race(
+            partial(ask, rivals.first.engine, "decline", **document),
+            partial(ask, rivals.second.engine, "decline", **document),
+        )
+        assert first == second
+        assert rivals.first.phase(name) == "pending"
+
+
+def test_one_reservation_that_is_submitted_twice_at_once_is_there_once(rivals: Rivals) -> None:
+    for number in range(ROUNDS):
+        names = [f"r{number}-{index}" for index in range(20)]
+        documents = [{"id": name, "system": "x86_64-linux"} for name in names]
+        answers = race(
+            partial(ask, rivals.first.engine, "submit", request=f"a{number}", items=documents),
+            partial(ask, rivals.second.engine, "submit", request=f"b{number}", items=documents[::-1]),
+        )
+        assert [isinstance(answer, dict) and answer["ok"] for answer in answers] == [True, True]
+    rows = rivals.store.find_reservations(limit=10_000)
+    assert [row.sequence for row in rows] == list(range(1, 20 * ROUNDS + 1))
+    assert len({row.id for row in rows}) == 20 * ROUNDS
+
+
+def test_a_launch_that_is_settled_while_it_is_terminated_leaks_no_machine(rivals: Rivals) -> None:
+    for number in range(ROUNDS):
+        rivals.first.submit(f"r{number}")
+        tick(rivals.first.engine, rivals.first.leader)
+        (_, (name, launch_id)) = rivals.first.mailbox.tasks.pop(0)
+        rivals.first.mailbox.tasks.clear()
+        ask(rivals.first.engine, "cancel", request=f"q{number}", reservation=f"r{number}")
+        race(
+            partial(launch, rivals.second.engine, name, launch_id),
+            partial(write, rivals.first, Terminate(slot=name, reason="requested")),
+        )
+        assert rivals.first.slot(name).state == "terminating"
+        for rig in (rivals.first, rivals.second):
+            recover(rig.engine, resend_seconds=0.0)
+            rig.play_tasks()
+            sweep(rig.engine)
+            rig.play_tasks()
+        assert rivals.first.slot(name).state == "empty"
+        assert rivals.fleet.running == []
+
+
+def test_a_sweep_against_a_tick(rivals: Rivals) -> None:
+    """A machine that turns ready while the tick plans is leased in this tick or in the next one."""
+    for number in range(ROUNDS):
+        rivals.first.submit(f"r{number}")
+        tick(rivals.first.engine, rivals.first.leader)
+        tasks = [task for task in rivals.first.mailbox.tasks if task[0] == "launch"]
+        rivals.first.mailbox.tasks.clear()
+        (_, (name, launch_id)) = tasks[0]
+        assert launch(rivals.second.engine, name, launch_id) == "success"
+        results = race(
+            partial(check, rivals.second.engine, [name]),
+            partial(tick, rivals.first.engine, rivals.first.leader),
+        )
+        assert not [each for each in results if isinstance(each, Exception)]
+        tick(rivals.first.engine, rivals.first.leader)
+        assert (rivals.first.slot(name).state, rivals.first.phase(f"r{number}")) == ("ready", "leased")
+
+
+def test_refusals_that_come_at_once_make_one_hold_and_empty_every_slot(rivals: Rivals) -> None:
+    for number in range(4):
+        rivals.first.submit(f"r{number}")
+    tick(rivals.first.engine, rivals.first.leader)
+    launches = [arguments for name, arguments in rivals.first.mailbox.tasks if name == "launch"]
+    rivals.fleet.errors = [CloudError("quota", "VcpuLimitExceeded", "no more") for _ in launches]
+    engines = [rivals.first.engine, rivals.second.engine] * 2
+    results = race(*(partial(launch, engine, *arguments) for engine, arguments in zip(engines, launches, strict=True)))
+    assert results == ["quota"] * 4
+    assert {slot.state for slot in rivals.store.find_slots()} == {"empty"}
+
+
+THREADS = 6
+PIECES = 40
+SLOTS = ("linux-1", "linux-2", "linux-3")
+ACTS = (*["submit", "tick", "prune"] * 3, "release", "cancel", "suspend", "resume", "cordon", *["uncordon"] * 3, "slow")
+
+
+def crowd(number: int, rig: Rig) -> list[str]:
+    """What one process does of everything, on few rows and in any order; what of it went well."""
+    random, done = Random(number), []
+    names = [f"r{index}" for index in range(16)]
+    for piece in range(PIECES):
+        act = random.choice(ACTS)
+        request = f"{number}/{piece}"
+        some = random.sample(names, 4)
+        if act == "tick":
+            with suppress(DeposedError):
+                tick(rig.engine, rig.leader)
+        elif act == "slow":
+            rig.fleet.errors.append(CloudError(random.choice(["capacity", "quota", "throttled"]), "Code", "no"))
+            recover(rig.engine, resend_seconds=0.0)
+            sweep(rig.engine, all_machines=True)
+            rig.play_tasks()
+        elif act == "prune":
+            rig.store.prune(events_before=0.0, requests_before=0.0, ended_before=rig.store.now())
+        elif act == "submit":
+            items: list[dict[str, object]] = [{"id": name, "system": "x86_64-linux"} for name in some]
+            ask(rig.engine, act, request=request, items=items)
+        elif act in {"cordon", "uncordon"}:
+            ask(
+                rig.engine,
+                act,
+                request=request,
+                items=[{"slot": f"linux-{index}"} for index in random.sample([1, 2, 3], 2)],
+            )
+        else:
+            ask(rig.engine, act, request=request, items=[{"reservation": name, "token": 1} for name in some])
+        done.append(act)
+    return done
+
+
+def test_nobody_waits_in_a_circle(postgresql_url: str) -> None:
+    """Every kind of operation at once: PostgreSQL finds no deadlock, and nobody waits until he gives up."""
+    first = open_store(postgresql_url)
+    fleet, shelf = CountingFleet(), Shelf(first.now)
+    pool = {**CONFIG["pools"]["linux"], "max_slots": 3, "max_leases_per_slot": 4}
+    stores = [open_store(postgresql_url) for _ in range(THREADS)]
+    rigs = [Rig({"pools": {"linux": pool}}, store=store, fleet=fleet, shelf=shelf) for store in stores]
+    for name in SLOTS:
+        make_ready(rigs[0], name)
+    states: list[str] = []
+    for store in stores:
+        assert isinstance(store, SqlStore)
+        event.listen(store.engine, "handle_error", lambda context: states.append(context.original_exception.sqlstate))
+    with ThreadPoolExecutor(THREADS) as threads:
+        done = [act for acts in threads.map(crowd, range(THREADS), rigs) for act in acts]
+    assert set(states) <= {"23505"}  # a request or a hold that is there already: done again
+    assert len(done) == THREADS * PIECES
+    assert sum(each.name == "reservation_leased" for each in rigs[0].events) > THREADS
+    for store in (first, *stores):
+        store.close()
