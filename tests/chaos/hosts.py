@@ -63,7 +63,7 @@ class Hosts(Stack):
     """
 
     def __init__(self, folder: Path, database: str, off: str | None = None, **settings: Any) -> None:
-        quick = {"CELERY__CONCURRENCY__RESERVATIONS": 1, "CELERY__CONCURRENCY__HEALTH": 4, **settings}
+        quick = {"ORPHAN_AGE": 5, "CELERY__CONCURRENCY__RESERVATIONS": 1, "CELERY__CONCURRENCY__HEALTH": 4, **settings}
         super().__init__(folder, make_rules(), database_url=database, **quick)
         self.points = folder / "points"
         self.points.mkdir()
