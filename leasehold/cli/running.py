@@ -165,12 +165,22 @@ def emulate(
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535)] = 4579,
     region: Annotated[str, typer.Option(help="Made ready at the start; others when they are used.")] = "us-east-1",
     state_file: Annotated[
-        Path | None, typer.Option(help="Times and faults, TOML or JSON; read again when it changes.")
+        Path | None, typer.Option(help="All settings, TOML or JSON; read again when it changes.")
     ] = None,
-    call_log: Annotated[Path | None, typer.Option(help="Every call as a line of JSON.")] = None,
+    call_log: Annotated[Path | None, typer.Option(help="Every call and event as a line of JSON.")] = None,
     boot_seconds: Annotated[float | None, typer.Option(help="How long an instance is pending.")] = None,
     status_seconds: Annotated[float | None, typer.Option(help="How long its checks initialize.")] = None,
     terminate_seconds: Annotated[float | None, typer.Option(help="How long it shuts down.")] = None,
+    describe_lag_seconds: Annotated[
+        float | None, typer.Option(help="How long no description knows a new instance.")
+    ] = None,
+    interruption_queue: Annotated[
+        str | None, typer.Option(help="An SQS queue to make, for interruption and rebalance notices.")
+    ] = None,
+    interruption_rate: Annotated[
+        float | None, typer.Option(help="Interruptions of a spot instance per hour, at random.")
+    ] = None,
+    random_seed: Annotated[int | None, typer.Option(help="What random choices start from.")] = None,
 ) -> None:
     """Run the EC2 emulator alone, until Ctrl-C."""
     given = {
@@ -182,6 +192,10 @@ def emulate(
         "boot-seconds": boot_seconds,
         "status-seconds": status_seconds,
         "terminate-seconds": terminate_seconds,
+        "describe-lag-seconds": describe_lag_seconds,
+        "interruption-queue": interruption_queue,
+        "interruption-rate": interruption_rate,
+        "random-seed": random_seed,
     }
     from workers.ec2.emulator.__main__ import main
 

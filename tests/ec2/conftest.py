@@ -13,7 +13,7 @@ from scheduler.model.rules import Rules, read_rules
 from scheduler.model.slots import Machine
 from scheduler.ports import LaunchOrder
 from workers.ec2.clients import make_client
-from workers.ec2.emulator import EmulatorServer, make_server
+from workers.ec2.emulator import EmulatorServer, EmulatorSettings, make_server
 from workers.ec2.fleet import Ec2Access, Ec2Fleet, make_fleet
 
 if TYPE_CHECKING:
@@ -50,6 +50,23 @@ class Emulator:
         status, answer = self.ask("PUT", "faults", [rule])
         assert status == 200, answer
 
+    def order(self, what: str, *instances: str, **order: object) -> list[dict[str, Any]]:
+        """The events that come of an order to interrupt, lose, …"""
+        status, answer = self.ask("POST", what, {"instances": list(instances), **order})
+        assert status == 200, answer
+        events: list[dict[str, Any]] = answer["events"]
+        return events
+
+    def events(self) -> list[dict[str, Any]]:
+        """What EC2 did by itself."""
+        found: list[dict[str, Any]] = self.ask("GET", "events")[1]["events"]
+        return [event for event in found if event["event"] != "reset"]
+
+    def history(self) -> list[dict[str, Any]]:
+        """All instances that ever were."""
+        found: list[dict[str, Any]] = self.ask("GET", "history")[1]["instances"]
+        return found
+
     def calls(self, action: str | None = None) -> list[dict[str, Any]]:
         """The call log, of one action or all."""
         records = self.ask("GET", "calls")[1]["calls"]
@@ -82,8 +99,8 @@ def server(_no_settings_of_aws: None) -> Iterator[EmulatorServer]:
 @pytest.fixture
 def emulator(server: EmulatorServer) -> Emulator:
     emulator = Emulator(server.url)
+    emulator.steer(**EmulatorSettings().model_dump(mode="json"))
     assert emulator.ask("POST", "reset")[0] == 200
-    emulator.steer(boot_seconds=0, status_seconds=0, terminate_seconds=0, forget_seconds=300, address=None)
     return emulator
 
 

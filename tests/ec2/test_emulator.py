@@ -63,6 +63,8 @@ def test_the_call_log_tells_every_call(
         "zones": ["us-east-1a"],
         "market": "spot",
         "attempt": 1,
+        "lost": False,
+        "faults": [],
     }
     asked = {**launched, "types": [], "zones": [], "market": None, "token": None, "replayed": False}
     went_well = {"status": 200, "code": None}
@@ -77,6 +79,7 @@ def test_the_call_log_tells_every_call(
             "status": 400,
             "code": "VcpuLimitExceeded",
             "instances": [],
+            "faults": ["place:VcpuLimitExceeded"],
         },
         {**asked, **ours, "action": "TerminateInstances"},
         {**asked, **went_well, "action": "DescribeSubnets", "instances": []},
@@ -161,7 +164,7 @@ def test_a_fault_without_an_action_leaves_other_calls_alone() -> None:
 
 
 def test_the_control_api_shows_and_changes_what_holds(launch: Launch, emulator: Emulator) -> None:
-    assert emulator.ask("GET", "health") == (200, {"status": "ok"})
+    assert emulator.ask("GET", "health") == (200, {"status": "ok", "interruption_queue": None})
     emulator.steer(boot_seconds="1m", address="127.0.0.1")
     assert emulator.ask("POST", "faults", {"code": "AuthFailure", "count": 1})[0] == 200
     state = emulator.ask("GET", "state")[1]

@@ -1,7 +1,7 @@
 """An EC2 to try Leasehold on, without an account: moto's server behind a layer of our own.
 
 The layer adds what moto lacks and launching depends on: idempotent client tokens, time to boot and to end,
-injected errors, and a call log that tests take as the outside witness. docs/emulator.md tells how to steer
+lag, limits, injected errors, lost answers and interruptions, and a log that tests take as the outside witness. docs/emulator.md tells how to steer
 it. One emulator a process: moto's state is the process's. Calls to other services of AWS (SQS, EventBridge)
 reach moto as they are.
 """

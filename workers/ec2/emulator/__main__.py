@@ -4,17 +4,28 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from scheduler.model.validation import InvalidInputError
 from workers.ec2.emulator.server import DEFAULT_PORT, run_emulator
 from workers.ec2.emulator.settings import read_settings
 
+SETTINGS: Final = {
+    "boot_seconds": float,
+    "status_seconds": float,
+    "terminate_seconds": float,
+    "describe_lag_seconds": float,
+    "interruption_queue": str,
+    "interruption_rate": float,
+    "random_seed": int,
+}
+"""The settings that are options too; a `--state-file` goes before them."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until stopped; the exit status: 2 when options or file are wrong, 1 when the port is taken."""
     options = _parse(arguments)
-    times = ("boot_seconds", "status_seconds", "terminate_seconds")
-    given = {name: getattr(options, name) for name in times if getattr(options, name) is not None}
+    given = {name: getattr(options, name) for name in SETTINGS if getattr(options, name) is not None}
     try:
         run_emulator(
             options.host,
@@ -39,8 +50,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--region", default="us-east-1", help="made ready at the start; others when used")
     parser.add_argument("--state-file", type=Path, help="TOML or JSON, read again when it changes")
     parser.add_argument("--call-log", type=Path, help="every EC2 call as a line of JSON")
-    for name in ("boot", "status", "terminate"):
-        parser.add_argument(f"--{name}-seconds", type=float)
+    for name, kind in SETTINGS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind)
     return parser.parse_args(arguments)
 
 

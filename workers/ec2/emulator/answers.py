@@ -21,18 +21,30 @@ def answer_error(code: str, message: str, status: int) -> Response:
 
 
 def answer_empty_fleet(market: str, faults: Iterable[FaultRule]) -> Response:
-    """What CreateFleet says when no place had room: status 200, errors, no instance."""
-    errors = "".join(
-        f"<item><errorCode>{escape(rule.code)}</errorCode><errorMessage>{escape(rule.message)}</errorMessage>"
-        f"<lifecycle>{market}</lifecycle></item>"
-        for rule in faults
-    )
+    """What CreateFleet says when it gave no instance: status 200, the errors of the places, no instance."""
     return _xml(
         '<CreateFleetResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/">'
         f"<requestId>{_REQUEST}</requestId><fleetId>fleet-{_REQUEST}</fleetId>"
-        f"<errorSet>{errors}</errorSet><fleetInstanceSet/></CreateFleetResponse>",
+        f"{_fleet_errors(market, faults)}<fleetInstanceSet/></CreateFleetResponse>",
         200,
     )
+
+
+def add_fleet_errors(answer: Response, market: str, faults: Iterable[FaultRule]) -> None:
+    """Errors beside the instances of a CreateFleet that got some; an answer that is an error itself is left alone."""
+    text = answer.get_data(as_text=True)
+    end = "</CreateFleetResponse>"
+    if end in text:
+        answer.set_data(text.replace(end, _fleet_errors(market, faults) + end))
+
+
+def _fleet_errors(market: str, faults: Iterable[FaultRule]) -> str:
+    errors = "".join(
+        f"<item><errorCode>{escape(str(rule.code))}</errorCode><errorMessage>{escape(rule.message)}</errorMessage>"
+        f"<lifecycle>{market}</lifecycle></item>"
+        for rule in faults
+    )
+    return f"<errorSet>{errors}</errorSet>"
 
 
 def _xml(body: str, status: int) -> Response:

@@ -1,24 +1,17 @@
-"""Calls: what of an EC2 request the layer looks at, and the log of all of them."""
+"""Calls: what of an EC2 request the layer looks at."""
 
-import json
 import re
-from collections import deque
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 
 LAUNCHES: Final = frozenset({"RunInstances", "CreateFleet"})
-MOST_KEPT: Final = 100_000
-"""Records that are kept in memory; the file, if one is asked for, has them all."""
 
 _OVERRIDE: Final = re.compile(r"LaunchTemplateConfigs\.(\d+)\.Overrides\.(\d+)\.(.+)")
 _IDENTIFIER: Final = re.compile(r"InstanceId\.\d+")
-_FOUND_ID: Final = re.compile(r"\bi-[0-9a-f]{8,17}\b")
-_CODE: Final = re.compile(r"<(?:Code|errorCode)>([^<]+)<")
+_TARGET: Final = "TargetCapacitySpecification.TotalTargetCapacity"
 _ATTEMPT: Final = re.compile(r"attempt=(\d+)")
 
 
@@ -61,6 +54,31 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
             return None
         kinds = ("InstanceMarketOptions.MarketType", "TargetCapacitySpecification.DefaultTargetCapacityType")
         return "spot" if any(self.parameters.get(kind) == "spot" for kind in kinds) else "on-demand"
+
+    @property
+    def is_dry_run(self) -> bool:
+        """Whether it only asks whether it would be allowed."""
+        return self.parameters.get("DryRun") == "true"
+
+    @property
+    def wanted(self) -> tuple[int, int]:
+        """How many instances a launch wants: the fewest that will do, and the most."""
+        if self.action == "CreateFleet":
+            return 0, _number(self.parameters.get(_TARGET))
+        return _number(self.parameters.get("MinCount")), _number(self.parameters.get("MaxCount"))
+
+    def asking_for(self, count: int) -> "Call":
+        """The same launch for exactly so many instances."""
+        if self.action == "RunInstances":
+            changes = {"MinCount": str(count), "MaxCount": str(count)}
+        else:
+            # What is not bound to a market by name is launched in the default one.
+            changes = {_TARGET: str(count)}
+            for name in ("SpotTargetCapacity", "OnDemandTargetCapacity"):
+                key = f"TargetCapacitySpecification.{name}"
+                if key in self.parameters:
+                    changes[key] = str(min(count, _number(self.parameters[key])))
+        return msgspec.structs.replace(self, parameters={**self.parameters, **changes})
 
     @property
     def instances(self) -> list[str]:
@@ -110,6 +128,10 @@ def credential_scope(environ: Mapping[str, Any]) -> tuple[str, str]:
     return (scope[2], scope[3]) if len(scope) == 5 else ("", "")  # noqa: PLR2004 - id/date/region/service/aws4
 
 
+def _number(value: str | None) -> int:
+    return int(value) if value and value.isdecimal() else 1
+
+
 def _find_places(action: str, parameters: Mapping[str, str]) -> tuple[Place, ...]:
     match action:
         case "CreateFleet":
@@ -135,84 +157,3 @@ def _fleet_places(parameters: Mapping[str, str]) -> tuple[Place, ...]:
         )
         for number, override in found.items()
     ) or (Place(None, None, None),)
-
-
-class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the call log. `time` in seconds since the epoch."""
-
-    number: int
-    time: float
-    action: str
-    region: str
-    token: str | None
-    types: list[str]
-    zones: list[str]
-    market: str | None
-    status: int
-    code: str | None
-    """EC2's error code; None when all went well."""
-    instances: list[str]
-    """For a launch the ids that it gave, for other calls the ids that they named."""
-    replayed: bool
-    """Whether the client token was known, so that nothing new was launched."""
-    attempt: int
-    """1, or more for boto3's own repeats of a call."""
-
-
-class CallLog:
-    """Every EC2 call in order: the newest in memory, all of them in a JSON-lines file if one is asked for.
-
-    Not thread-safe by itself: the layer writes it under its lock.
-    """
-
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
-        self._records: deque[CallRecord] = deque(maxlen=MOST_KEPT)
-        self._last = 0
-
-    def append(self, call: Call, status: int, answer: str, *, replayed: bool) -> CallRecord:
-        """Write down a call and what it was answered."""
-        self._last += 1
-        record = CallRecord(
-            number=self._last,
-            time=datetime.now(UTC).timestamp(),
-            action=call.action,
-            region=call.region,
-            token=call.token,
-            types=[place.type for place in call.places if place.type],
-            zones=[place.zone for place in call.places if place.zone],
-            market=call.market,
-            status=status,
-            code=_find_code(answer),
-            instances=find_instances(answer) if call.is_launch else call.instances,
-            replayed=replayed,
-            attempt=call.attempt,
-        )
-        self._records.append(record)
-        self._write(record)
-        return record
-
-    def after(self, number: int) -> list[CallRecord]:
-        """The records after this number that are still in memory, oldest first."""
-        return [record for record in self._records if record.number > number]
-
-    def clear(self) -> None:
-        """Forget the records in memory; numbers go on, the file stays."""
-        self._records.clear()
-
-    def _write(self, record: CallRecord) -> None:
-        if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(msgspec.to_builtins(record)) + "\n")
-
-
-def find_instances(answer: str) -> list[str]:
-    """The instance ids in an answer, each once, in their order."""
-    return list(dict.fromkeys(_FOUND_ID.findall(answer)))
-
-
-def _find_code(answer: str) -> str | None:
-    if "Code>" not in answer:
-        return None
-    found = _CODE.search(answer)
-    return found[1] if found else None

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from werkzeug.wrappers import Request, Response
 
-from scheduler.model.validation import InvalidInputError, fault
+from scheduler.model.validation import Document, InvalidInputError, Name, Seconds, fault, read_document
 from workers.ec2.emulator.layer import Layer
+from workers.ec2.emulator.log import EventRecord
+from workers.ec2.emulator.notices import queue_path
 from workers.ec2.emulator.settings import read_settings
 
 if TYPE_CHECKING:
@@ -16,7 +18,20 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 PREFIX: Final = "/_leasehold/"
+ORDERS: Final = frozenset({"interrupt", "rebalance", "lose"})
 MOST_BODY: Final = 1_000_000
+
+
+class Order(Document):
+    """Which instances something is to happen to."""
+
+    instances: list[Name]
+
+
+class Interruption(Order):
+    """And when they end."""
+
+    deadline: Seconds | None = None
 
 
 class Control:
@@ -41,15 +56,34 @@ class Control:
             return _json({"error": f"no such resource: {request.method} {PREFIX}{path}"}, 404)
 
     def _act(self, method: str, path: str, request: Request) -> dict[str, Any]:
+        match method:
+            case "GET":
+                return self._show(path, request)
+            case "POST" if path in ORDERS:
+                return {"events": msgspec.to_builtins(self._order(path, request))}
+            case _:
+                self._steer(method, path, request)
+                return self._layer.steering.show()
+
+    def _show(self, path: str, request: Request) -> dict[str, Any]:
+        log = self._layer.log
+        match path:
+            case "health":
+                return {"status": "ok", "interruption_queue": self._find_queue(request)}
+            case "state":
+                return self._show_state(request)
+            case "calls":
+                return {"calls": msgspec.to_builtins(log.after(_after(request)))}
+            case "events":
+                return {"events": msgspec.to_builtins(log.events_after(_after(request)))}
+            case "history":
+                return {"instances": msgspec.to_builtins(list(self._layer.steering.lives.all.values()))}
+            case _:
+                raise LookupError(path)
+
+    def _steer(self, method: str, path: str, request: Request) -> None:
         steering = self._layer.steering
         match method, path:
-            case "GET", "health":
-                return {"status": "ok"}
-            case "GET", "state":
-                return self._show_state()
-            case "GET", "calls":
-                after = request.args.get("after", 0, type=int)
-                return {"calls": msgspec.to_builtins(self._layer.log.after(after))}
             case "PUT", "settings":
                 steering.change(_read(request))
             case "PUT", "faults":
@@ -60,15 +94,32 @@ class Control:
                 self._layer.reset()
             case _:
                 raise LookupError(path)
-        return steering.show()
 
-    def _show_state(self) -> dict[str, Any]:
+    def _order(self, what: str, request: Request) -> list[EventRecord]:
+        nature = self._layer.nature
+        if what == "interrupt":
+            order = read_document(Interruption, _read(request))
+            return nature.interrupt(order.instances, order.deadline)
+        instances = read_document(Order, _read(request)).instances
+        return nature.recommend(instances) if what == "rebalance" else nature.lose(instances)
+
+    def _show_state(self, request: Request) -> dict[str, Any]:
         steering = self._layer.steering
         return {
             "settings": steering.show(),
             "file_error": steering.file_error,
+            "interruption_queue": self._find_queue(request),
             "instances": self._layer.show_instances(),
         }
+
+    def _find_queue(self, request: Request) -> str | None:
+        """Its URL, by the name under which the asker knows this server."""
+        name = self._layer.steering.settings.interruption_queue
+        return request.host_url.rstrip("/") + queue_path(name) if name else None
+
+
+def _after(request: Request) -> int:
+    return request.args.get("after", 0, type=int)
 
 
 def _read(request: Request) -> object:

@@ -1,13 +1,16 @@
 """Faults: which of the rules that are set meets a call, and when a rule is used up."""
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, Literal
 
 from workers.ec2.emulator.calls import Call, Place
 from workers.ec2.emulator.settings import FaultRule
 from workers.ec2.errors import classify
 
 ABOUT_PLACES: Final = frozenset({"capacity", "quota"})
+
+
+Kind = Literal["request", "place", "short", "lost"]
 
 
 class Fault:
@@ -20,9 +23,14 @@ class Fault:
         self._met: set[str] = set()
 
     @property
-    def is_about_places(self) -> bool:
-        """Whether it is an error of the place of a launch (capacity, quota), not of the request as such."""
-        return classify(self.rule.code, self.rule.http_status) in ABOUT_PLACES
+    def kind(self) -> Kind:
+        """What it does: an error of the request as such or of the place of a launch (capacity, quota), or another."""
+        rule = self.rule
+        if rule.lost is not None:
+            return "lost"
+        if rule.deliver is not None:
+            return "short"
+        return "place" if classify(str(rule.code), rule.http_status) in ABOUT_PLACES else "request"
 
     def has_ended(self, now: float) -> bool:
         """Whether its time is over."""
@@ -65,13 +73,16 @@ class FaultTable:
         return (fault.rule for fault in self._faults if not fault.has_ended(now))
 
     def take_for_request(self, call: Call, now: float) -> FaultRule | None:
-        """The first fault that meets the request as such, spent once."""
-        places = call.places or (None,)
-        for fault in self._faults:
-            if not fault.is_about_places and any(fault.meets(call, place, now) for place in places):
-                fault.spend(call)
-                return fault.rule
-        return None
+        """The first error that meets the request as such, spent once."""
+        return self._take("request", call, now)
+
+    def take_short(self, call: Call, now: float) -> FaultRule | None:
+        """The first rule that has a launch get fewer instances than it wants, spent once."""
+        return self._take("short", call, now)
+
+    def take_lost(self, call: Call, now: float) -> FaultRule | None:
+        """The first rule by which the answer to a call is lost, spent once."""
+        return self._take("lost", call, now)
 
     def take_for_places(self, call: Call, places: Iterable[Place], now: float) -> dict[Place, FaultRule]:
         """For each place of a launch the first fault that meets it there; each fault is spent once."""
@@ -79,11 +90,19 @@ class FaultTable:
             place: fault
             for place in places
             for fault in reversed(self._faults)
-            if fault.is_about_places and fault.meets(call, place, now)
+            if fault.kind == "place" and fault.meets(call, place, now)
         }
         for fault in {id(fault): fault for fault in met.values()}.values():
             fault.spend(call)
         return {place: fault.rule for place, fault in met.items()}
+
+    def _take(self, kind: Kind, call: Call, now: float) -> FaultRule | None:
+        places = call.places or (None,)
+        for fault in self._faults:
+            if fault.kind == kind and any(fault.meets(call, place, now) for place in places):
+                fault.spend(call)
+                return fault.rule
+        return None
 
 
 def _is_there(rule: FaultRule, place: Place | None) -> bool:

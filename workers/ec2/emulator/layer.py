@@ -3,6 +3,7 @@
 import io
 import time
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,16 +14,25 @@ from moto.moto_api._internal.models import moto_api_backend
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.wrappers import Response
 
-from workers.ec2.emulator.answers import answer_empty_fleet, answer_error
-from workers.ec2.emulator.calls import Call, CallLog, credential_scope, read_call
+from workers.ec2.emulator.answers import answer_error
+from workers.ec2.emulator.buckets import Throttle
+from workers.ec2.emulator.calls import Call, credential_scope, read_call
 from workers.ec2.emulator.instances import (
     describe_instance,
     each_instance,
+    find_instance,
     forget_terminated,
+    hidden_ones,
     install_instances,
+    know_no_images,
     warm_up,
     zone_of,
 )
+from workers.ec2.emulator.launching import grant_launch, launch
+from workers.ec2.emulator.log import CallLog, Outcome, find_instances
+from workers.ec2.emulator.losing import lose
+from workers.ec2.emulator.nature import Nature
+from workers.ec2.emulator.notices import make_queue
 from workers.ec2.emulator.settings import FaultRule
 from workers.ec2.emulator.steering import Steering
 
@@ -30,6 +40,8 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 FORGET_EVERY: Final = 1.0
+_THROTTLED: Final = "Request limit exceeded."
+_WOULD_DO: Final = "Request would have succeeded, but DryRun flag is set."
 
 
 class _Remembered(msgspec.Struct, frozen=True):
@@ -40,6 +52,14 @@ class _Remembered(msgspec.Struct, frozen=True):
     content_type: str
 
 
+class _Reply(msgspec.Struct, frozen=True):
+    """An answer, and how it came about."""
+
+    answer: Response
+    replayed: bool = False
+    faults: list[str] = []
+
+
 class Layer:
     """A WSGI application: EC2 with tokens, times and faults; all other services as moto serves them.
 
@@ -48,13 +68,16 @@ class Layer:
     """
 
     def __init__(self, steering: Steering, log: CallLog, region: str = "us-east-1") -> None:
-        install_instances()
+        know_no_images()
         self.steering, self.log = steering, log
+        self.nature = Nature(steering.lives, log)
         self._region = region
         self._moto = DomainDispatcherApplication(_create_app)
         self._tokens: dict[tuple[str, str, str], _Remembered] = {}
+        self._throttle = Throttle()
         self._lock = Lock()
         self._forgotten_at = 0.0
+        self._queue: str | None = None
         warm_up(region)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
@@ -64,21 +87,39 @@ class Layer:
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         return self.serve(read_call(environ, body), environ)(environ, start_response)
 
+    def begin(self) -> None:
+        """Become the one of this process: from now on instances are launched as it is steered."""
+        install_instances(self.steering.lives)
+        self.tend()
+
     def serve(self, call: Call, environ: "WSGIEnvironment") -> Response:
-        """The answer to one EC2 call, written to the log."""
+        """The answer to one EC2 call, written to the log. Raises ConnectionResetError when it is to be lost."""
         with self._lock:
-            self.steering.refresh()
-            self._forget()
+            self._advance()
             call = _with_zones(call)
-            answer, replayed = self._answer(call, environ)
-            self.log.append(call, answer.status_code, answer.get_data(as_text=True), replayed=replayed)
-            return answer
+            reply = self._answer(call, environ)
+            well = reply.answer.status_code == 200  # noqa: PLR2004 - HTTP's own figure
+            lost = self.steering.faults.take_lost(call, time.monotonic()) if well else None
+            outcome = Outcome(
+                status=reply.answer.status_code,
+                answer=reply.answer.get_data(as_text=True),
+                replayed=reply.replayed,
+                lost=lost is not None,
+                faults=[*reply.faults, *([f"lost:{lost.lost}"] if lost else [])],
+            )
+            self.log.append(call, outcome)
+        return lose(lost, environ) if lost else reply.answer
 
     def locked(self, act: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The result of `act`, while no EC2 call is served."""
         with self._lock:
-            self.steering.refresh()
+            self._advance()
             return act()
+
+    def tend(self) -> None:
+        """Let happen what is due, calls or none."""
+        with self._lock:
+            self._advance()
 
     def show_instances(self) -> list[dict[str, Any]]:
         """All instances that EC2 still describes, as JSON values."""
@@ -88,35 +129,55 @@ class Layer:
         """As at the start: no instances, tokens, faults or records; times and numbers of records stay."""
         moto_api_backend.reset()
         self._tokens.clear()
-        self.steering.replace_faults(())
+        self._throttle.clear()
+        self.nature.clear()
+        self.steering.restart()
         self.log.clear()
+        self.log.append_event("reset")
         warm_up(self._region)
+        self._queue = None
+        self._advance()
 
-    def _answer(self, call: Call, environ: "WSGIEnvironment") -> tuple[Response, bool]:
-        fault = self.steering.faults.take_for_request(call, time.monotonic())
+    def _advance(self) -> None:
+        self.steering.refresh()
+        queue = self.steering.settings.interruption_queue
+        if queue is not None and queue != self._queue:
+            make_queue(queue, self._region)
+        self._queue = queue
+        self.nature.advance()
+        self._forget()
+
+    def _answer(self, call: Call, environ: "WSGIEnvironment") -> _Reply:
+        now = time.monotonic()
+        if not self._throttle.admits(call, self.steering.settings.throttling, now):
+            return _Reply(_refuse(FaultRule(code="RequestLimitExceeded", message=_THROTTLED)), faults=["throttled"])
+        fault = self.steering.faults.take_for_request(call, now)
         if fault:
-            return _refuse(fault), False
-        key = (call.region, call.action, call.token) if call.is_launch and call.token else None
+            return _Reply(_refuse(fault), faults=[f"error:{fault.code}"])
+        if call.is_dry_run:
+            return _Reply(_refuse(FaultRule(code="DryRunOperation", message=_WOULD_DO)))
+        if not call.is_launch:
+            return _Reply(self._forward(call, environ))
+        return self._launch(call, environ)
+
+    def _launch(self, call: Call, environ: "WSGIEnvironment") -> _Reply:
+        key = (call.region, call.action, call.token) if call.token else None
         known = self._tokens.get(key) if key else None
         if known:
-            return _replay(known, call), True
-        answer = self._launch(call, environ) if call.is_launch else self._forward(call, environ)
+            return _Reply(_replay(known, call), replayed=True)
+        grant = grant_launch(call, self.steering.faults, self.steering.lives, time.monotonic())
+        answer = launch(call, grant, lambda granted: self._forward(granted, environ))
+        given = [find_instance(name) for name in find_instances(answer.get_data(as_text=True))]
+        self.nature.add([instance for instance in given if instance], call.token)
         if key and answer.status_code == 200:  # noqa: PLR2004 - HTTP's own figure
             self._tokens[key] = _Remembered(call.parameters, answer.get_data(), answer.content_type or "")
-        return answer, False
-
-    def _launch(self, call: Call, environ: "WSGIEnvironment") -> Response:
-        met = self.steering.faults.take_for_places(call, call.places, time.monotonic())
-        if len(met) == len(call.places):
-            faults = list(met.values())
-            is_fleet = call.action == "CreateFleet"
-            return answer_empty_fleet(str(call.market), faults) if is_fleet else _refuse(faults[0])
-        return self._forward(call.without(list(met)) if met else call, environ)
+        return _Reply(answer, faults=grant.faults)
 
     def _forward(self, call: Call, environ: "WSGIEnvironment") -> Response:
         body = call.body()
         changed = {**environ, "wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
-        return Response.from_app(self._moto, changed, buffered=True)
+        with hidden_ones(call.region) if call.action.startswith("Describe") else nullcontext():
+            return Response.from_app(self._moto, changed, buffered=True)
 
     def _forget(self) -> None:
         now = time.monotonic()
@@ -139,7 +200,7 @@ def _with_zones(call: Call) -> Call:
 
 
 def _refuse(fault: FaultRule) -> Response:
-    return answer_error(fault.code, fault.message, fault.http_status)
+    return answer_error(str(fault.code), fault.message, fault.http_status)
 
 
 def _replay(known: _Remembered, call: Call) -> Response:

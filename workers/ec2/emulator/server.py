@@ -10,14 +10,15 @@ from typing import Final
 from moto.moto_server.werkzeug_app import MotoRequestHandler
 from werkzeug.serving import make_server as make_wsgi_server
 
-from workers.ec2.emulator.calls import CallLog
 from workers.ec2.emulator.control import Control
 from workers.ec2.emulator.layer import Layer
+from workers.ec2.emulator.log import CallLog
 from workers.ec2.emulator.settings import EmulatorSettings
 from workers.ec2.emulator.steering import Steering
 
 DEFAULT_PORT: Final = 4579
 BACKLOG: Final = 128
+TEND_EVERY: Final = 0.1
 
 
 class _Handler(MotoRequestHandler):
@@ -41,6 +42,8 @@ class EmulatorServer:
                 host, port, Control(layer), threaded=True, request_handler=_Handler, fd=bound.fileno()
             )
         self._thread = Thread(target=self._server.serve_forever, name="ec2-emulator", daemon=True)
+        self._nature = Thread(target=self._tend, name="ec2-nature", daemon=True)
+        self._ended = Event()
 
     @property
     def url(self) -> str:
@@ -50,14 +53,23 @@ class EmulatorServer:
 
     def start(self) -> "EmulatorServer":
         """Serve in a thread of its own."""
+        self.layer.begin()
         self._thread.start()
+        self._nature.start()
         return self
 
     def stop(self) -> None:
         """Serve no more and close the port."""
+        self._ended.set()
         self._server.shutdown()
         self._thread.join()
+        self._nature.join()
         self._server.server_close()
+
+    def _tend(self) -> None:
+        """EC2 acts by itself, also while nobody calls."""
+        while not self._ended.wait(TEND_EVERY):
+            self.layer.tend()
 
 
 def make_server(

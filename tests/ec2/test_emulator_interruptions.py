@@ -1,0 +1,202 @@
+"""What EC2 does by itself: interruptions and hints through EventBridge and SQS, and machines that die."""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+
+from tests.ec2.conftest import REGION, Emulator, Launch
+from tests.ec2.test_emulator import eventually
+from workers.ec2.emulator import EmulatorServer
+from workers.ec2.fleet import Ec2Fleet
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+WARNING = "EC2 Spot Instance Interruption Warning"
+ACCOUNT = "123456789012"
+
+
+class Queue:
+    """A queue as its reader sees it."""
+
+    def __init__(self, sqs: Any, url: str) -> None:
+        self.url = url
+        self._sqs = sqs
+
+    def take(self) -> list[dict[str, Any]]:
+        """All messages that are there."""
+        found: list[dict[str, Any]] = []
+        while messages := self._sqs.receive_message(QueueUrl=self.url, MaxNumberOfMessages=10).get("Messages"):
+            for message in messages:
+                found.append(json.loads(message["Body"]))
+                self._sqs.delete_message(QueueUrl=self.url, ReceiptHandle=message["ReceiptHandle"])
+        return found
+
+
+@pytest.fixture(scope="module")
+def session() -> boto3.session.Session:
+    return boto3.session.Session("testing", "testing", region_name=REGION)
+
+
+@pytest.fixture
+def queue(emulator: Emulator, session: boto3.session.Session) -> Iterator[Queue]:
+    """The queue that the emulator makes."""
+    emulator.steer(interruption_queue="notices")
+    url = emulator.ask("GET", "health")[1]["interruption_queue"]
+    assert url == f"{emulator.url}/{ACCOUNT}/notices"
+    yield Queue(session.client("sqs", endpoint_url=emulator.url), url)
+    emulator.steer(interruption_queue=None)
+
+
+def test_an_interruption_is_said_through_eventbridge_and_then_done(
+    launch: Launch, emulator: Emulator, queue: Queue, client: "EC2Client"
+) -> None:
+    machine, other = launch(1), launch(2)
+    [warned] = emulator.order("interrupt", machine.id, deadline=0.5)
+    assert (warned["event"], warned["instances"], warned["notices"]) == ("warned", [machine.id], 1)
+    [event] = queue.take()
+    assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", event.pop("id"))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", event.pop("time"))
+    assert event == {
+        "version": "0",
+        "detail-type": WARNING,
+        "source": "aws.ec2",
+        "account": ACCOUNT,
+        "region": REGION,
+        "resources": [f"arn:aws:ec2:us-east-1a:instance/{machine.id}"],
+        "detail": {"instance-id": machine.id, "instance-action": "terminate"},
+    }
+    eventually(lambda: [event["event"] for event in emulator.events()] == ["warned", "interrupted"])
+    assert emulator.events()[1]["time"] >= warned["deadline"] > warned["time"]
+    assert {found["id"]: found["state"] for found in emulator.instances()} == {
+        machine.id: "terminated",
+        other.id: "running",
+    }
+    [reservation] = client.describe_instances(InstanceIds=[machine.id])["Reservations"]
+    assert reservation["Instances"][0]["StateReason"]["Code"] == "Server.SpotInstanceTermination"
+    lives = {life["id"]: life for life in emulator.history()}
+    assert lives[machine.id]["cause"] == "interrupted"
+    assert lives[machine.id]["token"] == "launch-1.1"
+    assert warned["deadline"] <= lives[machine.id]["terminated_at"] <= time.time()
+    assert lives[other.id]["terminated_at"] is None
+
+
+def test_one_that_ended_in_time_is_not_interrupted(
+    launch: Launch, fleet: Ec2Fleet, emulator: Emulator, queue: Queue
+) -> None:
+    first, second = launch(1), launch(2)
+    emulator.order("interrupt", first.id, second.id, deadline=0.2)
+    fleet.terminate([first.id])
+    eventually(lambda: len(emulator.events()) == 3)
+    assert emulator.events()[2]["instances"] == [second.id]
+    assert {life["id"]: life["cause"] for life in emulator.history()} == {first.id: "call", second.id: "interrupted"}
+
+
+def test_the_rules_on_the_bus_decide(
+    launch: Launch, emulator: Emulator, queue: Queue, session: boto3.session.Session
+) -> None:
+    events = session.client("events", endpoint_url=emulator.url)
+    sqs = session.client("sqs", endpoint_url=emulator.url)
+    own = Queue(sqs, sqs.create_queue(QueueName="own")["QueueUrl"])
+    events.put_rule(Name="own", EventPattern=json.dumps({"detail-type": [WARNING]}))
+    arn = sqs.get_queue_attributes(QueueUrl=own.url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    events.put_targets(Rule="own", Targets=[{"Id": "own", "Arn": arn}])
+    machine = launch()
+    emulator.order("interrupt", machine.id)
+    emulator.order("rebalance", machine.id)
+    assert [event["detail-type"] for event in own.take()] == [WARNING]
+    assert len(queue.take()) == 2
+    events.disable_rule(Name="own")
+    emulator.order("interrupt", machine.id)
+    assert own.take() == []
+    # A target that is gone loses its notices, and nobody else's.
+    events.enable_rule(Name="own")
+    sqs.delete_queue(QueueUrl=own.url)
+    emulator.order("interrupt", machine.id)
+    assert len(queue.take()) == 2
+
+
+def test_a_rebalance_hint_has_ec2s_shape_and_ends_nothing(launch: Launch, emulator: Emulator, queue: Queue) -> None:
+    machine = launch()
+    [hint] = emulator.order("rebalance", machine.id)
+    assert (hint["event"], hint["notices"]) == ("rebalance", 1)
+    [event] = queue.take()
+    assert (event["detail-type"], event["detail"], event["resources"]) == (
+        "EC2 Instance Rebalance Recommendation",
+        {"instance-id": machine.id},
+        [f"arn:aws:ec2:{REGION}:{ACCOUNT}:instance/{machine.id}"],
+    )
+    assert emulator.history()[0]["end_asked_at"] is None
+
+
+@pytest.mark.parametrize(("settings", "copies"), [({}, 1), ({"dropped_notices": 1}, 0), ({"doubled_notices": 1}, 2)])
+def test_notices_may_be_dropped_or_doubled(
+    settings: dict[str, object], copies: int, launch: Launch, emulator: Emulator, queue: Queue
+) -> None:
+    emulator.steer(**settings)
+    [warned] = emulator.order("interrupt", launch().id)
+    assert warned["notices"] == copies
+    assert len(queue.take()) == copies
+
+
+def test_an_instance_may_die_without_notice(launch: Launch, emulator: Emulator, queue: Queue) -> None:
+    machine = launch()
+    [event] = emulator.order("lose", machine.id)
+    assert event["event"] == "lost"
+    assert emulator.instances()[0]["state"] == "terminated"
+    assert emulator.history()[0]["cause"] == "lost"
+    assert queue.take() == []
+
+
+def test_interruptions_at_a_rate_come_by_themselves(launch: Launch, emulator: Emulator, queue: Queue) -> None:
+    # On the average after 0.01 s.
+    emulator.steer(interruption_rate=360_000, interruption_deadline=60)
+    machines = {launch(number).id for number in range(4)}
+    eventually(lambda: len(emulator.events()) == 4)
+    assert {event["instances"][0] for event in emulator.events()} == machines
+    assert {event["detail"]["instance-id"] for event in queue.take()} == machines
+    assert all(life["deadline"] == pytest.approx(life["warned_at"] + 60) for life in emulator.history())
+
+
+@pytest.mark.parametrize(
+    ("what", "document", "message"),
+    [
+        ("interrupt", {"instances": ["i-00000000"]}, "instances[0]: expected the id of a spot instance that is alive"),
+        ("lose", {"instances": ["i-00000000"]}, "instances[0]: expected the id of an instance that is alive"),
+        ("interrupt", {}, "instances: expected a value, got nothing"),
+        ("interrupt", {"instances": "i-1"}, "instances: expected a list"),
+        ("interrupt", {"instances": [], "deadline": -1}, "deadline: expected a duration"),
+        ("rebalance", {"instances": [], "deadline": 1}, "deadline: expected a known key"),
+    ],
+)
+def test_a_wrong_order_is_refused_by_name_and_changes_nothing(
+    what: str, document: object, message: str, launch: Launch, emulator: Emulator
+) -> None:
+    launch()
+    status, answer = emulator.ask("POST", what, document)
+    assert status == 400
+    assert message in answer["error"]
+    assert emulator.events() == []
+
+
+def test_nothing_happens_to_half_an_order(launch: Launch, emulator: Emulator) -> None:
+    machine = launch()
+    assert emulator.ask("POST", "lose", {"instances": [machine.id, "i-00000000"]})[0] == 400
+    assert [instance["state"] for instance in emulator.instances()] == ["running"]
+
+
+def test_the_queue_outlives_a_reset(emulator: Emulator, queue: Queue, launch: Launch, server: EmulatorServer) -> None:
+    emulator.ask("POST", "reset")
+    emulator.order("interrupt", launch().id)
+    assert len(queue.take()) == 1
+
+
+def test_a_wrong_name_of_a_queue_is_refused(emulator: Emulator) -> None:
+    status, answer = emulator.ask("PUT", "settings", {"interruption_queue": "no/queue"})
+    assert status == 400
+    assert answer["error"].startswith("interruption_queue: expected the name of an SQS queue")

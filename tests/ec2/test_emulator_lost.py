@@ -1,0 +1,119 @@
+"""Answers that are lost after the call was carried out: what the caller sees, and what the log tells of it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scheduler.ports import CloudError
+from tests.ec2.conftest import REGION, Emulator, Launch, an_order, some_rules
+from workers.ec2.clients import make_client
+from workers.ec2.emulator import EmulatorServer
+from workers.ec2.fleet import Ec2Access, Ec2Fleet, make_fleet
+
+
+@pytest.fixture
+def hasty(server: EmulatorServer, emulator: Emulator) -> Ec2Fleet:
+    """A fleet that waits a third of a second for an answer."""
+    client = make_client(
+        region=REGION,
+        endpoint_url=server.url,
+        access_key_id="testing",
+        secret_access_key="testing",
+        read_seconds=0.3,
+    )
+    return Ec2Fleet(client, "blue")
+
+
+@pytest.mark.parametrize(
+    ("lost", "seen"),
+    [
+        ("reset", "ConnectionClosedError|ConnectionError|EndpointConnectionError"),
+        ("500", "InternalError"),
+        ("timeout", "ReadTimeoutError"),
+    ],
+)
+def test_a_launch_whose_answer_is_lost_was_carried_out_and_its_token_gives_it_again(
+    lost: str, seen: str, hasty: Ec2Fleet, emulator: Emulator
+) -> None:
+    request = hasty.freeze(an_order(), some_rules())
+    emulator.set_fault(lost=lost, count=1)
+    with pytest.raises(CloudError, match=seen) as caught:
+        hasty.launch(request)
+    assert caught.value.category == "transient"
+    [instance] = emulator.instances()
+    # boto3 repeated it twice, and met the same fault.
+    assert [(call["lost"], call["replayed"], call["instances"]) for call in emulator.calls()] == [
+        (True, False, [instance["id"]]),
+        (True, True, [instance["id"]]),
+        (True, True, [instance["id"]]),
+    ]
+    assert {(call["status"], call["code"], *call["faults"]) for call in emulator.calls()} == {
+        (200, None, f"lost:{lost}")
+    }
+    assert hasty.launch(request).id == instance["id"]
+    assert emulator.calls()[-1]["lost"] is False
+    assert len(emulator.instances()) == 1
+
+
+def test_a_termination_whose_answer_is_lost_was_carried_out(
+    launch: Launch, fleet: Ec2Fleet, emulator: Emulator
+) -> None:
+    machine = launch()
+    emulator.set_fault(lost="reset", action="TerminateInstances", count=1)
+    with pytest.raises(CloudError):
+        fleet.terminate([machine.id])
+    assert [instance["state"] for instance in emulator.instances()] == ["terminated"]
+    fleet.terminate([machine.id])
+
+
+def test_only_what_went_well_is_lost(launch: Launch, emulator: Emulator) -> None:
+    emulator.ask("PUT", "faults", [{"lost": "reset", "count": 1}, {"code": "VcpuLimitExceeded", "count": 1}])
+    with pytest.raises(CloudError, match="VcpuLimitExceeded"):
+        launch()
+    # The lost answer still waits for its call.
+    with pytest.raises(CloudError) as caught:
+        launch()
+    assert caught.value.category == "transient"
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({}, "faults[0].code: expected a value, got nothing"),
+        ({"lost": "stolen"}, "faults[0].lost: expected one of reset, 500, timeout"),
+        ({"lost": "reset", "code": "InternalError"}, 'faults[0].code: expected nothing, unless lost is "500"'),
+        ({"lost": "reset", "deliver": 1}, "faults[0].deliver: expected nothing beside lost"),
+        ({"deliver": -1}, "faults[0].deliver: expected a whole number >= 0"),
+    ],
+)
+def test_a_wrong_rule_is_refused_by_name(rule: dict[str, object], message: str, emulator: Emulator) -> None:
+    status, answer = emulator.ask("POST", "faults", rule)
+    assert status == 400
+    assert message in answer["error"]
+    assert "\n" not in answer["error"]
+
+
+def test_a_killed_emulator_has_lost_no_line(tmp_path: Path) -> None:
+    log = tmp_path / "calls.jsonl"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "workers.ec2.emulator", "--port", "0", "--call-log", str(log)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "AWS_EC2_METADATA_DISABLED": "true"},
+    )
+    assert process.stdout is not None
+    url = process.stdout.readline().rpartition(" ")[2].strip()
+    access = Ec2Access(region=REGION, endpoint_url=url, access_key_id="testing", secret_access_key="testing")
+    fleet = make_fleet("blue", access)
+    machines = [fleet.launch(fleet.freeze(an_order(number), some_rules())).id for number in range(3)]
+    Emulator(url).order("lose", machines[0])
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=20)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["instances"] for line in lines] == [[machines[0]], [machines[1]], [machines[2]], [machines[0]]]
+    assert lines[3]["event"] == "lost"

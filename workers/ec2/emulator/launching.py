@@ -1,0 +1,90 @@
+"""A launch on its way to moto: less the places that are out, and for as many instances as there is room for."""
+
+import time
+from collections.abc import Callable, Mapping
+
+import msgspec
+from werkzeug.wrappers import Response
+
+from workers.ec2.emulator.answers import add_fleet_errors, answer_empty_fleet, answer_error
+from workers.ec2.emulator.calls import Call, Place
+from workers.ec2.emulator.faults import FaultTable
+from workers.ec2.emulator.lives import Lives
+from workers.ec2.emulator.quota import find_room
+from workers.ec2.emulator.settings import FaultRule
+
+NO_ROOM = "InsufficientInstanceCapacity"
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of a launch: for how many instances, without which places, and what is said of the rest."""
+
+    count: int
+    out: Mapping[Place, FaultRule]
+    errors: list[FaultRule]
+    faults: list[str]
+
+
+def launch(call: Call, grant: Grant, forward: Callable[[Call], Response]) -> Response:
+    """The answer to a launch: `forward` carries out what is granted, all or part of it."""
+    if grant.count == 0:
+        if call.action == "CreateFleet":
+            return answer_empty_fleet(str(call.market), grant.errors)
+        first = grant.errors[0]
+        return answer_error(str(first.code), first.message, first.http_status)
+    answer = forward(call.without(list(grant.out)).asking_for(grant.count))
+    if call.action == "CreateFleet" and grant.errors:
+        add_fleet_errors(answer, str(call.market), grant.errors)
+    return answer
+
+
+def grant_launch(call: Call, table: FaultTable, lives: Lives, now: float) -> Grant:
+    """How much of a launch is granted, by the faults in force and by quota.
+
+    RunInstances gets between its MinCount and its MaxCount, or an error; CreateFleet of type instant what
+    there is, and errors for the rest beside it.
+    """
+    out = table.take_for_places(call, call.places, now)
+    faults = [f"place:{rule.code}" for rule in out.values()]
+    rooms, full = _find_rooms(call, [place for place in call.places if place not in out], lives)
+    out = {**out, **full}
+    faults += [f"quota:{rule.code}" for rule in full.values()]
+    least, most = call.wanted
+    errors = list(out.values())
+    count = int(min(most, *(room for room, _ in rooms))) if rooms else 0
+    if count < most and rooms:
+        # Some, but not all: what is said is the nearest limit's error.
+        errors.append(min(rooms, key=lambda found: found[0])[1])
+        faults.append(f"quota:{errors[-1].code}")
+    short = table.take_short(call, now) if count else None
+    if short is not None and short.deliver is not None and short.deliver < count:
+        count = short.deliver
+        errors += [short] if short.code else []
+        faults.append("short")
+    if count < max(1, least):
+        count = 0
+        if call.action == "RunInstances" and not errors:
+            errors = [FaultRule(code=NO_ROOM)]
+    return Grant(count=count, out=out, errors=errors, faults=list(dict.fromkeys(faults)))
+
+
+def _find_rooms(
+    call: Call, places: list[Place], lives: Lives
+) -> tuple[list[tuple[float, FaultRule]], dict[Place, FaultRule]]:
+    """Of these places those with room for some, each with how many and the error of one more; and the full ones."""
+    quota, now = lives.settings.quota, time.time()
+    alive = [
+        life
+        for life in lives.all.values()
+        if life.region == call.region and (life.terminated_at is None or now < life.terminated_at)
+    ]
+    rooms: list[tuple[float, FaultRule]] = []
+    full: dict[Place, FaultRule] = {}
+    for place in places:
+        room, code = find_room(quota, call.market or "on-demand", place.type, alive)
+        error = FaultRule(code=code or NO_ROOM, message="the emulator's quota is used up")
+        if room == 0:
+            full[place] = error
+        else:
+            rooms.append((float("inf") if room is None else room, error))
+    return rooms, full

@@ -1,0 +1,85 @@
+"""Interruption and rebalance notices: EC2's events, through the rules of EventBridge to whatever they name.
+
+The rules that the user made on the default bus decide, as in AWS: pattern, state, targets, input transformers.
+Notices are best effort there too, so a target that cannot be reached loses its notice silently.
+"""
+
+import contextlib
+import json
+import time
+import uuid
+from typing import Any, Final
+
+from moto.core.exceptions import JsonRESTError, ServiceException
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.events.models import Rule, events_backends
+from moto.sqs.models import sqs_backends
+
+from workers.ec2.emulator.lives import Life
+
+INTERRUPTION: Final = "EC2 Spot Instance Interruption Warning"
+REBALANCE: Final = "EC2 Instance Rebalance Recommendation"
+RULE: Final = "leasehold-interruptions"
+
+
+def interruption_event(life: Life) -> dict[str, Any]:
+    """What EC2 says two minutes before it terminates a spot instance (user guide, "Spot interruption notices")."""
+    return {
+        **_envelope(INTERRUPTION, life.region),
+        # Of all ARNs these alone bear a zone and no account.
+        "resources": [f"arn:aws:ec2:{life.zone}:instance/{life.id}"],
+        "detail": {"instance-id": life.id, "instance-action": "terminate"},
+    }
+
+
+def rebalance_event(life: Life) -> dict[str, Any]:
+    """What EC2 says of a spot instance that is at a higher risk than others."""
+    return {
+        **_envelope(REBALANCE, life.region),
+        "resources": [f"arn:aws:ec2:{life.region}:{DEFAULT_ACCOUNT_ID}:instance/{life.id}"],
+        "detail": {"instance-id": life.id},
+    }
+
+
+def send_notice(event: dict[str, Any]) -> None:
+    """Give an event to each enabled rule of its region's default bus; a rule whose target fails loses it."""
+    bus = events_backends[DEFAULT_ACCOUNT_ID][event["region"]].describe_event_bus("default")
+    for rule in list(bus.rules.values()):
+        if rule.state == "ENABLED":
+            with contextlib.suppress(JsonRESTError, ServiceException, NotImplementedError):
+                _send_to_rule(rule, event)
+
+
+def make_queue(name: str, region: str) -> None:
+    """An SQS queue, and a rule that sends both kinds of notices to it; nothing where they are there."""
+    queues, events = sqs_backends[DEFAULT_ACCOUNT_ID][region], events_backends[DEFAULT_ACCOUNT_ID][region]
+    queue = queues.queues.get(name) or queues.create_queue(name)
+    pattern = {"source": ["aws.ec2"], "detail-type": [INTERRUPTION, REBALANCE]}
+    events.put_rule(RULE, event_pattern=json.dumps(pattern))
+    events.put_targets(RULE, None, [{"Id": RULE, "Arn": queue.queue_arn}])
+
+
+def queue_path(name: str) -> str:
+    """The path of a queue's URL on this server."""
+    return f"/{DEFAULT_ACCOUNT_ID}/{name}"
+
+
+def _envelope(kind: str, region: str) -> dict[str, Any]:
+    return {
+        "version": "0",
+        "id": str(uuid.uuid4()),
+        "detail-type": kind,
+        "source": "aws.ec2",
+        "account": DEFAULT_ACCOUNT_ID,
+        # moto writes it as AWS does, like 2026-11-21T05:14:58Z.
+        "time": time.time(),
+        "region": region,
+    }
+
+
+def _send_to_rule(rule: Rule, event: dict[str, Any]) -> None:
+    """As moto's put_events does, but whole: moto's own template leaves the account out."""
+    if any("InputTransformer" in target for target in rule.targets):
+        rule.send_to_targets({**event, "ingestion-time": event["time"]})  # type: ignore[typeddict-item]
+    else:
+        rule.send_to_targets(event, transform_input=False)  # type: ignore[arg-type]
