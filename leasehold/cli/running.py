@@ -160,7 +160,7 @@ def down() -> None:
     print_thing("down")
 
 
-def emulate(
+def emulate(  # noqa: PLR0913, PLR0917 - an option each
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535)] = 4579,
     region: Annotated[str, typer.Option(help="Made ready at the start; others when they are used.")] = "us-east-1",
