@@ -1,6 +1,6 @@
 """boto3 clients with every wait bounded: connect 3 s, read 15 s (launches 60 s), 3 attempts (PITFALLS)."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import boto3
 from botocore.config import Config
@@ -34,12 +34,13 @@ def make_client(
     """An EC2 client; without keys boto3's own chain finds the credentials (environment, profile, role);
     `profile` names the one of its configuration to use.
 
-    Raises CloudError (auth, misconfigured) when boto3 cannot make one. Thread-safe once made.
+    Raises CloudError (auth, misconfigured) when boto3 cannot make one. Thread-safe once made: its session is its own,
+    for boto3's default one may not be shared between threads while it makes clients.
     """
-    keys = (access_key_id, secret_access_key, session_token)
+    keys = _keys(access_key_id, secret_access_key, session_token)
     with cloud_errors():
-        session = _open_session(region, profile, keys)
-        return session.client("ec2", endpoint_url=endpoint_url, config=_bounded(read_seconds))
+        session = boto3.session.Session(region_name=region, profile_name=profile)
+        return session.client("ec2", endpoint_url=endpoint_url, config=_bounded(read_seconds), **keys)
 
 
 def make_queue_client(
@@ -52,16 +53,15 @@ def make_queue_client(
     profile: str | None = None,
 ) -> "SQSClient":
     """An SQS client, as `make_client` makes one for EC2; it waits as much longer as a long poll may last."""
-    keys = (access_key_id, secret_access_key, session_token)
+    keys, config = _keys(access_key_id, secret_access_key, session_token), _bounded(READ_SECONDS + LONGEST_POLL)
     with cloud_errors():
-        session = _open_session(region, profile, keys)
-        return session.client("sqs", endpoint_url=endpoint_url, config=_bounded(READ_SECONDS + LONGEST_POLL))
+        session = boto3.session.Session(region_name=region, profile_name=profile)
+        return session.client("sqs", endpoint_url=endpoint_url, config=config, **keys)
 
 
-def _open_session(region: str | None, profile: str | None, keys: tuple[str | None, ...]) -> boto3.session.Session:
-    """A session of its own: boto3's default one may not be shared between threads while it makes clients."""
-    key, secret, token = keys
-    return boto3.session.Session(key, secret, token, region_name=region, profile_name=profile)
+def _keys(key: str | None, secret: str | None, token: str | None) -> dict[str, Any]:
+    """Of the client, not of its session: half a pair is refused only there."""
+    return {"aws_access_key_id": key, "aws_secret_access_key": secret, "aws_session_token": token}
 
 
 def _bounded(read_seconds: float) -> Config:
