@@ -23,6 +23,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     launched_at: float | None = None
     healthy: bool | None = None
     """EC2's status checks: None while they are not known."""
+    interrupted: bool = False
+    """The cloud ends it to take its spot capacity back."""
     slot: str | None = None
     pool: str | None = None
     launch_id: str | None = None

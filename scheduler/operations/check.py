@@ -9,6 +9,7 @@ from scheduler.model.slots import Machine, Slot
 from scheduler.operations.boots import BOOTING, note_failed_boot, note_good_boot
 from scheduler.operations.engine import Engine, announce
 from scheduler.operations.ledger import Ledger
+from scheduler.operations.words import INTERRUPTED, interrupt
 
 BATCH = 100
 """Slots in one message to the health queue: as many as one describe call takes."""
@@ -25,7 +26,8 @@ def check(engine: Engine, slot_ids: Sequence[str]) -> int:
     """Move each slot on as far as its machine is: running, ready to serve, gone; how many moved.
 
     booting: the machine runs -> binding; binding: the probe says it serves -> ready; terminating: the machine
-    is gone -> empty; any other: the machine is gone -> empty, and what it held fails in the next tick.
+    is gone -> empty; any other: the machine is gone -> empty, and what it held fails in the next tick. One that EC2
+    is taking back right now counts as interrupted, should its notice have been lost.
     """
     rules = engine.rules()
     slots = [slot for slot in engine.store.find_slots(ids=slot_ids) if slot.instance_id]
@@ -41,7 +43,10 @@ def check(engine: Engine, slot_ids: Sequence[str]) -> int:
             if current is not None and current.instance_id == seen.instance_id:
                 mirror(ledger, rules, current, machines.get(seen.instance_id or ""), serves=seen.id in serving)
         outcome = ledger.flush()
-    announce(engine, outcome, kick=outcome.turned_slots)
+    interrupted = [outcome.slots[event.slot] for event in outcome.events if event.slot and event.name == INTERRUPTED]
+    announce(engine, outcome, kick=outcome.turned_slots or bool(interrupted))
+    for slot in interrupted:
+        engine.meter.count("leasehold_interruptions_total", {"pool": slot.pool, "kind": "interruption"})
     return len(outcome.events)
 
 
@@ -59,6 +64,9 @@ def mirror(ledger: Ledger, rules: Rules, slot: Slot, machine: Machine | None, *,
         return
     if machine.state == "terminated":
         _mirror_gone(ledger, rules, slot)
+        return
+    if machine.state == "stopping" and machine.interrupted:
+        interrupt(ledger, slot.id, ledger.now)
         return
     if machine.state == "running" and slot.state == "booting":
         slot = ledger.move_slot(slot, "binding", missed=0, **_whereabouts(machine))

@@ -46,14 +46,19 @@ def _claim(engine: Engine, due: Sequence[Slot], now: float) -> list[Slot]:
 
 
 def sweep(engine: Engine, *, all_machines: bool = False) -> int:
-    """Send batches of slots to be checked: those on the way up or down, or every one that has a machine."""
-    sent = _send_checks(engine, ["booting", "binding"], PROBED_BATCH)
-    return sent + _send_checks(engine, ["terminating", *(["ready", "draining"] if all_machines else [])], BATCH)
+    """Send batches of slots to be checked: those on the way up or down, also by an interruption, or every one that
+    has a machine.
+    """
+    coming = engine.store.find_slots(states=["booting", "binding"])
+    going = engine.store.find_slots(states=["terminating", "draining", *(["ready"] if all_machines else [])])
+    if not all_machines:
+        going = [slot for slot in going if slot.state == "terminating" or slot.interrupted_at is not None]
+    return _send_checks(engine, coming, PROBED_BATCH) + _send_checks(engine, going, BATCH)
 
 
-def _send_checks(engine: Engine, states: Sequence[str], size: int) -> int:
-    """Messages of so many slots each, for those in these states that have a machine; how many slots."""
-    names = iter(sorted(slot.id for slot in engine.store.find_slots(states=states) if slot.instance_id))
+def _send_checks(engine: Engine, slots: Sequence[Slot], size: int) -> int:
+    """Messages of so many slots each, for those that have a machine; how many slots."""
+    names = iter(sorted(slot.id for slot in slots if slot.instance_id))
     sent = 0
     while batch := list(islice(names, size)):
         engine.dispatcher.send_checks(batch)

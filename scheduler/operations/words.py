@@ -28,6 +28,9 @@ from scheduler.operations.ledger import Ledger
 from scheduler.policy.heal import may_restart_again
 from scheduler.policy.ttl import expiry_when_renewed
 
+INTERRUPTED = "slot_interrupted"
+"""The event of a machine of which the cloud said that it takes it: no change of state."""
+
 
 class Refusal(Exception):  # noqa: N818 (the word of PROTOCOLS.md for what is no error of ours)
     """A word that is not heeded, with the fault that its sender is told."""
@@ -227,7 +230,7 @@ def interrupt(ledger: Ledger, name: str, gone_at: float) -> Slot:
         slot = msgspec.structs.replace(slot, interrupted_at=ledger.now, interrupted_by=gone_at)
         ledger.put(slot)
         detail: dict[str, Any] = {"epoch": slot.epoch, "gone_at": gone_at}
-        ledger.tell(Event(at=ledger.now, name="slot_interrupted", cause="cloud", slot=name, detail=detail))
+        ledger.tell(Event(at=ledger.now, name=INTERRUPTED, cause="cloud", slot=name, detail=detail))
     return slot
 
 

@@ -3,7 +3,9 @@
 import msgspec
 import pytest
 
+from scheduler.operations.check import check
 from scheduler.operations.interrupt import MOST_BATCHES, Heeded, heed_notices
+from scheduler.operations.recover import sweep
 from scheduler.operations.terminate import terminate
 from scheduler.ports import CloudError, EventFilter, LaunchOrder, Notice
 from scheduler.simulation.feed import MOST_AT_ONCE, MemoryFeed
@@ -245,3 +247,34 @@ def test_notices_of_one_batch_go_to_their_slots(rig: Rig, feed: MemoryFeed) -> N
     feed.put(interruption("i-1"))
     assert heed_notices(rig.engine, feed) == Heeded(changed=2)
     assert (rig.slot("linux-1").interrupted_at, rig.slot("linux-2").state) == (NOW, "draining")
+
+
+def test_a_machine_that_the_cloud_takes_back_without_a_notice_counts_as_interrupted(rig: Rig) -> None:
+    """Its holder has no time left; an end for any other reason is no interruption."""
+    machine = rig.fleet.machines["i-1"]
+    rig.fleet.machines["i-1"] = msgspec.structs.replace(machine, state="stopping")
+    assert check(rig.engine, ["linux-1"]) == 0
+    assert (rig.slot().interrupted_at, rig.bell.is_rung) == (None, False)
+    rig.fleet.machines["i-1"] = msgspec.structs.replace(machine, state="stopping", interrupted=True)
+    for _ in range(2):
+        check(rig.engine, ["linux-1"])
+    assert (rig.slot().interrupted_at, rig.slot().interrupted_by) == (NOW, NOW)
+    assert (rig.bell.is_rung, interruptions(rig)) == (True, {("linux", "interruption"): 1})
+    rig.tick()
+    row = rig.store.find_reservations(ids=["r1"])[0]
+    assert (row.phase, row.reason, row.interruptions) == ("pending", "slot_interrupted", 1)
+
+
+def test_a_slot_that_is_interrupted_is_looked_at_by_every_sweep(rig: Rig, feed: MemoryFeed) -> None:
+    """So that it is empty soon after its deadline; others that are ready or drain wait for the full one."""
+    rig.leased("r2")
+    rig.ask("drain", slot="linux-2")
+    rig.mailbox.tasks.clear()
+    sweep(rig.engine)
+    assert rig.mailbox.tasks == []
+    feed.put(interruption("i-1"))
+    heed_notices(rig.engine, feed)
+    rig.tick()
+    rig.mailbox.tasks.clear()
+    sweep(rig.engine)
+    assert rig.mailbox.tasks == [("check", (["linux-1"],))]

@@ -22,6 +22,10 @@ STATES: Final[Mapping[str, Literal["pending", "running", "stopping", "terminated
 """EC2's state → ours. A stopped machine serves nobody: it is on its way out like a stopping one."""
 
 
+INTERRUPTIONS: Final = frozenset({"Server.SpotInstanceTermination", "Server.SpotInstanceShutdown"})
+"""Reasons of a state that mean that EC2 took the spot capacity back."""
+
+
 def read_machine(instance: "InstanceTypeDef") -> Machine:
     """One instance of DescribeInstances or RunInstances; `healthy` is not known from there."""
     tags = {tag.get("Key"): tag.get("Value") for tag in instance.get("Tags", ())}
@@ -34,6 +38,7 @@ def read_machine(instance: "InstanceTypeDef") -> Machine:
         zone=instance.get("Placement", {}).get("AvailabilityZone"),
         market=_market(instance.get("InstanceLifecycle")),
         launched_at=launched.timestamp() if launched else None,
+        interrupted=instance.get("StateReason", {}).get("Code") in INTERRUPTIONS,
         slot=tags.get(TAG_SLOT),
         pool=tags.get(TAG_POOL),
         launch_id=tags.get(TAG_LAUNCH),
