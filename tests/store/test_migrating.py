@@ -1,14 +1,15 @@
 """Migrations build the very schema that the store works on, once, whoever starts them."""
 
-import sqlite3
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Barrier
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine
+from sqlalchemy import Connection, create_engine
 
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import StoreUnavailableError
@@ -16,40 +17,64 @@ from scheduler.store.memory import MemoryStore
 from scheduler.store.migrating import SchemaState, migrate, schema_state
 from scheduler.store.opening import open_store
 from scheduler.store.tables import metadata
+from tests.postgresql_server import PostgresServer
+from tests.store.conftest import SQL_KINDS
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "100% new.db"
+@pytest.fixture(params=SQL_KINDS)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A database that is not there yet (a file), or has nothing in it."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / '100% new.db'}"
+        return
+    server: PostgresServer = request.getfixturevalue("postgresql_server")
+    name = server.create_database()
+    yield server.url(name)
+    server.drop_database(name)
 
 
-@pytest.fixture
-def url(path: Path) -> str:
-    return f"sqlite:///{path}"
+@contextmanager
+def connected(url: str) -> Iterator[Connection]:
+    """A connection as SQLAlchemy makes it, with nothing of ours."""
+    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        yield connection
+    engine.dispose()
 
 
-def read_schema(path: Path) -> dict[str, str]:
-    with sqlite3.connect(path) as connection:
-        rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
-    connection.close()
-    return {name: " ".join(sql.replace(", ", ",").split()) for name, sql in rows if name != "alembic_version"}
+_COLUMNS = """
+SELECT table_name || '.' || column_name, concat_ws(
+    ' ', ordinal_position, data_type, collation_name, is_nullable, column_default, generation_expression
+) FROM information_schema.columns WHERE table_schema = 'public' AND table_name <> 'alembic_version'
+"""
+_INDEXES = """
+SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename <> 'alembic_version'
+"""
+_SQLITE = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name <> 'alembic_version'"
+
+
+def read_schema(url: str) -> dict[str, str]:
+    queries = [_SQLITE] if url.startswith("sqlite") else [_COLUMNS, _INDEXES]
+    with connected(url) as connection:
+        rows = [row for query in queries for row in connection.exec_driver_sql(query)]
+    return {name: " ".join(words.replace(", ", ",").split()) for name, words in rows}
 
 
 def test_alembic_finds_nothing_to_change(url: str) -> None:
     migrate(url)
-    engine = create_engine(url)
-    with engine.connect() as connection:
+    with connected(url) as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
-    engine.dispose()
 
 
-def test_the_schema_is_that_of_the_tables_to_the_letter(url: str, path: Path, tmp_path: Path) -> None:
-    """Alembic compares neither conditions of indexes nor table options."""
+def test_the_schema_is_that_of_the_tables_to_the_letter(url: str) -> None:
+    """Alembic compares neither conditions of indexes nor collations nor table options."""
     migrate(url)
-    engine = create_engine(f"sqlite:///{tmp_path / 'tables.db'}")
-    metadata.create_all(engine)
-    engine.dispose()
-    assert read_schema(path) == read_schema(tmp_path / "tables.db")
+    migrated = read_schema(url)
+    with connected(url) as connection:
+        metadata.drop_all(connection)
+        metadata.create_all(connection)
+    assert read_schema(url) == migrated
+    assert len(migrated) > len(metadata.tables)
 
 
 def test_a_second_run_has_nothing_to_do(url: str) -> None:
@@ -73,20 +98,21 @@ def test_of_two_at_once_one_migrates_and_both_end_well(url: str) -> None:
     assert counts[1] > 0
 
 
-def test_a_failed_migration_leaves_nothing(url: str, path: Path) -> None:
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE slots (id TEXT)")
-    connection.close()
-    with pytest.raises(StoreUnavailableError, match="slots already exists"):
+def test_a_failed_migration_leaves_nothing(url: str) -> None:
+    with connected(url) as connection:
+        connection.exec_driver_sql("CREATE TABLE slots (id TEXT)")
+    before = read_schema(url)
+    with pytest.raises(StoreUnavailableError, match=r"slots.* already exists"):
         migrate(url)
-    assert set(read_schema(path)) == {"slots"}
+    assert read_schema(url) == before
 
 
-def test_the_state_before_the_first_migration(url: str, path: Path) -> None:
-    with pytest.raises(StoreUnavailableError, match="run `leasehold migrate`"):
-        schema_state(url)
-    sqlite3.connect(path).close()
-    path.touch()
+def test_the_state_before_the_first_migration(url: str) -> None:
+    if url.startswith("sqlite"):
+        with pytest.raises(StoreUnavailableError, match="run `leasehold migrate`"):
+            schema_state(url)
+    with connected(url) as connection:
+        connection.exec_driver_sql("CREATE TABLE of_another_program (id TEXT)")
     state = schema_state(url)
     assert (state.current, state.is_current) == (None, False)
 
@@ -104,6 +130,9 @@ def test_memory_needs_none() -> None:
         ("sqlite://", "sqlite://"),  # would be empty in every process
         ("sqlite:///:memory:", "sqlite:///:memory:"),  # as above
         ("sqlite:///leasehold.db?mode=ro", "sqlite:///leasehold.db?mode=ro"),  # no options
+        ("postgresql://user:secret@host", "postgresql://user:***@host"),  # of which database?
+        ("postgresql:///db", "postgresql:///db"),  # on which host?
+        ("postgresql+psycopg2://u:secret@host/db", "postgresql+psycopg2://u:***@host/db"),  # another driver
         ("postgres//user:secret@host", "postgres//user:***@host"),  # mistyped
         ("leasehold.db", "leasehold.db"),  # a path is no URL
         ("", ""),

@@ -2,8 +2,6 @@
 
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from scheduler.store.opening import open_store
 from scheduler.store.sql import SqlStore
 from scheduler.store.statements import Statements
 from tests.builders import a_reservation, a_slot
+from tests.store.scripts import FORKED, KILLED, run_script
 from tests.store.test_contract import an_event, insert, save
 
 
@@ -119,66 +118,17 @@ class TestStatements:
         assert pragmas == ["wal", 2]
 
 
-def run_script(script: str, path: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", script, str(path)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-
-
-KILLED = """
-import os, signal, sys
-from scheduler.store.opening import open_store
-from tests.builders import a_reservation, a_slot
-
-store = open_store(f"sqlite:///{sys.argv[1]}")
-with store.transaction() as transaction:
-    # More than the page cache takes, so that part of it is in the WAL already.
-    transaction._session._connection.exec_driver_sql("PRAGMA cache_size = 10")
-    transaction.insert_reservations([a_reservation(f"r{number}") for number in range(2000)])
-    transaction.save([a_slot(f"linux-{number}") for number in range(1000)])
-    transaction.next_tokens(10)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-FORKED = """
-import os, sys
-from scheduler.store.opening import open_store
-from tests.builders import a_slot
-
-store = open_store(f"sqlite:///{sys.argv[1]}")
-
-def save(name):
-    with store.transaction() as transaction:
-        transaction.save([a_slot(name)])
-
-save("linux-1")
-with store.transaction() as transaction:
-    transaction.save([a_slot("linux-2")])
-    child = os.fork()
-    if child == 0:
-        assert [slot.id for slot in store.find_slots()] == ["linux-1"]
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-child = os.fork()
-if child == 0:
-    save("linux-3")
-    os._exit(0)
-assert os.waitpid(child, 0)[1] == 0
-save("linux-4")
-print(sorted(slot.id for slot in store.find_slots()))
-"""
-
-
 class TestProcesses:
     def test_a_kill_between_write_and_commit_leaves_nothing(self, path: Path, sqlite: SqlStore) -> None:
         (slot,) = save(sqlite, a_slot("kept-7"))
-        assert run_script(KILLED, path).returncode == -signal.SIGKILL
+        assert run_script(KILLED, f"sqlite:///{path}").returncode == -signal.SIGKILL
         assert list(sqlite.read_rows()) == [slot]
         (row,) = insert(sqlite, a_reservation())
         with sqlite.transaction() as transaction:
             assert (row.sequence, transaction.next_tokens(1)) == (1, range(1, 2))
 
     def test_a_fork_opens_connections_of_its_own(self, path: Path) -> None:
-        run = run_script(FORKED, path)
+        run = run_script(FORKED, f"sqlite:///{path}")
         assert (run.stderr, run.stdout) == ("", "['linux-1', 'linux-2', 'linux-3', 'linux-4']\n")
 
 
