@@ -102,6 +102,7 @@ class Stack:
     def _start_emulator(self) -> str:
         log = f"--call-log={self.folder / 'calls.jsonl'}"
         words = ["workers.ec2.emulator", "--port=0", "--boot-seconds=0.2", "--terminate-seconds=0.2", log]
+        words.append("--interruption-queue=notices")
         emulator = Process("emulator", words, os.environ, self.folder)
         self.processes["emulator"] = emulator
         said = wait_for(lambda: emulator.read_log() if "http://" in emulator.read_log() else None, "the emulator")
@@ -113,6 +114,8 @@ class Stack:
             "DATABASE__URL": self._database_url,
             "AWS__ENDPOINT_URL": self.emulator_url,
             "AWS__REGION": "us-east-1",
+            "AWS__INTERRUPTION_QUEUE": self._control("health")["interruption_queue"],
+            "AWS__INTERRUPTION_INTERVAL": "2",
             "AWS__ACCESS_KEY_ID": "testing",
             "AWS__SECRET_ACCESS_KEY": "testing",
             "TICKS__INTERVAL": "1",
@@ -220,8 +223,20 @@ class Stack:
         """EC2's own log of the calls of one kind."""
         return [each for each in self._control("calls")["calls"] if each["action"] == action]
 
-    def _control(self, path: str) -> dict[str, Any]:
-        with urllib.request.urlopen(f"{self.emulator_url}/_leasehold/{path}", timeout=10) as answer:  # noqa: S310
+    def let_happen(self, what: str, *machines: str, **more: Any) -> list[dict[str, Any]]:
+        """Let EC2 `interrupt` or `lose` these machines, or recommend to `rebalance` them; what it writes down."""
+        events: list[dict[str, Any]] = self._control(what, {"instances": machines, **more})["events"]
+        return events
+
+    def histories(self, pool: str) -> list[dict[str, Any]]:
+        """The lives of all machines that EC2 still describes of a pool, by its own log."""
+        ours = {each["id"] for each in self.instances() if each["tags"].get("leasehold:pool") == pool}
+        return [life for life in self._control("history")["instances"] if life["id"] in ours]
+
+    def _control(self, path: str, order: object = None) -> dict[str, Any]:
+        url = f"{self.emulator_url}/_leasehold/{path}"
+        request = urllib.request.Request(url, None if order is None else json.dumps(order).encode())  # noqa: S310
+        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 (loopback, as above)
             found: dict[str, Any] = json.load(answer)
             return found
 

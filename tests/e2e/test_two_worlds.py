@@ -12,7 +12,7 @@ from tests.e2e.processes import wait_for
 from tests.e2e.stack import Stack
 from tests.e2e.two_worlds import CONFIG, OFFERING, POOL, Script, Snapshot, generate
 
-SEED, LENGTH = 0, 30
+SEED, LENGTH = 1, 30
 OUTAGE = [{"code": "InsufficientInstanceCapacity", "status": 400, "type": OFFERING}]
 ENDS = frozenset({"reservation_released", "reservation_cancelled", "reservation_expired", "reservation_failed"})
 
@@ -22,7 +22,9 @@ def script() -> Script:
     """What the simulator says; a script that has something of everything."""
     found = generate(SEED, LENGTH)
     kinds = {next(iter(step)) for step in found.steps}
-    assert kinds >= {"submit", "release", "cancel", "renew", "drain", "outage", "calm"}
+    assert kinds >= {"submit", "release", "cancel", "renew", "drain", "outage", "calm", "interrupt", "lose"}
+    assert found.taken_back
+    assert "failed" in {how for _, how in found.ends}
     assert len(found.launches) >= 3
     return found
 
@@ -39,6 +41,7 @@ def test_the_same_script_comes_to_the_same_in_both_worlds(stack: Stack, script: 
     assert [event.slot for event in live if event.name == "slot_booting"] == script.launches
     ends = [(event.reservation, event.name.removeprefix("reservation_")) for event in live if event.name in ENDS]
     assert ends == script.ends
+    assert [event.reservation for event in live if event.name == "reservation_revoking"] == script.taken_back
     _clear(stack, names)
 
 
@@ -49,12 +52,28 @@ def _act(stack: Stack, step: dict[str, Any]) -> None:
             assert stack.ask("submit", {"items": value})["ok"]
         case "outage" | "calm":
             _set_faults(stack, OUTAGE if kind == "outage" else [])
+        case "interrupt":
+            _end_machine(stack, value["slot"], "interrupt", deadline=value["deadline"])
+        case "lose":
+            _end_machine(stack, value, "lose")
         case "drain":
             assert stack.ask("drain", {"slot": value})["ok"]
         case _:
             # One that has ended is refused here and passed over there: both change nothing.
             row = stack.find(value)
             stack.ask(kind, {"reservation": value} | ({"token": row.token} if kind != "cancel" and row.token else {}))
+
+
+def _end_machine(stack: Stack, name: str, how: str, **more: Any) -> None:
+    """Let EC2 take the machine of this slot, if it has one, and wait until it is gone."""
+    machine = _machine_of(stack, name)
+    if machine is not None:
+        stack.let_happen(how, machine, **more)
+        wait_for(lambda: _machine_of(stack, name) != machine, f"the end of {machine} on {name}")
+
+
+def _machine_of(stack: Stack, name: str) -> str | None:
+    return next((slot.instance_id for slot in stack.slots(POOL) if slot.id == name), None)
 
 
 def _await(stack: Stack, names: set[str], expected: Snapshot, what: str) -> None:

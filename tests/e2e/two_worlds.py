@@ -12,6 +12,8 @@ from scheduler.simulation.play import Player
 from scheduler.simulation.scenario import read_scenario
 
 GAP_SECONDS = 20
+DEADLINE_SECONDS = 5
+"""From a notice to the end of its machine: a replacement is ready before that, on a busy host too."""
 POOL = "worlds"
 OFFERING = "m5.xlarge"
 CONFIG: dict[str, Any] = {
@@ -47,8 +49,12 @@ class Script:
     snapshots: list[Snapshot] = field(default_factory=list)
     launches: list[str] = field(default_factory=list)
     """Slots in the order in which machines came for them."""
+    placed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Where each reservation was put last."""
     ends: list[tuple[str, str]] = field(default_factory=list)
     """(reservation, how it ended), in order."""
+    taken_back: list[str] = field(default_factory=list)
+    """Reservations that an interruption took back, in order."""
 
 
 def generate(seed: int, length: int) -> Script:
@@ -70,14 +76,18 @@ def _draw(dice: random.Random, names: list[str], script: Script) -> dict[str, An
     in_outage = sum("outage" in step for step in script.steps) > sum("calm" in step for step in script.steps)
     last = script.snapshots[-1].reservations if names else {}
     alive = [name for name, (phase, _) in last.items() if phase in {"pending", "leased"}] or names
-    kinds = ["submit"] * 5 + ["release"] * 4 + ["cancel", "renew", "drain", "calm" if in_outage else "outage"]
+    kinds = ["submit"] * 5 + ["release"] * 4 + ["interrupt"] * 2
+    kinds += ["cancel", "renew", "drain", "lose", "calm" if in_outage else "outage"]
     kind = dice.choice(kinds) if names else "submit"
     if kind == "submit":
         fresh = range(len(names), len(names) + dice.choice([1, 1, 2]))
         return {"submit": [_reservation(f"world-{number}", dice.choice([1, 2, 4])) for number in fresh]}
     if kind in {"outage", "calm"}:
         return {kind: True}
-    return {kind: f"{POOL}-{dice.randint(1, 3)}" if kind == "drain" else dice.choice(alive)}
+    if kind in {"drain", "interrupt", "lose"}:
+        slot = dice.choice(sorted(script.snapshots[-1].ready) or [f"{POOL}-1"])
+        return {kind: {"slot": slot, "deadline": DEADLINE_SECONDS} if kind == "interrupt" else slot}
+    return {kind: dice.choice(alive)}
 
 
 def _reservation(name: str, cpus: int) -> dict[str, Any]:
@@ -138,9 +148,10 @@ def _note(
 ) -> None:
     for decision in line.get("decisions", []):
         if decision["do"] == "assign":
-            slots = tuple(lease["slot"] for lease in decision["leases"])
-            phases[decision["reservation"]] = ("leased", slots)
-    slot, name, event = line.get("slot"), line.get("reservation"), line.get("event", "")
+            script.placed[decision["reservation"]] = tuple(lease["slot"] for lease in decision["leases"])
+    slot, name, event = line.get("slot"), line.get("reservation") or "", line.get("event", "")
+    if name:
+        _note_phase(name, event.removeprefix("reservation_"), script, phases)
     match event:
         case "slot_launching":
             coming.add(slot or "")
@@ -152,10 +163,17 @@ def _note(
         case "slot_empty":
             coming.discard(slot or "")
             ready.discard(slot or "")
-        case "reservation_submitted":
-            phases[name or ""] = ("pending", ())
-        case "reservation_released" | "reservation_cancelled" | "reservation_expired" | "reservation_failed":
-            phases[name or ""] = (event.removeprefix("reservation_"), ())
-            script.ends.append((name or "", event.removeprefix("reservation_")))
         case _:
             pass
+
+
+def _note_phase(name: str, what: str, script: Script, phases: dict[str, tuple[str, tuple[str, ...]]]) -> None:
+    match what:
+        case "submitted" | "pending":
+            phases[name] = ("pending", ())
+        case "leased" | "revoking":
+            phases[name] = (what, script.placed[name])
+            script.taken_back += [name] if what == "revoking" else []
+        case _:
+            phases[name] = (what, ())
+            script.ends.append((name, what))

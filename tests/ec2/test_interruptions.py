@@ -11,8 +11,9 @@ from structlog.testing import capture_logs
 
 from scheduler.ports import CloudError, Notice, NoticeFeed
 from scheduler.simulation.feed import MemoryFeed
+from tests.ec2.conftest import Emulator, Launch
 from workers.ec2.clients import make_queue_client
-from workers.ec2.fleet import Ec2Access
+from workers.ec2.fleet import Ec2Access, Ec2Fleet
 from workers.ec2.interruptions import INTERRUPTION, REBALANCE, SqsFeed, make_feed, read_notice
 
 if TYPE_CHECKING:
@@ -189,3 +190,16 @@ def test_a_queue_that_is_not_there_is_a_cloud_error(access: Ec2Access) -> None:
     feed = make_feed(f"{access.endpoint_url}/000000000000/nobody-made-it", access)
     with pytest.raises(CloudError, match=r"NonExistentQueue|QueueDoesNotExist"):
         feed.receive()
+
+
+def test_a_machine_that_is_taken_back_says_so(fleet: Ec2Fleet, launch: Launch, emulator: Emulator) -> None:
+    """Also when its notice was lost; one that we end, or that dies, does not."""
+    emulator.steer(terminate_seconds=600)
+    taken, ended = launch(1), launch(2)
+    emulator.ask("POST", "interrupt", {"instances": [taken.id], "deadline": 0})
+    fleet.terminate([ended.id])
+    found = fleet.describe([taken.id, ended.id])
+    assert [(found[each.id].state, found[each.id].interrupted) for each in (taken, ended)] == [
+        ("stopping", True),
+        ("stopping", False),
+    ]
