@@ -18,6 +18,10 @@ from workers.settings import BrokerSettings, DatabaseSettings, Settings, read_se
 
 REDIS: Final = "redis"
 EMULATOR: Final = "emulator"
+EMULATED_ACCOUNT: Final = "123456789012"
+"""Of everything in the emulator; a part of its queues' URLs."""
+NOTICES: Final = "leasehold-interruptions"
+"""The queue of the emulator's notices of interruptions."""
 EXAMPLE_RULES: Final[dict[str, Any]] = {
     "pools": {
         "linux": {
@@ -151,7 +155,9 @@ def _plan_emulator(
     for name, value in options.items():
         command += [f"--{name.replace('_', '-')}", str(value)]
     url = f"http://127.0.0.1:{port}"
+    command += ["--interruption-queue", NOTICES]
     says = {
+        "LEASEHOLD_AWS__INTERRUPTION_QUEUE": f"{url}/{EMULATED_ACCOUNT}/{NOTICES}",
         "LEASEHOLD_AWS__ENDPOINT_URL": url,
         "LEASEHOLD_AWS__REGION": "us-east-1",
         "LEASEHOLD_AWS__ACCESS_KEY_ID": "emulator",

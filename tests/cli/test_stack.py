@@ -1,10 +1,12 @@
 """A whole stack of real processes, up and down: the slowest tests there are. Nothing may be left of it."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -97,7 +99,8 @@ def test_a_stack_serves_heals_itself_and_leaves_nothing_behind(shell: Shell) -> 
     with Client(running.broker_url) as client:
         row = client.reserve(system="x86_64-linux", resources={"cpus": 1})
         leased = client.wait(row.id, timeout=60)
-        assert leased.leases[0].instance_id
+        _interrupt(running, str(leased.leases[0].instance_id))
+        await_(lambda: getattr(client.get(row.id), "phase", None) == "revoking", "the interruption's notice")
         client.release(row.id, leased.token)
     status = shell.run("status", "--probe", "--json")
     assert status.returncode == 0, status.stdout + status.stderr
@@ -109,6 +112,13 @@ def test_a_stack_serves_heals_itself_and_leaves_nothing_behind(shell: Shell) -> 
     assert shell.up.wait(SECONDS) == 0
     assert list_processes(shell.folder) == []
     assert find_running(shell.folder) is None
+
+
+def _interrupt(running: RunningStack, machine: str) -> None:
+    """Let the stack's EC2 interrupt a machine two minutes from now."""
+    order = json.dumps({"instances": [machine]}).encode()
+    with urllib.request.urlopen(f"{running.urls['emulator']}/_leasehold/interrupt", order, timeout=10) as answer:  # noqa: S310 (loopback)
+        assert answer.status == 200
 
 
 def _kill_and_see_it_come_back(shell: Shell, running: RunningStack) -> None:
