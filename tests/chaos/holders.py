@@ -19,7 +19,7 @@ from leasehold.lease import Lease
 from leasehold.results import Reservation
 
 CHUNK: Final = 20
-LOOK_SECONDS: Final = 0.1
+LOOK_SECONDS: Final = 0.25
 USE_SECONDS: Final = 0.03
 WAIT_SECONDS: Final = 20.0
 PATIENCE_SECONDS: Final = 5.0
@@ -57,11 +57,10 @@ class Holders:
         with ThreadPoolExecutor(THREADS) as threads:
             while self._open:
                 self._reserve(time.monotonic() - began)
-                for row in self._find_leased():
+                for row in self._look():
                     if row.id not in self._busy:
                         self._busy.add(row.id)
                         threads.submit(self._hold, row.id)
-                self._forget_ended()
                 self._pause.wait(LOOK_SECONDS)
 
     def _reserve(self, elapsed: float) -> None:
@@ -81,19 +80,14 @@ class Holders:
                 self._diary.write("accepted", reservation=answer.reservation, at=time.time())
                 self._unasked.pop(answer.reservation, None)
 
-    def _find_leased(self) -> list[Reservation]:
+    def _look(self) -> list[Reservation]:
+        """Those of ours that are leased; what has ended is not looked for any more."""
         try:
-            rows = self._client.list(phase={"leased", "revoking"})
+            rows = [row for row in self._client.list() if row.id in self._open]
         except LeaseholdError:
             return []
-        return [row for row in rows if row.id in self._open]
-
-    def _forget_ended(self) -> None:
-        try:
-            rows = self._client.list(phase="ended")
-        except LeaseholdError:
-            return
         self._open -= {row.id for row in rows if row.is_over}
+        return [row for row in rows if row.phase in {"leased", "revoking"}]
 
     def _hold(self, name: str) -> None:
         wish = self._wishes[name]
