@@ -54,7 +54,7 @@ def gather(folder: Path, store: Store, machines: Iterable[Line]) -> Evidence:
         accepted=accepted,
         phases={row.id: row.phase for row in rows},
         uses=[line for line in lines if line["event"] == "use"],
-        calls=list(_read_lines(folder / "calls.jsonl")),
+        calls=[line for line in _read_lines(folder / "calls.jsonl") if "action" in line],
         machines=list(machines),
         launching=sum(event["name"] == "slot_launching" for event in events),
         ticks=list(_read_lines(folder / TICKS)),

@@ -62,8 +62,16 @@ class Hosts(Stack):
     `off`: the guard that is switched off in all workers.
     """
 
+    emulator_options = ("--describe-lag-seconds=0.3",)
+
     def __init__(self, folder: Path, database: str, off: str | None = None, **settings: Any) -> None:
-        quick = {"ORPHAN_AGE": 5, "CELERY__CONCURRENCY__RESERVATIONS": 1, "CELERY__CONCURRENCY__HEALTH": 4, **settings}
+        quick = {
+            "ORPHAN_AGE": 5,
+            "AWS__INTERRUPTION_INTERVAL": 1,
+            "CELERY__CONCURRENCY__RESERVATIONS": 1,
+            "CELERY__CONCURRENCY__HEALTH": 4,
+            **settings,
+        }
         super().__init__(folder, make_rules(), database_url=database, **quick)
         self.points = folder / "points"
         self.points.mkdir()
@@ -72,6 +80,12 @@ class Hosts(Stack):
         self._stopped = threading.Event()
         self._reviver = threading.Thread(target=self._revive, name="reviver", daemon=True)
         self._wanted: set[str] = set()
+
+    def _start_emulator(self) -> str:
+        self.emulator_url = super()._start_emulator()
+        self._settings["AWS__INTERRUPTION_QUEUE"] = self.tell_emulator("GET", "health")["interruption_queue"]
+        self.tell_emulator("PUT", "settings", {"forget_seconds": 100_000})
+        return self.emulator_url
 
     def _start_workers(self) -> None:
         for name, words in PROCESSES.items():

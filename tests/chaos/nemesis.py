@@ -31,6 +31,8 @@ CLOUD_FAULTS: Final[tuple[dict[str, Any], ...]] = (
     {"code": "MaxSpotInstanceCountExceeded", "count": 2, "status": 400},
     {"code": "RequestLimitExceeded", "action": "any", "count": 3},
     {"code": "InvalidAMIID.NotFound", "count": 1, "status": 400},
+    {"lost": "reset", "action": "any", "count": 3},
+    {"lost": "500", "count": 2},
 )
 PROMPT = (OSError, redis.RedisError, OperationalError, StoreUnavailableError, RedisStartError)
 """What breaking things may run into while other things are broken."""
@@ -179,7 +181,7 @@ class Nemesis:
     def _break_cloud(self) -> str:
         fault = self._dice.choice(CLOUD_FAULTS)
         self._hosts.tell_emulator("POST", "faults", {**fault, "seconds": self._dice.uniform(0.5, 3)})
-        return str(fault["code"])
+        return str(fault.get("code", f"answers lost by {fault.get('lost')}"))
 
     def _interrupt(self) -> str:
         running = [each["id"] for each in self._hosts.machines() if each["state"] == "running"]

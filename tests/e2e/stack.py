@@ -47,6 +47,8 @@ def a_pool(**changes: Any) -> dict[str, Any]:
 class Stack:
     """Everything between a producer and EC2. Started by `with`; each part may be killed and started again."""
 
+    emulator_options: tuple[str, ...] = ()
+
     def __init__(
         self, folder: Path, rules: Mapping[str, Any], *, database_url: str | None = None, **settings: Any
     ) -> None:
@@ -103,6 +105,7 @@ class Stack:
         log = f"--call-log={self.folder / 'calls.jsonl'}"
         words = ["workers.ec2.emulator", "--port=0", "--boot-seconds=0.2", "--terminate-seconds=0.2", log]
         words.append("--interruption-queue=notices")
+        words += self.emulator_options
         emulator = Process("emulator", words, os.environ, self.folder)
         self.processes["emulator"] = emulator
         said = wait_for(lambda: emulator.read_log() if "http://" in emulator.read_log() else None, "the emulator")
