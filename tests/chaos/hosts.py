@@ -83,7 +83,6 @@ class Hosts(Stack):
 
     def _start_emulator(self) -> str:
         self.emulator_url = super()._start_emulator()
-        self._settings["AWS__INTERRUPTION_QUEUE"] = self.tell_emulator("GET", "health")["interruption_queue"]
         self.tell_emulator("PUT", "settings", {"forget_seconds": 100_000})
         return self.emulator_url
 

@@ -59,7 +59,7 @@ class Nemesis:
             "clients": (1, self._cut_redis),
             "database": (2, self._cut_database),
             "cloud": (4, self._break_cloud),
-            "interrupt": (3, self._interrupt),
+            "interrupt": (6, self._interrupt),
             "repeat": (6, self._repeat),
             "drop": (4, self._drop),
         }
