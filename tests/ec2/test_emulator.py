@@ -35,10 +35,12 @@ def eventually(holds: Callable[[], bool]) -> None:
         assert time.monotonic() < deadline
 
 
-def a_call(action: str = "RunInstances", *, invocation: str | None = None, **parameters: str) -> Call:
+def a_call(
+    action: str = "RunInstances", *, invocation: str | None = None, region: str = "eu-west-1", **parameters: str
+) -> Call:
     body = "&".join(f"{key}={value}" for key, value in {"Action": action, **parameters}.items())
     environ = {
-        "HTTP_AUTHORIZATION": "AWS4-HMAC-SHA256 Credential=x/20261101/eu-west-1/ec2/aws4_request, …",
+        "HTTP_AUTHORIZATION": f"AWS4-HMAC-SHA256 Credential=x/20261101/{region}/ec2/aws4_request, …",
         "HTTP_AMZ_SDK_INVOCATION_ID": invocation,
     }
     return read_call(environ, body.encode())

@@ -96,11 +96,20 @@ class EmulatedInstance(moto_instances.Instance):
     @property
     def private_ip_address(self) -> str | None:
         """None at first, if so set; a dead one after such a boot; the one that is set for all; else moto's."""
-        if time.monotonic() < self._began_at + self._settings.address_lag_seconds:
+        if self._has_no_address:
             return None
         if self._fate.failure == "unreachable":
             return self._settings.dead_address
         return self._settings.address or super().private_ip_address
+
+    @property
+    def public_ip_address(self) -> str | None:
+        """None at first, too."""
+        return None if self._has_no_address else super().public_ip_address
+
+    @property
+    def _has_no_address(self) -> bool:
+        return time.monotonic() < self._began_at + self._settings.address_lag_seconds
 
     def get_tags(self) -> list[dict[str, str]]:
         """Its tags, looked up by its id: moto goes through the tags of all resources for each instance."""

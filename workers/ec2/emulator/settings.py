@@ -158,7 +158,7 @@ class EmulatorSettings(Document):
     describe_lag_seconds: Seconds = 0.0
     """No Describe call knows an instance so long after its launch."""
     address_lag_seconds: Seconds = 0.0
-    """It has no private address so long after its launch."""
+    """It has no address so long after its launch."""
     terminate_lag_seconds: Seconds = 0.0
     """It is described as it was so long after its end was asked for."""
     address: Text | None = None

@@ -1,0 +1,23 @@
+"""What a stack decides before anything of it runs is true of what then runs."""
+
+import json
+import os
+import subprocess
+import urllib.request
+from pathlib import Path
+
+from leasehold.stack.surroundings import EMULATOR, survey
+
+
+def test_the_queue_that_the_processes_are_told_of_is_the_one_that_the_emulator_makes(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    plan = survey(tmp_path, tmp_path)
+    [program] = [each for each in plan.programs if each.name == EMULATOR]
+    environment = {**os.environ, "AWS_EC2_METADATA_DISABLED": "true"}
+    with subprocess.Popen(program.command, env=environment, stdout=subprocess.PIPE, text=True) as emulator:
+        assert emulator.stdout is not None
+        assert emulator.stdout.readline().startswith("leasehold: EC2 emulator at ")
+        with urllib.request.urlopen(f"{plan.emulator_url}/_leasehold/health", timeout=10) as answer:  # noqa: S310
+            health = json.load(answer)
+        emulator.terminate()
+    assert plan.environment["LEASEHOLD_AWS__INTERRUPTION_QUEUE"] == health["interruption_queue"]

@@ -1,0 +1,117 @@
+"""Boots that fail, and descriptions that lag behind: what the API shows, and what the history tells."""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.ec2.conftest import Emulator, Launch
+from tests.ec2.test_emulator import eventually
+from workers.ec2.fleet import Ec2Fleet
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+
+def describe(client: "EC2Client", machine: str) -> dict[str, Any]:
+    [reservation] = client.describe_instances(InstanceIds=[machine])["Reservations"]
+    return dict(reservation["Instances"][0])
+
+
+def test_a_stuck_instance_stays_pending_and_can_be_ended(launch: Launch, fleet: Ec2Fleet, emulator: Emulator) -> None:
+    emulator.steer(boot_failures=[{"kind": "stuck", "count": 1}])
+    stuck, fine = launch(1), launch(2)
+    found = fleet.describe([stuck.id, fine.id])
+    assert (found[stuck.id].state, found[fine.id].state) == ("pending", "running")
+    assert [(event["event"], event["instances"], event["detail"]) for event in emulator.events()] == [
+        ("boot_failure", [stuck.id], "stuck")
+    ]
+    fleet.terminate([stuck.id])
+    assert {life["id"]: life["cause"] for life in emulator.history()} == {stuck.id: "call", fine.id: None}
+
+
+def test_an_instance_may_end_instead_of_running(launch: Launch, client: "EC2Client", emulator: Emulator) -> None:
+    emulator.steer(boot_seconds=0.3, boot_failures=[{"kind": "terminated"}])
+    machine = launch()
+    eventually(lambda: describe(client, machine.id)["State"]["Name"] == "terminated")
+    assert describe(client, machine.id)["StateReason"]["Code"] == "Server.InternalError"
+    [event] = emulator.events()
+    assert (event["event"], event["detail"]) == ("boot_failure", "terminated")
+    [life] = emulator.history()
+    assert life["cause"] == "boot_failure"
+    assert life["terminated_at"] >= life["launched_at"] + 0.3 - 0.01
+
+
+def test_an_impaired_instance_never_passes_its_checks(launch: Launch, fleet: Ec2Fleet, emulator: Emulator) -> None:
+    emulator.steer(boot_failures=[{"kind": "impaired"}])
+    machine = launch()
+    found = fleet.describe([machine.id])[machine.id]
+    assert (found.state, found.healthy) == ("running", False)
+
+
+def test_an_unreachable_instance_has_a_dead_address(launch: Launch, fleet: Ec2Fleet, emulator: Emulator) -> None:
+    failures = [{"kind": "unreachable", "count": 1}]
+    emulator.steer(address="127.0.0.1", dead_address="127.255.255.254", boot_failures=failures)
+    machines = [launch(1).id, launch(2).id]
+    found = fleet.describe(machines)
+    assert [found[machine].address for machine in machines] == ["127.255.255.254", "127.0.0.1"]
+    assert [found[machine].healthy for machine in machines] == [True, True]
+
+
+def test_what_was_just_launched_is_not_known_yet(
+    launch: Launch, fleet: Ec2Fleet, client: "EC2Client", emulator: Emulator
+) -> None:
+    old = launch(1)
+    emulator.steer(describe_lag_seconds=60)
+    young = launch(2)
+    # One bad id fails the whole list.
+    for describe_them in (client.describe_instances, client.describe_instance_status):
+        with pytest.raises(ClientError, match=r"InvalidInstanceID\.NotFound"):
+            describe_them(InstanceIds=[old.id, young.id])
+    assert set(fleet.describe([old.id, young.id])) == {old.id}
+    assert [machine.id for machine in fleet.sweep()] == [old.id]
+    assert {instance["id"] for instance in emulator.instances()} == {old.id, young.id}
+    # The token knows it, and it can be ended.
+    assert launch(2).id == young.id
+    fleet.terminate([young.id])
+    assert {life["id"]: life["cause"] for life in emulator.history()} == {old.id: None, young.id: "call"}
+
+
+def test_it_is_known_in_the_end(launch: Launch, fleet: Ec2Fleet, emulator: Emulator) -> None:
+    emulator.steer(describe_lag_seconds=0.3)
+    machine = launch()
+    eventually(lambda: machine.id in fleet.describe([machine.id]))
+    assert time.time() >= emulator.history()[0]["launched_at"] + 0.3 - 0.01
+
+
+def test_the_address_comes_later(launch: Launch, fleet: Ec2Fleet, emulator: Emulator) -> None:
+    emulator.steer(address="127.0.0.1", address_lag_seconds=0.5)
+    machine = launch()
+    assert machine.address is None
+    eventually(lambda: fleet.describe([machine.id])[machine.id].address == "127.0.0.1")
+
+
+def test_an_end_is_seen_later(launch: Launch, fleet: Ec2Fleet, emulator: Emulator) -> None:
+    emulator.steer(terminate_lag_seconds=60)
+    machine = launch()
+    fleet.terminate([machine.id])
+    assert fleet.describe([machine.id])[machine.id].state == "running"
+    assert [found.id for found in fleet.sweep()] == [machine.id]
+    # A repeat changes nothing; what is is shown to who looks from behind.
+    fleet.terminate([machine.id])
+    assert emulator.instances()[0]["state"] == "terminated"
+    [life] = emulator.history()
+    assert life["launched_at"] <= life["end_asked_at"] == life["terminated_at"] <= time.time()
+
+
+def test_the_history_keeps_what_is_forgotten_until_a_reset(launch: Launch, fleet: Ec2Fleet, emulator: Emulator) -> None:
+    emulator.steer(forget_seconds=0, terminate_seconds=0.2)
+    machine = launch()
+    fleet.terminate([machine.id])
+    eventually(lambda: emulator.instances() == [])
+    [life] = emulator.history()
+    assert (life["id"], life["cause"], life["market"], life["type"]) == (machine.id, "call", "spot", "c5.large")
+    assert life["terminated_at"] == pytest.approx(life["end_asked_at"] + 0.2)
+    emulator.ask("POST", "reset")
+    assert emulator.history() == []
