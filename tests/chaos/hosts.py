@@ -88,10 +88,10 @@ class Hosts(Stack):
 
     def _start_workers(self) -> None:
         for name, words in PROCESSES.items():
-            self.start(name, words)
+            self.start(name, *words)
         self._reviver.start()
 
-    def start(self, name: str, words: tuple[str, ...]) -> Process:
+    def start(self, name: str, *words: str) -> Process:
         """Start a process that is started again when it dies."""
         chaos = {worker.FOLDER: str(self.points), worker.HOST: f"host-{name[-1]}", worker.OFF: self._off or ""}
         with self._guard:

@@ -87,7 +87,7 @@ def tell(
     with Hosts(folder, database, off) as hosts:
         for number, wishes in enumerate(make_wishes(seed, count, seconds)):
             (folder / f"wishes-{number}.json").write_text(json.dumps(wishes))
-            hosts.start(f"holders-{number}", ("tests.chaos.holders", str(folder), str(number)))
+            hosts.start(f"holders-{number}", "tests.chaos.holders", str(folder), str(number))
         nemesis = Nemesis(hosts, seed, only)
         with watching_ticks(hosts):
             nemesis.start()

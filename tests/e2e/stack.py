@@ -85,8 +85,8 @@ class Stack:
 
     def _start_workers(self) -> None:
         for queue in QUEUE_NAMES:
-            self._run(queue, "tasks.worker", queue)
-        self._run("beat", "tasks.clock")
+            self.start(queue, "tasks.worker", queue)
+        self.start("beat", "tasks.clock")
 
     def stop(self) -> None:
         """End all processes, Redis last."""
@@ -96,7 +96,8 @@ class Stack:
             process.stop()
         self.redis_server.stop()
 
-    def _run(self, name: str, *words: str) -> Process:
+    def start(self, name: str, *words: str) -> Process:
+        """Start one more process: `python -m WORDS`."""
         process = Process(name, words, self.environment, self.folder)
         self.processes[name] = process
         return process
