@@ -15,7 +15,7 @@ from scheduler.model.holds import Hold
 from scheduler.model.reservations import Callback, Lease, Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
-from scheduler.model.view import Change, Gone, Row, View
+from scheduler.model.view import Change, Gone, Kind, Row, View
 
 
 class StaleWriteError(Exception):
@@ -67,6 +67,15 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
     sent_at: float = 0.0
     attempts: int = 0
+
+
+class Stamp(msgspec.Struct, frozen=True, gc=False):
+    """Which copy of a row is the one in force: enough to tell whether somebody else's is."""
+
+    kind: Kind
+    id: str
+    version: int
+    marked_at: float
 
 
 class StoredRules(msgspec.Struct, frozen=True):
@@ -212,6 +221,11 @@ class Store(Protocol):
         the moment at which the first row is asked for; nothing is locked.
         """
 
+    def read_stamps(self) -> Iterator[Stamp]:
+        """The stamps of every slot, every hold and every reservation that is not over, as of one moment, which is
+        not earlier than that at which the first is asked for; nothing is locked.
+        """
+
     def read_changed_since(self, since: float) -> list[Row]:
         """The rows (of any phase) that were written at or after `since`."""
 
@@ -265,6 +279,11 @@ class Board(Protocol):
         What is published meanwhile is merged by version. `rows` is first asked for a row after the old view was given
         up, so with rows that are read lazily (`Store.read_rows()`) no publish falls in between.
         Raises ViewUnavailableError when another process began a rebuild later: it finishes its own.
+        """
+
+    def matches_copy(self) -> bool:
+        """Whether as many rows of each kind are stored as the warm copy holds, after both were brought to the same
+        moment. False: what is stored was damaged (or there is no valid copy), and `rebuild` is due.
         """
 
     def write_report(self, report: Mapping[str, Any]) -> None:

@@ -30,6 +30,14 @@ def _keep_lock() -> Renewal:
 
 
 def _tell(ticked: Ticked) -> None:
+    for mended in ticked.mended:
+        if mended.repairs or mended.rebuilt:
+            log.warning(
+                "The view had missed changes of the database; it is mended.",
+                action="view.rebuilt" if mended.rebuilt else "view.repaired",
+                changes=mended.repairs,
+                lag=round(mended.lag, 1),
+            )
     if ticked.plan.decisions:
         log.info(
             "Ticked.",

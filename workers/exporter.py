@@ -5,6 +5,7 @@ import sys
 from scheduler.model.validation import InvalidInputError
 from scheduler.store.opening import open_store
 from scheduler.view.connection import make_redis
+from scheduler.view.redis_board import RedisBoard
 from scheduler.view.redis_meter import RedisMeter
 from workers.configuration import load_settings
 from workers.logs import configure_logging
@@ -16,8 +17,9 @@ def main() -> int:
     try:
         settings = load_settings()
         configure_logging(settings.log.format, settings.log.level)
-        meter = RedisMeter(make_redis(settings.view_url or ""), settings.view.prefix)
-        serve_metrics(open_store(settings.database_url), meter, settings.metrics.host, settings.metrics.port)
+        client, prefix = make_redis(settings.view_url or ""), settings.view.prefix
+        store, meter, board = open_store(settings.database_url), RedisMeter(client, prefix), RedisBoard(client, prefix)
+        serve_metrics(store, meter, settings.metrics.host, settings.metrics.port, board)
     except InvalidInputError as error:
         sys.stderr.writelines(f"leasehold: {fault}\n" for fault in error.faults)
         return 1

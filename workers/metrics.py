@@ -1,10 +1,10 @@
 """What Prometheus reads: gauges from SQL, and the counters that the processes add up in Redis."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from threading import Thread
-from typing import Protocol
+from typing import Any, Protocol
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -29,11 +29,18 @@ class MeterReader(Protocol):
         """All that was counted. Raises ViewUnavailableError when it cannot be reached."""
 
 
-def collect(store: Store, meter: MeterReader) -> Iterator[Family]:
+class ReportReader(Protocol):
+    """Whatever knows what the last tick said."""
+
+    def read_report(self) -> Mapping[str, Any]:
+        """See Board.read_report."""
+
+
+def collect(store: Store, meter: MeterReader, reports: ReportReader | None = None) -> Iterator[Family]:
     """All families of one scrape. Of SQL or Redis, what cannot be reached is left out; `leasehold_up` says so."""
     gauges, rules = _read_gauges(store)
     counts = _read_counts(meter, rules)
-    yield from (*gauges, *counts)
+    yield from (*gauges, *counts, *_read_lag(reports))
     up = GaugeMetricFamily("leasehold_up", "Whether the database and Redis could be read", labels=["part"])
     up.add_metric(["database"], float(rules is not None))
     up.add_metric(["redis"], float(bool(counts)))
@@ -43,40 +50,67 @@ def collect(store: Store, meter: MeterReader) -> Iterator[Family]:
 class LeaseholdCollector(Collector):
     """Asks anew at every scrape, so no process exports what it knew when it still led."""
 
-    def __init__(self, store: Store, meter: MeterReader) -> None:
-        self._store, self._meter = store, meter
+    def __init__(self, store: Store, meter: MeterReader, reports: ReportReader | None = None) -> None:
+        self._store, self._meter, self._reports = store, meter, reports
 
     def collect(self) -> Iterator[Family]:
         """See `collect`."""
-        return collect(self._store, self._meter)
+        return collect(self._store, self._meter, self._reports)
 
     def describe(self) -> list[Family]:
         """Nothing: registering it must read neither SQL nor Redis."""
         return []
 
 
-def start_metrics(store: Store, meter: MeterReader, host: str, port: int) -> tuple[WSGIServer, Thread]:
+def start_metrics(
+    store: Store, meter: MeterReader, host: str, port: int, reports: ReportReader | None = None
+) -> tuple[WSGIServer, Thread]:
     """Serve `/metrics` in a thread; port 0 takes any free one. `host` should be loopback: there is no password.
 
     End it with the server's `shutdown()` and `server_close()`. Raises OSError when the port is taken.
     """
     registry = CollectorRegistry()
-    registry.register(LeaseholdCollector(store, meter))
+    registry.register(LeaseholdCollector(store, meter, reports))
     return start_http_server(port, addr=host, registry=registry)
 
 
-def serve_metrics(store: Store, meter: MeterReader, host: str = "127.0.0.1", port: int = 9108) -> None:
+def serve_metrics(
+    store: Store,
+    meter: MeterReader,
+    host: str = "127.0.0.1",
+    port: int = 9108,
+    reports: ReportReader | None = None,
+) -> None:
     """Serve `/metrics` until the process is told to end. Raises OSError when the port is taken."""
-    _, thread = start_metrics(store, meter, host, port)
+    _, thread = start_metrics(store, meter, host, port, reports)
     thread.join()
 
 
 def _read_gauges(store: Store) -> tuple[list[Family], Rules | None]:
     try:
         rules = store.load_rules().rules
-        return [_count_slots(store, rules), _count_reservations(store)], rules
+        return [_count_slots(store, rules), _count_reservations(store), *_measure_leadership(store)], rules
     except StoreUnavailableError:
         return [], None
+
+
+def _measure_leadership(store: Store) -> Iterator[Family]:
+    tenure = store.load_tenure()
+    yield GaugeMetricFamily("leasehold_term", "Number of the present leadership; it only grows", tenure.term)
+    if tenure.ticked_at:
+        age = max(0.0, store.now() - tenure.ticked_at)
+        yield GaugeMetricFamily("leasehold_tick_age_seconds", "Time since the last tick was committed", age)
+
+
+def _read_lag(reports: ReportReader | None) -> Iterator[Family]:
+    """Left out before the first tick, and after a flush until the next one: nobody has looked then."""
+    try:
+        report = reports.read_report() if reports else {}
+    except ViewUnavailableError:
+        return
+    if "view_lag" in report:
+        said = "Age of the oldest committed change that the view lacked when the leader last looked; 0 = it lacked none"
+        yield GaugeMetricFamily("leasehold_view_lag_seconds", said, float(report["view_lag"]))
 
 
 def _count_slots(store: Store, rules: Rules) -> Family:

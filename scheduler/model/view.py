@@ -4,7 +4,7 @@ Rows come in any order, more than once and late; the newer copy of each wins. Wh
 (who sits on a slot) is kept up with every row, so that a tick never walks all of it.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 
 import msgspec
 
@@ -43,6 +43,11 @@ def is_newer(row: Row, known: Row | None) -> bool:
     return newer > older or (newer == older and row != known)
 
 
+def count_rows(view: "View") -> dict[Kind, int]:
+    """How many rows of each kind a view holds."""
+    return {kind: len(view.rows(kind)) for kind in ROW_TYPES}
+
+
 class View:
     """Slots, reservations that are not over, and holds; the other tables are derived from them.
 
@@ -79,8 +84,12 @@ class View:
 
     def find(self, row: Row) -> Row | None:
         """The copy that stands here of the row with the same kind and id."""
-        rows: dict[str, Row] = getattr(self, KINDS[type(row)])
-        return rows.get(row.id)
+        return self.rows(KINDS[type(row)]).get(row.id)
+
+    def rows(self, kind: Kind) -> Mapping[str, Row]:
+        """The rows of one kind by id."""
+        found: Mapping[str, Row] = getattr(self, kind)
+        return found
 
     def leases_of(self, slot_id: str) -> list[tuple[str, Lease]]:
         """(reservation id, lease) of every lease that names this slot, whatever epoch it means."""

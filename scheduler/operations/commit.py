@@ -63,7 +63,7 @@ def commit(
             ledger = Ledger(transaction, "tick", tenure.term)
             ledger.load(
                 reservations=[name for each in chunk if (name := getattr(each, "reservation", None))],
-                slots=[name for each in chunk for name in _slots_of(each)],
+                slots=[name for each in chunk for name in slots_of(each)],
             )
             writer = _Writer(ledger, rules, new_id)
             skipped = [Skipped(each, reason) for each in chunk if (reason := writer.write(each)) is not None]
@@ -71,7 +71,8 @@ def commit(
         yield skipped, outcome
 
 
-def _slots_of(decision: Decision) -> list[str]:
+def slots_of(decision: Decision) -> list[str]:
+    """The slots whose rows a decision is tested on."""
     if isinstance(decision, Assign):
         return [placement.slot for placement in decision.leases]
     return [decision.slot] if isinstance(decision, Launch | Drain | Terminate | Reset) else []

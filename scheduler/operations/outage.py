@@ -10,17 +10,20 @@ from scheduler.model.view import View
 from scheduler.operations.engine import Engine, announce
 from scheduler.operations.ledger import Ledger
 from scheduler.policy.ttl import expiry_when_renewed
+from scheduler.ports import Tenure
 
 
-def forgive_outage(engine: Engine, view: View, rules: Rules, now: float) -> None:
+def forgive_outage(engine: Engine, view: View, rules: Rules, tenure: Tenure, now: float) -> None:
     """What fell due while no scheduler ran gets one more period, once: expiries their ttl, silent hosts their
     offline timeout. Sources: the autoscaler's tick, Orchard.
+
+    That it was done is noted as a tick in the same transaction: a plan that fails afterwards makes no second
+    outage of this one. Raises DeposedError when another leads.
     """
     overdue = [each.id for each in view.reservations.values() if _is_overdue(each, now)]
     silent = [each.id for each in view.slots.values() if _was_silent(each, rules, now)]
-    if not overdue and not silent:
-        return
     with engine.store.transaction() as transaction:
+        transaction.note_tick(tenure, now)
         ledger = Ledger(transaction, "tick")
         ledger.load(reservations=overdue, slots=silent)
         for name in overdue:

@@ -6,25 +6,26 @@ PROTOCOLS.md, "A tick", says the order and what each line guards against.
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from time import monotonic
+from time import monotonic, sleep
 
 import msgspec
 
 from scheduler.model.decisions import Plan, Skipped
-from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.rules import Rules
-from scheduler.model.view import Row, View, is_newer
-from scheduler.operations.commit import commit
+from scheduler.model.view import Gone, View
+from scheduler.operations.commit import commit, slots_of
 from scheduler.operations.engine import Engine, announce
 from scheduler.operations.ledger import Outcome
+from scheduler.operations.mending import LOOK_BACK_SECONDS, Mended, audit, look, read_fresh
 from scheduler.operations.outage import forgive_outage
 from scheduler.policy.plan import plan
-from scheduler.ports import Tenure
+from scheduler.ports import Tenure, ViewUnavailableError
 
-LOOK_BACK_SECONDS = 35.0
-"""Longer than any statement may run: rows are committed in another order than they are stamped."""
 TRUSTED_SHARE = 0.4
 """A plan is thrown away when less than this share of the lock's time is left."""
+LOAD_PAUSES = (0.1, 0.3, 1.0)
+"""Seconds before each further try to load the view; then the tick is given up."""
+LOAD_FAILURES = "leasehold_view_load_failures_total"
 
 
 class PlanTooLateError(Exception):
@@ -38,11 +39,18 @@ class Leader:
     holder: str
     interval: float = 5.0
     lock_seconds: float = 15.0
+    audit_seconds: float = 60.0
+    """How often counts and versions of the whole view are compared with SQL."""
+    pause: Callable[[float], None] = sleep
+    """Lets so many seconds pass."""
     tenure: Tenure | None = None
     looked_at: float = 0.0
     """When rows changed behind the view's back were last looked for."""
+    audited_at: float = 0.0
+    lag: float = 0.0
+    """What the last look or audit found: see Mended.lag."""
     lost: set[tuple[str, int]] = field(default_factory=set)
-    """(row id, version) of those who lost in the last tick: they raise no second kick."""
+    """(row id, version) of those who lost in the last tick: they raise no second kick. Version 0: it is gone."""
 
     @property
     def patience(self) -> float:
@@ -58,9 +66,12 @@ class Ticked:
     rules: Rules
     term: int
     now: float
+    view: View
     skipped: list[Skipped] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     seconds: float = 0.0
+    mended: list[Mended] = field(default_factory=list)
+    """What a look and an audit found, where there was one."""
 
 
 def tick(
@@ -87,12 +98,18 @@ def _tick_once(engine: Engine, leader: Leader) -> Ticked:
     engine.bell.hear()
     tenure = take_tenure(engine, leader)
     ticked = decide(engine, leader, tenure)
-    if engine.lock.seconds_left() < leader.lock_seconds * TRUSTED_SHARE:
+    if not _is_trusted(engine, leader):
         raise PlanTooLateError(f"the plan of term {tenure.term} took too long")
     carry_out(engine, leader, tenure, ticked)
     ticked.seconds = monotonic() - started
-    report(engine, ticked)
+    _audit_in_time(engine, leader, ticked)
+    report(engine, leader, ticked)
     return ticked
+
+
+def _is_trusted(engine: Engine, leader: Leader) -> bool:
+    """Whether enough of the lock's time is left since its last renewal began."""
+    return engine.lock.seconds_left() >= leader.lock_seconds * TRUSTED_SHARE
 
 
 def take_tenure(engine: Engine, leader: Leader) -> Tenure:
@@ -112,36 +129,55 @@ def decide(engine: Engine, leader: Leader, tenure: Tenure) -> Ticked:
     If nobody ticked for longer than the lock's time and two intervals, there was an outage of ours: what fell
     due meanwhile gets one more period, once.
     """
-    view = load_view(engine)
+    view = load_view(engine, leader)
     now = engine.store.now()
-    if now - leader.looked_at >= leader.interval:
-        _mend_view(engine, leader, view, now)
+    mended = _look_in_time(engine, leader, view, now)
     rules = engine.rules()
     if now - tenure.ticked_at > leader.patience and tenure.ticked_at:
-        forgive_outage(engine, view, rules, now)
-    return Ticked(plan(view, rules, now), rules, tenure.term, now)
+        forgive_outage(engine, view, rules, tenure, now)
+    return Ticked(plan(view, rules, now), rules, tenure.term, now, view, mended=mended)
 
 
-def load_view(engine: Engine) -> View:
-    """The warm copy brought up to date, or a whole one, or, when there is no valid view, one made from SQL."""
+def load_view(engine: Engine, leader: Leader) -> View:
+    """The warm copy brought up to date, or a whole one, or, when there is no valid view, one made from SQL.
+
+    A failure is counted and tried again with growing pauses, as long as the lock is sure to be ours.
+    """
+    for pause in LOAD_PAUSES:
+        try:
+            return _load_once(engine)
+        except ViewUnavailableError:
+            engine.meter.count(LOAD_FAILURES, {})
+            if not _is_trusted(engine, leader):
+                raise
+            leader.pause(pause)
+    return _load_once(engine)
+
+
+def _load_once(engine: Engine) -> View:
     return engine.board.catch_up() or engine.board.load() or engine.board.rebuild(engine.store.read_rows())
 
 
-def _mend_view(engine: Engine, leader: Leader, view: View, now: float) -> None:
-    """Publish the rows that changed since the last look and did not reach the view."""
-    since = leader.looked_at - LOOK_BACK_SECONDS if leader.looked_at else now - LOOK_BACK_SECONDS
-    changed = engine.store.read_changed_since(since)
-    missing = [row for row in changed if is_newer(row, known := view.find(row)) and (known or not _is_done(row))]
-    if missing:
-        engine.board.publish(missing)
-        for row in missing:
-            view.apply(row)
-    leader.looked_at = now
+def _look_in_time(engine: Engine, leader: Leader, view: View, now: float) -> list[Mended]:
+    """Once an interval: the rows changed since the last look, and some time before it. A clock that was put back
+    makes it due.
+    """
+    if 0 <= now - leader.looked_at < leader.interval:
+        return []
+    since = min(leader.looked_at, now) if leader.looked_at else now
+    mended = look(engine, view, since - LOOK_BACK_SECONDS, now)
+    leader.looked_at, leader.lag = now, mended.lag
+    return [mended]
 
 
-def _is_done(row: Row) -> bool:
-    """Whether the view rightly knows nothing of it: a reservation that is over."""
-    return isinstance(row, Reservation) and is_over(row)
+def _audit_in_time(engine: Engine, leader: Leader, ticked: Ticked) -> None:
+    """Once a minute, after the plan was carried out: nobody waits for it."""
+    now = engine.store.now()
+    if 0 <= now - leader.audited_at < leader.audit_seconds:
+        return
+    _, mended = audit(engine, load_view(engine, leader), now)
+    ticked.mended.append(mended)
+    leader.audited_at, leader.lag = now, max(leader.lag, mended.lag)
 
 
 def carry_out(engine: Engine, leader: Leader, tenure: Tenure, ticked: Ticked) -> None:
@@ -161,26 +197,26 @@ def carry_out(engine: Engine, leader: Leader, tenure: Tenure, ticked: Ticked) ->
 
 
 def _kick_for_losers(engine: Engine, leader: Leader, ticked: Ticked) -> None:
-    names = {getattr(each.decision, "reservation", None) for each in ticked.skipped}
-    slots = {getattr(each.decision, "slot", None) for each in ticked.skipped}
-    rows: list[Row] = (
-        [
-            *engine.store.find_reservations(ids=sorted(name for name in names if name)),
-            *engine.store.find_slots(ids=sorted(name for name in slots if name)),
-        ]
-        if ticked.skipped
-        else []
-    )
-    lost = {(row.id, row.version) for row in rows}
-    if rows:
-        engine.board.publish(rows)
-    if lost - leader.lost:
+    """Publish the rows that the losers named as they are now, or that they are gone; ask for another plan, unless
+    it would meet the same rows again: that waits for the interval.
+    """
+    lost = [each.decision for each in ticked.skipped]
+    reservations = {name for each in lost if (name := getattr(each, "reservation", None))}
+    slots = {name for each in lost for name in slots_of(each)}
+    changes = read_fresh(engine, ticked.view, {"reservations": reservations, "slots": slots})
+    if changes:
+        engine.board.publish(changes)
+    met = {(each.id, 0 if isinstance(each, Gone) else each.version) for each in changes}
+    if met - leader.lost:
         engine.bell.kick()
-    leader.lost = lost
+    leader.lost = met
 
 
-def report(engine: Engine, ticked: Ticked) -> None:
-    """Keep what people ask for: who waits and why, when the next thing falls due, how long it took."""
+def report(engine: Engine, leader: Leader, ticked: Ticked) -> None:
+    """Keep what people ask for: who waits and why, when the next thing falls due, how long it took.
+
+    `view_lag`: the age of the oldest committed change that the view lacked at the last look or audit, in seconds.
+    """
     engine.board.write_report(
         {
             "term": ticked.term,
@@ -189,6 +225,7 @@ def report(engine: Engine, ticked: Ticked) -> None:
             "wake_at": ticked.plan.wake_at,
             "decisions": len(ticked.plan.decisions),
             "skipped": len(ticked.skipped),
+            "view_lag": leader.lag,
             "waiting": {each.reservation: [each.code, each.detail] for each in ticked.plan.waiting},
         }
     )

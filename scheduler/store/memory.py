@@ -11,7 +11,7 @@ import msgspec
 from scheduler.model.events import Event
 from scheduler.model.holds import Hold
 from scheduler.model.moves import ENDED, INACTIVE, PHASES
-from scheduler.model.reservations import Lease, Reservation
+from scheduler.model.reservations import Lease, Reservation, is_over
 from scheduler.model.rules import read_rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import KINDS, Gone, Row
@@ -21,6 +21,7 @@ from scheduler.ports import (
     EventFilter,
     Outgoing,
     StaleWriteError,
+    Stamp,
     StoredRules,
     StoreUnavailableError,
     Tenure,
@@ -291,6 +292,15 @@ class MemoryStore:
         """See Store."""
         world, now = self._world, self._clock()
         yield from [row for row in world.present() if world.is_recent(row, now)]
+
+    def read_stamps(self) -> Iterator[Stamp]:
+        """See Store."""
+        rows = list(self._world.present())
+        return (
+            Stamp(KINDS[type(row)], row.id, row.version, row.marked_at)
+            for row in rows
+            if not (isinstance(row, Reservation) and is_over(row))
+        )
 
     def read_changed_since(self, since: float) -> list[Row]:
         """See Store."""

@@ -15,7 +15,7 @@ from scheduler.model.moves import ENDED, PHASES
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row
-from scheduler.ports import EventFilter, Outgoing, StoredRules, StoreUnavailableError, Tenure
+from scheduler.ports import EventFilter, Outgoing, Stamp, StoredRules, StoreUnavailableError, Tenure
 from scheduler.store import tables
 from scheduler.store.dialect import Dialect
 from scheduler.store.pruning import prune_before, prune_ended
@@ -37,14 +37,17 @@ _IN_PHASE = _SUBMITTED.where(_RESERVATION.phase == bindparam("wanted_phase"))
 _ALL_SLOTS = select(*SLOTS.columns)
 _SLOTS_IN_STATES = _ALL_SLOTS.where(tables.slots.c.state.in_(bindparam("states", expanding=True)))
 _ALL_HOLDS = select(*HOLDS.columns)
-_RECENT = select(*RESERVATIONS.columns).where(
-    or_(
-        _RESERVATION.phase.in_([phase for phase in PHASES if phase not in ENDED]),
-        _RESERVATION.ended_at > bindparam("ended_after"),
-        # As is_over() has it: a restart may follow.
-        and_(_RESERVATION.phase == "failed", _RESERVATION.restart_policy == "on_failure"),
-    )
+_NOT_OVER = or_(
+    _RESERVATION.phase.in_([phase for phase in PHASES if phase not in ENDED]),
+    # As is_over() has it: a restart may follow.
+    and_(_RESERVATION.phase == "failed", _RESERVATION.restart_policy == "on_failure"),
 )
+_RECENT = select(*RESERVATIONS.columns).where(or_(_NOT_OVER, _RESERVATION.ended_at > bindparam("ended_after")))
+_STAMPS = {
+    "slots": select(tables.slots.c.id, tables.slots.c.version, tables.slots.c.marked_at),
+    "holds": select(tables.holds.c.id, tables.holds.c.version, tables.holds.c.marked_at),
+    "reservations": select(_RESERVATION.id, _RESERVATION.version, _RESERVATION.marked_at).where(_NOT_OVER),
+}
 _DUE = (
     select(*OUTGOING.columns)
     .where(_OUTGOING.sent_at < bindparam("sent_before"))
@@ -123,6 +126,14 @@ class SqlStore:
                 yield from HOLDS.read_all(chunk)
             for chunk in session.stream(_RECENT, ended_after=ended_after):
                 yield from read_reservations(session, self._statements, chunk)
+
+    def read_stamps(self) -> Iterator[Stamp]:
+        """See Store."""
+        with self._reading() as session:
+            for kind, statement in _STAMPS.items():
+                for chunk in session.stream(statement):
+                    for row in chunk:
+                        yield Stamp(kind, *row)
 
     def read_changed_since(self, since: float) -> list[Row]:
         """See Store."""

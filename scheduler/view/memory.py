@@ -7,7 +7,7 @@ from typing import Any
 
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
-from scheduler.model.view import Change, Row, View
+from scheduler.model.view import Change, Row, View, count_rows
 from scheduler.ports import ViewUnavailableError
 from scheduler.view.addresses import DEFAULT_PREFIX, check_reply_address
 from scheduler.view.metric_table import find_label_values
@@ -55,6 +55,12 @@ class MemoryBoard:
             self.shelf.begin_generation(rows)
             self._view = self._copy()
             return self._view
+
+    def matches_copy(self) -> bool:
+        """See Board.matches_copy."""
+        with self.shelf.guard:
+            view = self.catch_up()
+            return view is not None and count_rows(view) == self.shelf.count_rows()
 
     def write_report(self, report: Mapping[str, Any]) -> None:
         """See Board.write_report."""

@@ -86,6 +86,19 @@ METRICS: Final[dict[str, Metric]] = {
             buckets=_SECONDS,
         ),
         Metric(
+            name="leasehold_view_repairs_total",
+            kind="counter",
+            help="Changes that had not reached the view in time and were published by a look or an audit; rebuilds",
+            labels=("found",),
+            zeros=(("look",), ("audit",), ("rebuild",)),
+        ),
+        Metric(
+            name="leasehold_view_load_failures_total",
+            kind="counter",
+            help="Loads and rebuilds of the view that failed and were tried again",
+            zeros=((),),
+        ),
+        Metric(
             name="leasehold_task_seconds",
             kind="histogram",
             help="Time that a Celery task took, by outcome",

@@ -15,7 +15,7 @@ import redis
 
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
-from scheduler.model.view import ROW_TYPES, Change, Kind, Row, View
+from scheduler.model.view import ROW_TYPES, Change, Kind, Row, View, count_rows
 from scheduler.ports import ViewUnavailableError
 from scheduler.view.addresses import DEFAULT_PREFIX
 from scheduler.view.codec import decode_deltas, decode_row, pack_changes
@@ -61,6 +61,7 @@ class RedisBoard:
         self._read_rows = load_script(client, "validity", "read_rows")
         self._begin = load_script(client, "begin_rebuild")
         self._finish = load_script(client, "validity", "finish_rebuild")
+        self._count = load_script(client, "validity", "count_rows")
 
     @redis_errors()
     def publish(self, changes: Sequence[Change]) -> bool:
@@ -111,6 +112,19 @@ class RedisBoard:
         self._view = view if self._apply_deltas(view) else self.load()
         _require(self._view is not None)
         return cast("View", self._view)
+
+    @redis_errors()
+    def matches_copy(self) -> bool:
+        """See Board.matches_copy. While others publish faster than we follow, nothing speaks against it."""
+        for _ in range(LOADS_TRIED):
+            view = self.catch_up()
+            stored = cast("list[int] | None", self._count(self._keys.all, [self._generation]))
+            if view is None or stored is None:
+                return False
+            sequence, *counts = stored
+            if sequence == self._sequence:
+                return dict(zip(ROW_TYPES, counts, strict=True)) == count_rows(view)
+        return True
 
     @redis_errors()
     def write_report(self, report: Mapping[str, Any]) -> None:

@@ -64,6 +64,11 @@ class Shelf:
                 self._deltas.append(change)
         self._forget()
 
+    def count_rows(self) -> dict[Kind, int]:
+        """How many rows of each kind there are; reservations that are over are not counted."""
+        counted = {kind: len(rows) for kind, rows in self.rows.items()}
+        return counted | {"reservations": counted["reservations"] - len(self._ended)}
+
     def deltas_after(self, sequence: int) -> list[Change] | None:
         """The changes accepted after this one, in order; None when some of them are not kept any more."""
         missing = self.sequence - sequence

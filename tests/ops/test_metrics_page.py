@@ -13,14 +13,20 @@ PAGE: Final = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(e
 
 
 class NothingCounted:
-    """A meter of a stack that is new."""
+    """A meter of a stack that has ticked once."""
 
     def read(self) -> Tally:
         return Tally({}, {})
 
+    def read_report(self) -> dict[str, float]:
+        return {"view_lag": 0.0}
+
 
 def list_gauges() -> set[tuple[str, str]]:
-    families = collect(MemoryStore(lambda: 0.0), NothingCounted())
+    store = MemoryStore(lambda: 1.0)
+    with store.transaction() as transaction:
+        transaction.note_tick(transaction.take_term("me"), 1.0)
+    families = collect(store, NothingCounted(), NothingCounted())
     return {(family.name, family.type) for family in families if family.type == "gauge"}
 
 

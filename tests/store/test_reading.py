@@ -45,6 +45,21 @@ class TestRows:
         save(store, a_slot("linux-2"), slot)
         assert [first, *rows] == [slot]
 
+    def test_stamps_name_the_copy_in_force_of_all_that_is_not_over(self, store: Store, clock: Clock) -> None:
+        slot, hold = save(store, a_slot(), a_hold())
+        alive = [put_in_phase(store, phase, phase) for phase in ("pending", "leased", "revoking")]
+        restarting = put_in_phase(store, "restarts", "failed", restart_policy="on_failure")
+        for phase in ("released", "cancelled", "expired", "failed"):
+            put_in_phase(store, f"over-{phase}", phase)
+        clock.now = LATER
+        with store.transaction() as transaction:
+            (marked,) = transaction.mark([slot])
+        expected = {(row.id, row.version, row.marked_at) for row in (marked, hold, *alive, restarting)}
+        stamps = list(store.read_stamps())
+        assert {(each.id, each.version, each.marked_at) for each in stamps} == expected
+        assert len(stamps) == len(expected)
+        assert {each.kind for each in stamps if each.id == hold.id} == {"holds"}
+
     def test_changes_since_are_found_in_every_kind_and_phase(self, store: Store, clock: Clock) -> None:
         save(store, a_slot("linux-1"), a_hold("old"))
         insert(store, a_reservation("old"))

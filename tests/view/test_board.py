@@ -159,6 +159,19 @@ def test_what_is_published_while_a_rebuild_reads_the_truth_is_in_it(cluster: Clu
     assert content(cluster.make().load())["slots"] == expected
 
 
+def test_a_copy_matches_what_is_stored_whatever_came_ended_and_went(cluster: Cluster) -> None:
+    assert not cluster.writer.matches_copy(), "it has none"
+    assert cluster.leader.matches_copy()
+    cluster.writer.publish([slot_at(1), slot_at(1, "linux-2"), reservation_at(1), reservation_at(1, "r2"), hold_at(1)])
+    assert cluster.leader.matches_copy()
+    cluster.writer.publish([reservation_at(2, phase="released"), Gone("slots", "linux-2", 2), Gone("slots", "x", 2)])
+    assert cluster.leader.matches_copy()
+    cluster.writer.publish([slot_at(3, "x"), Gone("reservations", "r1", 3), Gone("reservations", "r2", 2)])
+    assert cluster.leader.matches_copy()
+    cluster.make().rebuild([slot_at(1)])
+    assert not cluster.leader.matches_copy(), "it is another view"
+
+
 def test_the_report_is_what_was_written_last(cluster: Cluster) -> None:
     assert cluster.leader.read_report() == {}
     cluster.leader.write_report({"term": 1})

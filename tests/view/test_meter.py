@@ -16,6 +16,7 @@ from scheduler.store.memory import MemoryStore
 from scheduler.view.connection import make_redis
 from scheduler.view.memory import MemoryMeter
 from scheduler.view.metric_table import LAUNCH_RESULTS, METRICS, UnknownMetricError
+from scheduler.view.redis_board import RedisBoard
 from scheduler.view.redis_meter import RedisMeter, Spread
 from tests.builders import NOW, a_reservation, a_slot
 from workers.metrics import collect, start_metrics
@@ -128,10 +129,10 @@ def fill(transaction: Transaction) -> None:
     transaction.save_rules(document, 0)
 
 
-def scrape(store: Store, meter: RedisMeter) -> Samples:
+def scrape(store: Store, meter: RedisMeter, board: RedisBoard | None = None) -> Samples:
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
-        for family in collect(store, meter)
+        for family in collect(store, meter, board)
         for sample in family.samples
     }
 
@@ -178,6 +179,23 @@ def test_a_histogram_is_told_as_prometheus_wants_it(store: Store, redis_client: 
     assert of(samples, f"{name}_sum") == pytest.approx(100.042)
 
 
+def test_leadership_and_the_lag_of_the_view_are_told_once_there_was_a_tick(
+    store: Store, redis_client: redis.Redis
+) -> None:
+    meter, board = RedisMeter(redis_client), RedisBoard(redis_client)
+    samples = scrape(store, meter, board)
+    assert of(samples, "leasehold_term") == 0
+    assert of(samples, "leasehold_tick_age_seconds") is None
+    assert of(samples, "leasehold_view_lag_seconds") is None
+    with store.transaction() as transaction:
+        transaction.note_tick(transaction.take_term("me"), NOW - 7)
+    board.write_report({"view_lag": 2.5})
+    samples = scrape(store, meter, board)
+    assert of(samples, "leasehold_term") == 1
+    assert of(samples, "leasehold_tick_age_seconds") == 7
+    assert of(samples, "leasehold_view_lag_seconds") == 2.5
+
+
 class BrokenStore(MemoryStore):
     def load_rules(self) -> Any:
         raise StoreUnavailableError("the database is away")
@@ -185,7 +203,7 @@ class BrokenStore(MemoryStore):
 
 def test_what_cannot_be_reached_is_left_out_and_said(store: Store, redis_client: redis.Redis) -> None:
     with make_redis(NOWHERE) as nowhere:
-        samples = scrape(store, RedisMeter(nowhere))
+        samples = scrape(store, RedisMeter(nowhere), RedisBoard(nowhere))
     assert of(samples, "leasehold_up", part="redis") == 0
     assert of(samples, "leasehold_up", part="database") == 1
     assert of(samples, "leasehold_reservations", phase="pending") == 1

@@ -12,7 +12,7 @@ from scheduler.ports import ViewUnavailableError
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_board import RedisBoard
 from tests.servers import OpenRedis, start_own_redis
-from tests.view.rows import content, reservation_at, slot_at
+from tests.view.rows import content, hold_at, reservation_at, slot_at
 from workers.embedded_redis import RedisServer
 
 
@@ -141,6 +141,19 @@ def test_a_reader_that_finds_a_gap_reloads(
     damage(redis_client)
     assert leader.catch_up() is None
     assert content(leader.load())["slots"] == {"linux-1": slot_at(4)}
+
+
+@pytest.mark.parametrize(("key", "field"), [("slots", "linux-1"), ("reservations", "r1"), ("holds", hold_at(1).id)])
+def test_a_copy_does_not_match_a_view_that_was_damaged(
+    redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis, key: str, field: str
+) -> None:
+    leader, other = boards(open_redis, redis_url)
+    other.publish([reservation_at(1), hold_at(1)])
+    assert leader.matches_copy()
+    redis_client.hdel(f"leasehold:view:{key}", field)
+    assert not leader.matches_copy()
+    redis_client.flushall()
+    assert not leader.matches_copy()
 
 
 @pytest.mark.parametrize("value", [0, None, "odd"])

@@ -1,0 +1,19 @@
+-- How many rows are stored, for a reader that holds them against its copy.
+--
+-- KEYS as in publish.lua, from view:generation to view:holds
+-- ARGV[1] generation of the reader's copy
+--
+-- Returns {sequence, slots, reservations that are not over, holds}; nil when there is no valid view or it is
+-- another generation.
+
+local generation = redis.call('GET', KEYS[1])
+if generation ~= ARGV[1] or not is_of_this_server(generation) then return nil end
+
+-- What leaves is a tombstone or a reservation that is over, and each tombstone is one field of view:gone.
+local over = redis.call('ZCARD', KEYS[6]) - redis.call('HLEN', KEYS[5])
+return {
+  tonumber(redis.call('GET', KEYS[3])),
+  redis.call('HLEN', KEYS[7]),
+  redis.call('HLEN', KEYS[8]) - over,
+  redis.call('HLEN', KEYS[9]),
+}

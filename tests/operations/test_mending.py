@@ -1,0 +1,307 @@
+"""The view is held against the truth, and what a tick does with a view or a plan that turned out wrong."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduler.model.decisions import Drain
+from scheduler.model.holds import Hold
+from scheduler.model.view import Gone, Row, View
+from scheduler.operations.commit import commit
+from scheduler.operations.mending import FEW_ROWS, Mended, audit, compare
+from scheduler.operations.tick import LOAD_PAUSES, carry_out, decide, load_view, take_tenure
+from scheduler.ports import DeposedError, Stamp, ViewUnavailableError
+from scheduler.view.memory import MemoryBoard
+from tests.builders import a_reservation, a_slot
+from tests.operations.rig import NOW, Rig
+
+POOL = {"system": "x86_64-linux", "max_slots": 1, "lease_ttl": 20, "idle_scale_down": 10_000}
+HOLD = Hold(id="linux/quota/spot", pool="linux", kind="quota", refused_at=NOW, until=NOW + 600)
+
+
+def a_rig() -> Rig:
+    """A process that has ticked, with one leased machine, and paused just now."""
+    rig = Rig().leased()
+    rig.tick()
+    return rig
+
+
+def write_unseen(rig: Rig, *rows: Row) -> list[Row]:
+    """Rows written by somebody who died before the publish."""
+    with rig.store.transaction() as transaction:
+        return transaction.save(rows)
+
+
+def view_of(rig: Rig) -> View:
+    view = rig.engine.board.catch_up()
+    assert view is not None
+    return view
+
+
+def repairs(rig: Rig, found: str) -> float:
+    return rig.meter.counts["leasehold_view_repairs_total", (("found", found),)]
+
+
+def equals_sql(rig: Rig) -> bool:
+    truth = View(rig.store.read_rows())
+    view = view_of(rig)
+    return (view.slots, view.reservations, view.holds) == (truth.slots, truth.reservations, truth.holds)
+
+
+def test_a_publish_that_was_lost_lately_is_found_by_the_next_periodic_tick() -> None:
+    rig = a_rig()
+    write_unseen(rig, msgspec.structs.replace(rig.slot(), cordoned=True), HOLD)
+    with rig.store.transaction() as transaction:
+        row = rig.store.find_reservations(ids=["r1"])[0]
+        transaction.mark([msgspec.structs.replace(row, expires_at=rig.now + 999)])
+    rig.now += rig.leader.interval
+    ticked = rig.tick()
+    assert ticked.mended == [Mended(repairs=3, lag=rig.leader.interval)]
+    assert repairs(rig, "look") == 3
+    assert equals_sql(rig)
+    assert rig.engine.board.read_report()["view_lag"] == rig.leader.interval
+
+
+def test_a_tick_that_is_not_periodic_does_not_look() -> None:
+    rig = a_rig()
+    write_unseen(rig, msgspec.structs.replace(rig.slot(), cordoned=True))
+    assert rig.tick().mended == []
+
+
+def test_a_publish_that_is_under_way_is_no_repair() -> None:
+    rig = a_rig()
+    rig.now += rig.leader.interval
+    write_unseen(rig, msgspec.structs.replace(rig.slot(), cordoned=True))
+    assert rig.tick().mended == [Mended()]
+    assert repairs(rig, "look") == 0
+    assert equals_sql(rig)
+
+
+def test_a_clock_that_was_put_back_does_not_end_the_looking() -> None:
+    rig = a_rig()
+    rig.now -= 1000
+    write_unseen(rig, msgspec.structs.replace(rig.slot(), cordoned=True))
+    rig.tick()
+    assert equals_sql(rig)
+
+
+def lose_long_ago(rig: Rig) -> None:
+    """An hour ago: a slot was changed, another and a hold came, a reservation ended, and nothing was published."""
+    row = rig.store.find_reservations(ids=["r1"])[0]
+    write_unseen(
+        rig,
+        msgspec.structs.replace(rig.slot(), cordoned=True),
+        a_slot("new-1", version=0, pool="linux"),
+        HOLD,
+        msgspec.structs.replace(row, phase="released", leases=()),
+    )
+    rig.now += 3600
+    rig.leader.looked_at = rig.now
+
+
+def test_a_publish_that_was_lost_long_ago_is_found_by_the_audit() -> None:
+    rig = a_rig()
+    lose_long_ago(rig)
+    ticked = rig.tick()
+    assert ticked.mended == [Mended(repairs=4, lag=3600)]
+    assert repairs(rig, "audit") == 4
+    assert equals_sql(rig)
+    assert rig.engine.board.read_reservations(["r1"])["r1"].phase == "released"
+
+
+def test_a_row_that_sql_does_not_know_is_buried_by_the_audit() -> None:
+    rig = a_rig()
+    (stored,) = write_unseen(rig, HOLD)
+    rig.engine.board.publish([stored, a_slot("gone-1", version=7)])
+    with rig.store.transaction() as transaction:
+        transaction.delete([stored])
+    rig.now += rig.leader.audit_seconds
+    rig.tick()
+    assert equals_sql(rig)
+    assert not rig.engine.board.publish([a_slot("gone-1", version=6)]) or equals_sql(rig)
+
+
+def test_the_audit_comes_once_a_minute_and_with_the_first_tick_of_a_process() -> None:
+    rig = a_rig()
+    found = []
+    for _ in range(24):
+        rig.now += 5
+        found.append(len(rig.tick().mended))
+    assert found == [*[1] * 11, 2] * 2
+    rig.restart()
+    assert len(rig.tick().mended) == 2
+
+
+@pytest.mark.parametrize("why", ["much", "ahead", "damaged"])
+def test_a_view_that_is_wrong_beyond_repair_is_rebuilt(why: str) -> None:
+    rig = a_rig()
+    match why:
+        case "much":
+            write_unseen(rig, *[a_slot(f"new-{number}", version=0) for number in range(FEW_ROWS + 1)])
+        case "ahead":
+            # A database that was restored from a backup: nothing newer ever comes for this row.
+            rig.engine.board.publish([msgspec.structs.replace(rig.slot(), version=99, cordoned=True)])
+        case _:
+            del rig.shelf.rows["slots"]["linux-1"]
+    rig.leader.looked_at = rig.now = rig.now + rig.leader.audit_seconds
+    (mended,) = rig.tick().mended
+    assert mended.rebuilt
+    assert repairs(rig, "rebuild") == 1
+    assert equals_sql(rig)
+
+
+def test_counts_and_versions_that_agree_are_left_alone() -> None:
+    rig = a_rig()
+    sequence = rig.shelf.sequence
+    view = view_of(rig)
+    assert audit(rig.engine, view, rig.now) == (view, Mended())
+    assert rig.shelf.sequence == sequence
+
+
+def test_what_differs_is_named_by_kind() -> None:
+    view = View([a_slot("same"), a_slot("older", version=1), a_slot("gone"), a_reservation("r1", version=2)])
+    same = view.slots["same"]
+    found = compare(
+        view,
+        [
+            Stamp("slots", "same", same.version, same.marked_at),
+            Stamp("slots", "older", 2, NOW),
+            Stamp("holds", "missing", 1, NOW),
+            Stamp("reservations", "r1", 2, view.reservations["r1"].marked_at + 1),
+        ],
+    )
+    assert found.names == {"slots": {"older", "gone"}, "holds": {"missing"}, "reservations": {"r1"}}
+    assert (found.count, found.is_ahead) == (4, False)
+
+
+class BrokenBoard(MemoryBoard):
+    """Cannot be read so many times."""
+
+    failures = 0
+
+    def catch_up(self) -> View | None:
+        """See Board.catch_up."""
+        if self.failures:
+            self.failures -= 1
+            raise ViewUnavailableError("Redis: away")
+        return super().catch_up()
+
+
+def break_board(rig: Rig, failures: int) -> list[float]:
+    """Let reads fail; the pauses that are made are noted."""
+    board = BrokenBoard(rig.shelf, rig.clock)
+    board.failures = failures
+    rig.engine.board = board
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        rig.now += seconds
+
+    rig.leader.pause = pause
+    return pauses
+
+
+def load_failures(rig: Rig) -> float:
+    return rig.meter.counts["leasehold_view_load_failures_total", ()]
+
+
+def test_a_failed_load_is_counted_and_tried_again_with_growing_pauses() -> None:
+    rig = a_rig()
+    pauses = break_board(rig, failures=2)
+    rig.tick()
+    assert pauses == list(LOAD_PAUSES[:2])
+    assert load_failures(rig) == 2
+
+
+def test_a_load_that_keeps_failing_is_given_up_and_the_lock_let_go() -> None:
+    rig = a_rig()
+    break_board(rig, failures=99)
+    with pytest.raises(ViewUnavailableError):
+        rig.tick()
+    assert rig.seat.holder is None
+
+
+def test_no_load_is_tried_again_when_the_lock_may_be_anothers() -> None:
+    rig = a_rig()
+    pauses = break_board(rig, failures=1)
+    rig.engine.lock.take()
+    rig.now += rig.leader.lock_seconds * 0.61
+    with pytest.raises(ViewUnavailableError):
+        load_view(rig.engine, rig.leader)
+    assert pauses == []
+
+
+def lose(rig: Rig, change: Any) -> None:
+    """A plan that drains the slot, which `change` takes away under it."""
+    tenure = take_tenure(rig.engine, rig.leader)
+    ticked = decide(rig.engine, rig.leader, tenure)
+    plan = msgspec.structs.replace(ticked.plan, decisions=(Drain(slot="linux-1", reason="requested"),))
+    ticked.plan = plan
+    change()
+    carry_out(rig.engine, rig.leader, tenure, ticked)
+    assert len(ticked.skipped) == 1
+
+
+def test_a_loser_gets_its_fresh_row_published_and_raises_one_kick_for_the_same_versions() -> None:
+    rig = a_rig()
+    kicks = rig.bell.kicks
+
+    def drain() -> None:
+        write_unseen(rig, msgspec.structs.replace(rig.slot(), state="draining"))
+
+    lose(rig, drain)
+    assert rig.bell.kicks == kicks + 1
+    assert equals_sql(rig)
+    lose(rig, lambda: None)
+    assert rig.bell.kicks == kicks + 1, "the same versions wait for the interval"
+    lose(rig, drain)
+    assert rig.bell.kicks == kicks + 2
+
+
+def test_a_loser_whose_row_is_gone_is_gone_from_the_view_too() -> None:
+    rig = Rig({"pools": {"linux": POOL}})
+    rig.tick()
+    kicks = rig.bell.kicks
+
+    def delete() -> None:
+        with rig.store.transaction() as transaction:
+            transaction.delete([rig.slot()])
+
+    lose(rig, delete)
+    assert "linux-1" not in view_of(rig).slots
+    assert rig.bell.kicks == kicks + 1
+
+
+def test_an_outage_that_was_forgiven_is_over_though_the_plan_after_it_failed() -> None:
+    rig = Rig({"pools": {"linux": POOL}, "scheduler": {"confirm_timeout": 0}}).leased()
+    rig.now += 200
+    decide(rig.engine, rig.leader, take_tenure(rig.engine, rig.leader))
+    assert rig.store.load_tenure().ticked_at == rig.now
+    rig.now += POOL["lease_ttl"]  # type: ignore[operator]
+    rig.tick()
+    assert rig.phase() == "expired"
+
+
+def test_whoever_was_deposed_forgives_nothing() -> None:
+    rig = Rig({"pools": {"linux": POOL}, "scheduler": {"confirm_timeout": 0}}).leased()
+    before = rig.store.find_reservations(ids=["r1"])
+    tenure = take_tenure(rig.engine, rig.leader)
+    with rig.store.transaction() as transaction:
+        transaction.take_term("another")
+    rig.now += 200
+    with pytest.raises(DeposedError):
+        decide(rig.engine, rig.leader, tenure)
+    assert rig.store.find_reservations(ids=["r1"]) == before
+
+
+def test_a_gone_row_that_nobody_knew_is_not_published() -> None:
+    rig = a_rig()
+    sequence = rig.shelf.sequence
+    drain = Drain(slot="nowhere-1", reason="requested")
+    tenure = take_tenure(rig.engine, rig.leader)
+    ((skipped, _),) = commit(rig.store, [drain], rig.engine.rules(), tenure, lambda: "x", rig.now)
+    assert [each.decision for each in skipped] == [drain]
+    assert rig.shelf.sequence == sequence
+    assert Gone("slots", "nowhere-1", 1) not in rig.shelf.deltas_after(0)  # type: ignore[operator]
