@@ -1,8 +1,15 @@
 """Two schedulers: whoever dies at its work is followed by the other, and terms only grow."""
 
+import os
+import signal
+from pathlib import Path
+
 import pytest
 
-from tests.e2e.processes import wait_for
+from scheduler.ports import EventFilter
+from tests.chaos.points import give_order
+from tests.chaos.worker import FOLDER, HOST
+from tests.e2e.processes import Process, wait_for
 from tests.e2e.stack import Stack
 from tests.e2e.takeover import kill_holder, second_scheduler
 
@@ -36,3 +43,38 @@ def test_two_schedulers_share_the_work_and_serve_everything(stack: Stack) -> Non
         answer = stack.ask("release", {"items": [{"reservation": row.id, "token": row.token} for row in rows]})
     assert answer["ok"]
     assert terms == sorted(terms)
+
+
+def test_a_leader_that_stood_still_between_plan_and_commit_writes_nothing(stack: Stack) -> None:
+    """Another one led meanwhile: the plan of the old one is refused, its term is over."""
+    folder, store = stack.folder / "points", stack.services.engine.store
+    stack.processes["ticks"].stop()
+    hosts = [start_with_points(stack, folder, name) for name in ("ticks-one", "ticks-two")]
+    try:
+        for host in hosts:
+            wait_for(lambda host=host: "ready." in host.read_log(), "a scheduler")  # type: ignore[misc]
+        give_order(folder, "between_plan_and_commit", "stop")
+        assert stack.submit("stood-still", pool="warm")["ok"]
+        (stopped,) = wait_for(lambda: list(folder.glob("between_plan_and_commit.*")), "a leader that stands still")
+        planned_in = store.load_tenure()
+        (row,) = stack.await_phase(["stood-still"], "leased")
+        assert store.load_tenure().term > planned_in.term
+        os.kill(int(stopped.suffix[1:]), signal.SIGCONT)
+        wait_for(lambda: any("deposed" in host.read_log(100_000) for host in hosts), "a leader that was deposed")
+        assert store.find_reservations(ids=["stood-still"]) == [row]
+        events = store.read_events(EventFilter(reservation="stood-still"))
+        assert [event.name for event in events] == ["reservation_submitted", "reservation_leased"]
+    finally:
+        for host in hosts:
+            host.kill()
+            del stack.processes[host.name]
+        stack.processes["ticks"].start()
+    stack.await_canary("ticks")
+    assert stack.ask("release", {"reservation": row.id, "token": row.token})["ok"]
+
+
+def start_with_points(stack: Stack, folder: Path, name: str) -> Process:
+    """A scheduler on a host of its own, that stands still where it is ordered to."""
+    told = {**stack.environment, FOLDER: str(folder), HOST: name}
+    stack.processes[name] = Process(name, ["tests.chaos.worker", "ticks"], told, stack.folder)
+    return stack.processes[name]
