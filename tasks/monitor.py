@@ -8,6 +8,9 @@ import os
 import sys
 from collections.abc import Sequence
 
+from celery import Celery
+
+from tasks.queues import PREFIX
 from workers.settings import FlowerSettings, is_loopback
 
 
@@ -20,11 +23,20 @@ def refuse(flower: FlowerSettings, *, local: bool) -> str | None:
     )
 
 
+def keep_to_own_keys(app: Celery) -> None:
+    """Flower's connection looks for messages that went unacknowledged, as any of kombu's does, and puts them back
+    onto their queues: from lists of its own, where there are none, for its user may push to no queue of ours.
+    """
+    own = {f"{name}_key": f"{PREFIX}:flower:{name}" for name in ("unacked", "unacked_index", "unacked_mutex")}
+    app.conf.broker_transport_options = {**app.conf.broker_transport_options, **own}
+
+
 def main(arguments: Sequence[str]) -> None:
     """Serve until stopped; ends with status 1 when it may not start."""
     from tasks.app import app, require_broker, settings  # noqa: PLC0415 - a fault in the configuration ends it
 
     require_broker()
+    keep_to_own_keys(app)
     flower = settings.flower
     if fault := refuse(flower, local="--local" in arguments):
         sys.exit(f"leasehold: {fault}")

@@ -22,6 +22,7 @@ from tasks.dispatch import CeleryDispatcher
 from tasks.queues import CANARY, QUEUE_NAMES, RESERVATIONS, task_name
 from tests.e2e.processes import PATIENCE, Process, wait_for
 from tests.servers import start_own_redis
+from workers.embedded_redis import RedisServer
 from workers.services import Services
 from workers.settings import Settings, read_settings
 
@@ -58,7 +59,7 @@ class Stack:
         self.processes: dict[str, Process] = {}
 
     def __enter__(self) -> Self:
-        self.redis_server = start_own_redis(self.folder / "redis")
+        self.redis_server = self.start_redis()
         try:
             self._start()
         except BaseException:
@@ -70,6 +71,14 @@ class Stack:
     def __exit__(self, *_error: object) -> None:
         self.stop()
 
+    def start_redis(self) -> RedisServer:
+        """The Redis of this stack."""
+        return start_own_redis(self.folder / "redis")
+
+    def redis_url(self, role: str) -> str:
+        """Where a process of this role (`leasehold`, `monitor`, `metrics`) finds Redis."""
+        return self.redis_server.url
+
     def _start(self) -> None:
         self.emulator_url = self._start_emulator()
         self.environment = self._make_environment()
@@ -77,7 +86,7 @@ class Stack:
         migrate(self.settings.database_url)
         self.app = make_app(self.settings)
         self.services = Services(self.settings, lambda: make_dispatcher(self.app, self.settings))
-        self.redis: Redis = make_redis(self.redis_server.url)
+        self.redis: Redis = make_redis(self.redis_url("leasehold"))
         self.apply(self._rules)
         self._start_workers()
         for queue in QUEUE_NAMES:
@@ -114,7 +123,7 @@ class Stack:
 
     def _make_environment(self) -> dict[str, str]:
         ours = {
-            "BROKER__URL": self.redis_server.url,
+            "BROKER__URL": self.redis_url("leasehold"),
             "DATABASE__URL": self._database_url,
             "AWS__ENDPOINT_URL": self.emulator_url,
             "AWS__REGION": "us-east-1",

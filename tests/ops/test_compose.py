@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -156,9 +157,24 @@ def test_redis_evicts_nothing_writes_to_disk_and_knows_its_users() -> None:
     assert f"./redis/users.acl:{options['--aclfile']}:ro" in SERVICES["redis"]["volumes"]
 
 
+@pytest.mark.parametrize("name", sorted(set(ours()) - {"emulator"}))
+def test_every_service_is_its_own_user_of_redis(name: str) -> None:
+    url = urlsplit(fill_in(environment_of(SERVICES[name])["LEASEHOLD_BROKER__URL"], read_example()))
+    assert url.username == {"flower": "monitor", "metrics": "metrics"}.get(name, "leasehold")
+    users = (COMPOSE / "redis" / "users.acl").read_text(encoding="utf-8")
+    assert f"user {url.username} on >{url.password} " in users
+
+
 def test_what_guards_something_is_asked_for_and_has_no_default() -> None:
     kinds = {name: kind for name, kind, _ in variables()}
-    guards = {"BROKER_URL", "DATABASE_URL", "POSTGRES_PASSWORD", "FLOWER_AUTH"}
+    guards = {
+        "BROKER_URL",
+        "FLOWER_BROKER_URL",
+        "METRICS_BROKER_URL",
+        "DATABASE_URL",
+        "POSTGRES_PASSWORD",
+        "FLOWER_AUTH",
+    }
     assert {name: kinds[name] for name in guards} == dict.fromkeys(guards, "?")
     assert environment_of(SERVICES["flower"])["LEASEHOLD_FLOWER__BASIC_AUTH"].startswith("${FLOWER_AUTH:?")
     assert all(message for _, kind, message in variables() if kind == "?")

@@ -1,0 +1,64 @@
+"""A Redis with the users of compose/redis/users.acl, their passwords filled in, and one more for the test itself."""
+
+import re
+from pathlib import Path
+from typing import Any, Final, cast
+
+import redis
+
+from scheduler.view.connection import make_redis
+from tests.servers import start_own_redis
+from workers.embedded_redis import RedisServer
+
+ACL_FILE: Final = Path(__file__).parents[1] / "compose" / "redis" / "users.acl"
+EXAMINER: Final = "user examiner on >examiner ~* &* +@all"
+"""Who asks Redis whom it refused; no role of ours may."""
+_PLACEHOLDER: Final = re.compile(r">CHANGE-ME-([A-Z]+)")
+_EVERYBODY: Final = "user default on nopass ~* &* +@all"
+
+
+def read_rules() -> dict[str, list[str]]:
+    """The words of each user's line, without name and password."""
+    lines = (line.split() for line in ACL_FILE.read_text(encoding="utf-8").splitlines())
+    return {words[1]: [word for word in words[2:] if not word.startswith(">")] for words in lines}
+
+
+class RedisWithRoles:
+    """A redis-server that was started with the file and knows its users alone."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        users = directory / "users.acl"
+        # It answers whoever waits for its start; then the file takes that away.
+        users.write_text(f"{_EVERYBODY}\n{EXAMINER}\n", encoding="utf-8")
+        self.server: RedisServer = start_own_redis(directory, aclfile=str(users))
+        shipped = _PLACEHOLDER.sub(lambda found: f">{found[1].lower()}-password", ACL_FILE.read_text(encoding="utf-8"))
+        users.write_text(f"{shipped}{EXAMINER}\n", encoding="utf-8")
+        try:
+            with self._examine() as examiner:
+                examiner.acl_load()
+        except BaseException:
+            self.server.stop()
+            raise
+
+    def url(self, role: str) -> str:
+        """Where this role finds it."""
+        return f"redis://{role}:{role}-password@127.0.0.1:{self.server.port}/0"
+
+    def read_refusals(self) -> list[tuple[str, str, str]]:
+        """(user, reason, command or key or channel) of what was refused since the last time, in no order.
+
+        Left out is CLIENT SETINFO, by which redis-py tells its name to servers that know the command (7.2).
+        """
+        with self._examine() as examiner:
+            entries = cast("list[dict[str, Any]]", examiner.acl_log())
+            examiner.acl_log_reset()
+        found = [(_text(each["username"]), _text(each["reason"]), _text(each["object"])) for each in entries]
+        return [each for each in found if each[2] != "client"]
+
+    def _examine(self) -> redis.Redis:
+        return make_redis(f"redis://examiner:examiner@127.0.0.1:{self.server.port}/0")
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
