@@ -198,7 +198,9 @@ def _make_producers(url: str) -> "ProducerPool":
         "interval_step": 0,
         "interval_max": 0,
     }
-    connection = Connection(url, transport_options=options, connect_timeout=CONNECT_SECONDS)
+    # Without a word kombu would verify no certificate; what the URL's query says goes before this.
+    tls = {"ssl_cert_reqs": "required"} if url.startswith("rediss://") else False
+    connection = Connection(url, ssl=tls, transport_options=options, connect_timeout=CONNECT_SECONDS)
     return ProducerPool(connections=connection.Pool(_CONNECTIONS), limit=_CONNECTIONS)
 
 

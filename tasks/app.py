@@ -3,11 +3,13 @@
 Why each setting is what it is stands in docs/operations.md.
 """
 
+import ssl
 import sys
 from typing import Any, Final
 
 from celery import Celery
 from celery.signals import celeryd_init, setup_logging, worker_process_init
+from kombu.utils.url import parse_url
 
 from scheduler.model.validation import InvalidInputError
 from tasks.beat import make_schedule
@@ -74,6 +76,7 @@ def _broker(settings: Settings) -> dict[str, Any]:
         "broker_url": settings.broker_url,
         "broker_read_url": settings.broker_url,
         "broker_write_url": settings.broker_url,
+        "broker_use_ssl": find_tls(settings.broker_url),
         "broker_pool_limit": 5,
         "broker_connection_retry": True,
         "broker_connection_retry_on_startup": True,
@@ -91,6 +94,15 @@ def _broker(settings: Settings) -> dict[str, Any]:
             "health_check_interval": 10,
         },
     }
+
+
+def find_tls(url: str | None) -> dict[str, Any] | bool:
+    """What the query of a rediss:// URL says, with the server's certificate verified unless it says otherwise (kombu
+    would verify nothing); False without TLS. Flower reads it here, and here only.
+    """
+    if url is None or not url.startswith("rediss://"):
+        return False
+    return {"ssl_cert_reqs": ssl.CERT_REQUIRED, **parse_url(url).get("ssl", {})}
 
 
 def _workers(settings: Settings) -> dict[str, Any]:

@@ -6,7 +6,7 @@ What is wrong with a secret or a URL is said without showing user, password or s
 import ipaddress
 import re
 from typing import Annotated, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import BeforeValidator, SecretStr
 from pydantic_core import PydanticCustomError
@@ -15,6 +15,7 @@ from scheduler.model.validation import check_unicode, expected, is_number, parse
 
 _HIDDEN: Final = "(hidden)"
 _MOST_SECRET: Final = 1024
+_CERTIFICATE_FLAGS: Final = frozenset({"required", "optional", "none"})
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 
@@ -65,7 +66,11 @@ def _is_address(text: str) -> bool:
 
 
 def _redis_url(value: object) -> object:
-    return _url(value, ("redis", "rediss"), "a URL like redis://host:6379/0")
+    good = _url(value, ("redis", "rediss"), "a URL like redis://host:6379/0")
+    flags = parse_qs(urlsplit(reveal(good)).query).get("ssl_cert_reqs", ["required"])
+    if not {*flags} <= _CERTIFICATE_FLAGS:
+        raise expected("ssl_cert_reqs=required, optional or none", got=flags[0])
+    return good
 
 
 def _database_url(value: object) -> object:

@@ -1,0 +1,105 @@
+"""rediss:// for broker and view: the server's certificate is verified, ours is shown, by everybody who connects."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kombu.exceptions import OperationalError
+from pydantic import SecretStr
+
+from leasehold import Client
+from leasehold.errors import Unavailable
+from leasehold.wire import Wire
+from scheduler.model.validation import InvalidInputError
+from scheduler.ports import ViewUnavailableError
+from scheduler.view.connection import make_redis
+from scheduler.view.redis_board import RedisBoard
+from tasks.app import make_app
+from tasks.queues import TICKS, list_queues
+from tests.servers import redis_server, redis_url
+from tests.tls_proxy import Authority, TlsProxy
+from workers.embedded_redis import RedisServer
+from workers.settings import BrokerSettings, Settings, read_settings
+
+__all__ = ["redis_server", "redis_url"]
+
+MakeUrl = Callable[..., str]
+
+
+@pytest.fixture
+def make_url(tmp_path: Path, redis_server: RedisServer, redis_url: str) -> Iterator[MakeUrl]:
+    """A URL of the shared Redis behind TLS. `trust`: the file of that CA, or None for those of this host."""
+    authority, stranger = Authority(tmp_path, "authority"), Authority(tmp_path, "stranger")
+    files = {"authority": authority.file, "stranger": stranger.file}
+    own = authority.sign("client")
+    with TlsProxy(redis_server.port, authority.sign("server"), authority.file) as proxy:
+
+        def make(trust: str | None, host: str = "127.0.0.1") -> str:
+            ca = f"&ssl_ca_certs={files[trust]}" if trust else ""
+            return f"rediss://{host}:{proxy.port}/0?ssl_certfile={own.certificate}&ssl_keyfile={own.key}{ca}"
+
+        yield make
+
+
+def settings_of(url: str) -> Settings:
+    return Settings(broker=BrokerSettings(url=SecretStr(url)))
+
+
+def test_the_view_is_read_and_written(make_url: MakeUrl) -> None:
+    with make_redis(make_url("authority")) as client:
+        assert RedisBoard(client).rebuild([]).slots == {}
+    with Client(make_url("authority")) as producer:
+        producer.ping()
+
+
+def test_a_client_s_message_reaches_a_celery_worker_s_connection(make_url: MakeUrl) -> None:
+    wire, app = Wire(make_url("authority")), make_app(settings_of(make_url("authority")))
+    wire.send_canary("ticks", "leasehold:reply:x")
+    app.send_task("leasehold.ticks.tick")
+    ticks = next(queue for queue in list_queues() if queue.name == TICKS)
+    taken: list[Any] = []
+
+    def take(_body: object, message: Any) -> None:
+        taken.append(message.headers["task"])
+        message.ack()
+
+    with app.connection_for_read() as connection, connection.Consumer([ticks], callbacks=[take]):
+        while len(taken) < 2:
+            connection.drain_events(timeout=10)
+    wire.close()
+    assert taken == ["leasehold.ticks.canary", "leasehold.ticks.tick"]
+
+
+@pytest.mark.parametrize(
+    ("trust", "host"), [("stranger", "127.0.0.1"), (None, "127.0.0.1"), ("authority", "localhost")]
+)
+def test_a_server_that_is_not_known_is_a_line_wherever_we_connect(
+    trust: str | None, host: str, make_url: MakeUrl
+) -> None:
+    url = make_url(trust, host)
+    with make_redis(url) as client, pytest.raises(ViewUnavailableError, match="certificate verify failed"):
+        RedisBoard(client).read_report()
+    with Client(url, timeout=0.1) as producer:
+        with pytest.raises(Unavailable, match="certificate verify failed") as found:
+            producer.ping()
+        with pytest.raises(Unavailable, match="certificate verify failed"):
+            producer.probe.silent_queues(0.1)
+    assert "\n" not in str(found.value)
+    connection = make_app(settings_of(url)).connection_for_write()
+    with connection, pytest.raises(OperationalError, match="certificate verify failed"):
+        _ = connection.default_channel
+
+
+def test_celery_verifies_where_the_url_says_nothing() -> None:
+    app = make_app(settings_of("rediss://redis.example:6379/0"))
+    assert app.conf.broker_use_ssl == app.connection_for_write().ssl == {"ssl_cert_reqs": 2}
+    assert make_app(settings_of("redis://redis.example:6379/0")).conf.broker_use_ssl is False
+
+
+def test_what_cannot_be_meant_is_refused_in_a_line() -> None:
+    with pytest.raises(InvalidInputError) as found:
+        read_settings({"broker": {"url": "rediss://redis.example/0?ssl_cert_reqs=yes"}})
+    assert [str(fault) for fault in found.value.faults] == [
+        'broker.url: expected ssl_cert_reqs=required, optional or none, got "yes"'
+    ]
