@@ -186,8 +186,12 @@ def test_a_redis_that_comes_back_empty_delays_and_loses_nothing(stack: Stack) ->
 
 def test_in_the_end_nothing_is_left_that_costs_money(stack: Stack) -> None:
     stack.apply({"pools": {**RULES["pools"], "warm": a_pool(system="warm-linux", min_slots=0, max_slots=1)}})
-    for pool in ("linux", "warm"):
-        stack.await_empty(pool)
-    assert stack.instances("pending", "running", "shutting-down") == []
-    assert stack.launched() == len(stack.instances("terminated"))
-    assert all(process.is_alive for process in stack.processes.values())
+    try:
+        for pool in ("linux", "warm"):
+            stack.await_empty(pool)
+        assert stack.instances("pending", "running", "shutting-down") == []
+        assert stack.launched() == len(stack.instances("terminated"))
+        assert all(process.is_alive for process in stack.processes.values())
+    finally:
+        # The stack is not ours alone: other files go on with it.
+        stack.apply(RULES)
