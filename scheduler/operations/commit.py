@@ -341,6 +341,8 @@ class _Writer:
             return f"{current.id} is not idle"
         if decision.reason == "interrupted" and current.interrupted_at is None:
             return f"{current.id} is not interrupted"
+        if decision.reason == "at_quota" and (current.cordoned or self.ledger.leases_on(current)):
+            return f"{current.id} is not free any more"
         self.ledger.move_slot(current, "draining", reason=decision.reason, drain_reason=decision.reason)
         return None
 

@@ -35,6 +35,12 @@ class Draft:
         self.coming = Rooms([])
         self.launched = Rooms([])
         """Where instances may go: at once, when it arrives, and what this tick launches."""
+        self.kept = Rooms([])
+        """Ready ones that the starvation guard keeps for those whom it protects."""
+        self.withheld: list[Demand] = []
+        """Who would get a launch but for quota or `max_slots`, in queue order."""
+        self.short_of_quota: set[str] = set()
+        """Pools that may serve one who waits for quota."""
         self.failed_boots: dict[str, list[str]] = {}
         """By pool: the slots whose boots this tick ended."""
         self.found_no_room: set[Shape] = set()
@@ -135,7 +141,7 @@ class Draft:
         spreads = self.rules.scheduler.profile == "spread"
         self.ready = Rooms((place for place in open_places if place.state == "ready"), spreads)
         self.coming = Rooms((place for place in open_places if place.is_coming), spreads)
-        self.launched = Rooms([], spreads)
+        self.launched, self.kept = Rooms([], spreads), Rooms([], spreads)
 
     def all_places(self) -> Iterable[Place]:
         """Every slot of a configured pool, pools as configured, slots in their order."""

@@ -6,7 +6,7 @@ Without it a big reservation waits for ever while small ones keep every slot hal
 from scheduler.policy.draft import Draft
 from scheduler.policy.limits import Limits, first_code, has_cordoned_room
 from scheduler.policy.places import Place
-from scheduler.policy.rooms import Demand, Rooms, could_hold, fill, undo
+from scheduler.policy.rooms import Demand, could_hold, fill, undo
 
 
 class Guard:
@@ -14,7 +14,6 @@ class Guard:
 
     def __init__(self, draft: Draft, limits: Limits) -> None:
         self._draft, self._limits = draft, limits
-        self._kept = Rooms([], draft.ready.spreads)
 
     def protect(self, demand: Demand) -> None:
         """Protect it if it has been pending for longer than `starvation_guard` (0 = off), unless what it waits for
@@ -26,13 +25,13 @@ class Guard:
         for place in list(self._draft.ready.list_places()):
             if _could_serve(demand, place):
                 self._draft.ready.remove(place)
-                self._kept.add(place)
+                self._draft.kept.add(place)
 
     def keeps_out(self, demand: Demand) -> bool:
         """Whether it would have got a lease but for the slots that are kept for others."""
-        if self._kept.is_empty:
+        if self._draft.kept.is_empty:
             return False
-        rooms = [self._draft.ready, self._kept]
+        rooms = [self._draft.ready, self._draft.kept]
         places = fill(demand, rooms)
         if places is None:
             return False

@@ -1,8 +1,8 @@
 """Step 2, heal: what went wrong since the last tick, and what was put off until now.
 
 In this order: interrupted slots, slots that are gone or silent, slots that are stuck in a state, the ends of
-graces, restarts that are due, assignments that nobody confirmed. Sources: the autoscaler's tick; Orchard for
-failures and restarts.
+graces, restarts that are due, assignments that nobody confirmed, slots whose service is over. Sources: the
+autoscaler's tick; Orchard for failures and restarts.
 """
 
 from collections.abc import Container, Iterator
@@ -13,6 +13,7 @@ from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
 from scheduler.policy.draft import Draft
 from scheduler.policy.places import Place
+from scheduler.policy.retire import retire
 
 INTERRUPTED = "slot_interrupted"
 
@@ -28,6 +29,7 @@ def heal(draft: Draft) -> None:
         _heal_stuck(draft, place)
     _restart(draft)
     _requeue_unconfirmed(draft)
+    retire(draft)
 
 
 def _heal_interrupted(draft: Draft, place: Place) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from scheduler.model.reservations import Component, Shape
 from scheduler.policy.draft import Draft
 from scheduler.policy.limits import Limits, first_code, has_cordoned_room
+from scheduler.policy.offerings import Choice
 from scheduler.policy.order import RANKS
 from scheduler.policy.place import wait_for
 from scheduler.policy.places import Place
@@ -31,6 +32,9 @@ def launch(draft: Draft, unplaced: Sequence[Demand], limits: Limits) -> None:
             if demand.is_plain:
                 refused[demand.shape] = code, limits.launches
             draft.wait(demand.reservation, code, limits.describe(code, demand.pools))
+        if code in {"at_max_slots", "at_quota"}:
+            draft.withheld.append(demand)
+            draft.short_of_quota.update(name for name in demand.pools if code == "at_quota")
 
 
 def _launch_for(draft: Draft, demand: Demand, limits: Limits) -> str:
@@ -39,6 +43,7 @@ def _launch_for(draft: Draft, demand: Demand, limits: Limits) -> str:
     places = fill(demand, [draft.ready, draft.coming, draft.launched], opening.launch)
     if places is None:
         opening.undo()
+        opening.probe()
         return opening.find_code()
     wait_for(draft, demand, places)
     return ""
@@ -51,7 +56,7 @@ class _Opening:
     draft: Draft
     limits: Limits
     demand: Demand
-    launched: list[tuple[str, Place]] = field(default_factory=list)
+    launched: list[tuple[str, Choice, Place]] = field(default_factory=list)
     codes: set[str] = field(default_factory=set)
     """What held back the launch that it lacked."""
 
@@ -61,7 +66,7 @@ class _Opening:
         for name, choice, code in self.limits.list_choices(self.demand, component):
             if code is None:
                 place = self.limits.launch(name, choice, "demand")
-                self.launched.append((name, place))
+                self.launched.append((name, choice, place))
                 self.draft.launched.add(place)
                 return place
             codes.add(code)
@@ -70,9 +75,17 @@ class _Opening:
 
     def undo(self) -> None:
         """Take the launches back, the last one first."""
-        for name, place in reversed(self.launched):
+        for name, _, place in reversed(self.launched):
             self.draft.launched.remove(place)
             self.limits.undo(name, place)
+
+    def probe(self) -> None:
+        """After a quota hold one launch goes alone: a gang that needs more begins with its first one."""
+        if first_code(self.codes) != "at_quota" or not self.launched:
+            return
+        name, choice, _ = self.launched[0]
+        if self.limits.may_probe(name, choice.market):
+            self.limits.launch(name, choice, "demand").wanted = True
 
     def find_code(self) -> str:
         """Why it waits, once all that was taken for it is given back."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from scheduler.model.decisions import Launch
 from scheduler.model.holds import Hold, hold_id
 from scheduler.model.reservations import Component
+from scheduler.model.rules import Pool
 from scheduler.policy.draft import Draft
 from scheduler.policy.offerings import Choice, list_eligible, list_fitting
 from scheduler.policy.places import Place
@@ -44,8 +45,15 @@ class Limits:
         """Why this choice cannot be launched in that pool now; None if it can."""
         if self._is_full(name):
             return "at_max_slots"
-        if self._is_quota_held(name, choice.market):
+        if self.is_at_quota(name, choice.market) or self.is_probing(name, choice.market):
             return "at_quota"
+        return self._find_refusal(name, choice)
+
+    def lacks_only_room(self, name: str, choice: Choice) -> bool:
+        """Whether, if there were room within `max_slots` and quota, this choice could be launched in that pool."""
+        return not self.is_probing(name, choice.market) and self._find_refusal(name, choice) is None
+
+    def _find_refusal(self, name: str, choice: Choice) -> str | None:
         if self._is_held(hold_id(name, "capacity", choice.key or "")):
             return "capacity"
         if self._is_held(hold_id(name, "throttled")):
@@ -92,6 +100,18 @@ class Limits:
         self._empty[name].append(place)
         place.state = "empty"
 
+    def pool(self, name: str) -> Pool:
+        """The pool of that name."""
+        return self._draft.rules.pools[name]
+
+    def count_left(self, name: str) -> int:
+        """How many more slots of that pool could be launched within `max_slots`, quota and holds aside."""
+        rules = self._draft.rules
+        left = min((rules.pools[name].max_slots or 0) - self._active[name], len(self._empty[name]))
+        if rules.scheduler.max_slots:
+            left = min(left, rules.scheduler.max_slots - sum(self._active.values()))
+        return max(0, left) if not self._is_full(name) else 0
+
     def _is_full(self, name: str) -> bool:
         rules = self._draft.rules
         most, most_of_all = rules.pools[name].max_slots or 0, rules.scheduler.max_slots
@@ -131,12 +151,19 @@ class Limits:
         hold = self._draft.view.holds.get(name)
         return hold is not None and not self._draft.is_due(hold.until)
 
-    def _is_quota_held(self, name: str, market: str) -> bool:
-        """While the hold lasts; and after it, while the one launch that probes the quota is unanswered."""
+    def is_at_quota(self, name: str, market: str) -> bool:
+        """Whether the quota of this market holds back launches of that pool."""
         hold = self._draft.view.holds.get(hold_id(name, "quota", market))
-        if hold is None:
-            return False
-        return not self._is_quota_over(name, hold) or self._is_probed(name, market)
+        return hold is not None and not self._is_quota_over(name, hold)
+
+    def is_probing(self, name: str, market: str) -> bool:
+        """After a quota hold: whether the one launch that probes the quota is unanswered."""
+        return self.may_probe(name, market) and self._is_probed(name, market)
+
+    def may_probe(self, name: str, market: str) -> bool:
+        """Whether a quota hold is over and nothing was launched since: the next launch goes alone."""
+        hold = self._draft.view.holds.get(hold_id(name, "quota", market))
+        return hold is not None and self._is_quota_over(name, hold)
 
     def _is_quota_over(self, name: str, hold: Hold) -> bool:
         fewer = hold.active > 0 and self._active_at_first[name] < hold.active

@@ -62,6 +62,11 @@ class Place:
         """Ready, in service, and nobody has or wants anything of it."""
         return self.state == "ready" and not self.slot.cordoned and not self.leases and not self.wanted
 
+    @property
+    def idle_rank(self) -> float:
+        """Since when it is idle; those on their way are all alike."""
+        return 0.0 if self.is_coming else self.idle_since
+
     def end_lease(self, key: tuple[str, str], now: float) -> None:
         """One of its leases ends in this tick; if it was the last one, it is idle from now on."""
         del self.leases[key]

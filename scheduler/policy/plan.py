@@ -16,6 +16,7 @@ from scheduler.policy.launch import launch
 from scheduler.policy.limits import Limits
 from scheduler.policy.order import order
 from scheduler.policy.place import place
+from scheduler.policy.release import release
 from scheduler.policy.shrink import shrink
 from scheduler.policy.wake import wake
 
@@ -35,5 +36,6 @@ def plan(view: View, rules: Rules, now: float) -> Plan:
     launch(draft, unplaced, limits)  # machines for those who found no room, less what is on its way
     keep(draft, limits)  # the minimum and the warm reserve of each pool
     shrink(draft)  # what has been idle for too long
+    release(draft, limits)  # what is unneeded, where quota or max_slots keeps back a launch
     wake(draft)  # what all this makes fall due, and when
     return draft.finish(queue)

@@ -172,7 +172,7 @@ def _given_slot(stage: Stage, given: GivenSlot, known: Slot | None, now: float) 
     pool = stage.engine.rules().pools[given.pool]
     offering = pool.offering_by_key.get(given.offering or "")
     since = now if given.since is None else given.since
-    epoch = known.epoch if known else 0
+    epoch = known.epoch + _is_another_machine(known, given) if known else 0
     has_machine = given.state not in INACTIVE and pool.is_elastic
     offered = pool.resources if offering is None or offering.resources is None else offering.resources
     resources = offered if given.resources is None else given.resources
@@ -198,6 +198,11 @@ def _given_slot(stage: Stage, given: GivenSlot, known: Slot | None, now: float) 
         launch_id=f"given-{given.id}-{epoch}" if has_machine else None,
         instance_id=f"i-{given.id}-{epoch}" if has_machine and given.state != "launching" else None,
     )
+
+
+def _is_another_machine(known: Slot, given: GivenSlot) -> bool:
+    """Whether the record says that another host is there now: what the old one held is not on it."""
+    return known.machine is not None and given.machine is not None and known.machine != given.machine
 
 
 def _put_lease(ledger: Ledger, stage: Stage, slot: Slot, reservation: Reservation, component: str) -> None:

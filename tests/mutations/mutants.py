@@ -116,8 +116,8 @@ MUTANTS = (
     Mutant(
         "limits",
         "the first launch after a quota hold goes alone",
-        "not self._is_quota_over(name, hold) or self._is_probed(name, market)",
-        "not self._is_quota_over(name, hold)",
+        "return self.may_probe(name, market) and self._is_probed(name, market)",
+        "return False",
     ),
     Mutant(
         "limits",
@@ -148,6 +148,24 @@ MUTANTS = (
         "never below the warm target",
         "spare = min(count_serving(places) - pool.min_slots, count_reserve(places) - pool.target_warm_slots)",
         "spare = count_serving(places) - pool.min_slots",
+    ),
+    Mutant(
+        "release",
+        "those in flight go before ready ones",
+        "(not place.is_coming, place.idle_rank, place.order)",
+        "(place.is_coming, place.idle_rank, place.order)",
+    ),
+    Mutant(
+        "release",
+        "what drains already counts as room being made",
+        'sum(place.state in {"draining", "terminating"} for place in places)',
+        "0",
+    ),
+    Mutant(
+        "retire",
+        "a slot whose offering is no longer configured drains",
+        "    if not is_configured(place.slot, place.pool):\n        return",
+        "    if False:\n        return",
     ),
     Mutant(
         "places",

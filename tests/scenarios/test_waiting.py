@@ -257,7 +257,9 @@ def test_a_record_with_empty_labels_has_none() -> None:
     wish = submit(0, "r1", labels={"disk": "ssd"})
     pool = {"labels": {"disk": "ssd"}, "max_slots": 1}
     assert told(wish, tick(0), pool=pool, slots=[a_slot("linux-1")]) == [["assign r1 linux-1"]]
-    assert told(wish, tick(0), pool=pool, slots=[a_slot("linux-1", labels={})]) == [["r1 waits at_max_slots"]]
+    assert told(wish, tick(0), pool=pool, slots=[a_slot("linux-1", labels={})]) == [
+        ["drain linux-1 at_quota", "r1 waits at_max_slots"]
+    ]
 
 
 def test_a_cordoned_empty_slot_is_not_launched_on() -> None:

@@ -1,0 +1,130 @@
+"""Step 8, second half: at quota or full, unneeded slots make room for launches that are withheld.
+
+Source: Arvados' "at quota". There the pass stops at the first one over quota and idle machines are shut down; here
+only unneeded slots go, and only as many as launches are withheld.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from math import inf
+
+from scheduler.model.decisions import Drain, Terminate
+from scheduler.model.reservations import Component, Shape
+from scheduler.model.slots import Slot
+from scheduler.policy.draft import Draft
+from scheduler.policy.limits import Limits
+from scheduler.policy.offerings import Choice
+from scheduler.policy.places import Place
+from scheduler.policy.rooms import Demand, Rooms, fill
+
+
+def release(draft: Draft, limits: Limits) -> None:
+    """For each launch that this tick withholds from one who waits, one unneeded slot of that pool goes.
+
+    Unneeded: no lease, nothing set against it in this tick, not cordoned. Those in flight go first, then the one
+    that is idle longest, then slot order; `idle_scale_down`, `min_slots` and `target_warm_slots` protect none.
+    Slots that drain or terminate already count as room being made.
+    """
+    if not draft.withheld or not any(_list_unneeded(places) for places in draft.pools.values()):
+        return
+    withheld = _count_withheld(draft, limits)
+    for name, count in withheld.items():
+        places = draft.pools[name]
+        in_the_making = sum(place.state in {"draining", "terminating"} for place in places)
+        for place in _list_unneeded(places)[: max(0, count - in_the_making)]:
+            _let_go(draft, place)
+
+
+def _list_unneeded(places: list[Place]) -> list[Place]:
+    """In the order in which they go; what was launched in this very tick is none of them."""
+    unneeded = (place for place in places if place.pool.is_elastic and _is_unneeded(place))
+    return sorted(unneeded, key=lambda place: (not place.is_coming, place.idle_rank, place.order))
+
+
+def _is_unneeded(place: Place) -> bool:
+    is_coming = place.is_coming and place.slot.state != "empty" and not place.slot.cordoned
+    return place.is_idle or (is_coming and not place.wanted)
+
+
+def _let_go(draft: Draft, place: Place) -> None:
+    if place.is_coming:
+        draft.decide(Terminate(slot=place.slot.id, reason="at_quota"))
+        place.state = "terminating"
+    else:
+        draft.decide(Drain(slot=place.slot.id, reason="at_quota"))
+        place.state = "draining"
+
+
+def _count_withheld(draft: Draft, limits: Limits) -> dict[str, int]:
+    """By pool: the launches that would be made if there were room, several small ones sharing one slot."""
+    wish = _WhatIf(limits)
+    rooms = [draft.ready, draft.kept, draft.coming, draft.launched, wish.rooms]
+    most = {name: len(places) * bool(_list_unneeded(places)) for name, places in draft.pools.items()}
+    hopeless: set[Shape] = set()
+    for demand in draft.withheld:
+        is_enough = all(wish.by_quota[name] + wish.by_limit[name] >= most[name] for name in demand.pools)
+        if is_enough or demand.shape in hopeless:
+            continue
+        wish.begin(demand)
+        if fill(demand, rooms, wish.launch) is None:
+            wish.undo()
+            if demand.is_plain:
+                hopeless.add(demand.shape)
+    return wish.count()
+
+
+@dataclass
+class _WhatIf:
+    """Launches as they would be made, were it not for `max_slots` and quota."""
+
+    limits: Limits
+    rooms: Rooms = field(default_factory=lambda: Rooms([]))
+    by_quota: Counter[str] = field(default_factory=Counter)
+    by_limit: Counter[str] = field(default_factory=Counter)
+    demand: Demand | None = None
+    made: list[tuple[Place, Counter[str]]] = field(default_factory=list)
+
+    def begin(self, demand: Demand) -> None:
+        """The launches from now on are for this one."""
+        self.demand, self.made = demand, []
+
+    def launch(self, component: Component) -> Place | None:
+        """The slot that would be launched for one instance, in the first pool where room is all that it lacks."""
+        assert self.demand is not None, "begin() goes before"  # noqa: S101
+        for name, choice, code in self.limits.list_choices(self.demand, component):
+            if code not in {None, "at_max_slots", "at_quota"} or not self.limits.lacks_only_room(name, choice):
+                continue
+            counter = self.by_quota if self.limits.is_at_quota(name, choice.market) else self.by_limit
+            place = self._imagine(name, choice)
+            counter[name] += 1
+            self.made.append((place, counter))
+            self.rooms.add(place)
+            return place
+        return None
+
+    def _imagine(self, name: str, choice: Choice) -> Place:
+        number = self.by_quota[name] + self.by_limit[name]
+        place = Place(
+            slot=Slot(id=f"{name}+{number}", pool=name),
+            pool=self.limits.pool(name),
+            order=(0, (name, number, "")),
+            state="launching",
+            capacity=choice.capacity,
+            labels=dict(choice.labels),
+            idle_since=inf,
+        )
+        place.count_free()
+        return place
+
+    def undo(self) -> None:
+        """The present one cannot be served whole, so nothing would be launched for it."""
+        for place, counter in self.made:
+            counter[place.slot.pool] -= 1
+            self.rooms.remove(place)
+
+    def count(self) -> dict[str, int]:
+        """By pool: what a quota withholds, and what goes beyond the slots that are left within `max_slots`."""
+        return {
+            name: self.by_quota[name] + max(0, self.by_limit[name] - self.limits.count_left(name))
+            for name in {**self.by_quota, **self.by_limit}
+        }

@@ -1,0 +1,50 @@
+"""Heal's last part: slots whose service is over, for whatever reason, drain; those on their way go at once.
+
+Sources: Arvados (changed offerings); `max_uses`, `recycle_unclean` and `unhealthy_after` are ours: a machine that
+nobody can work on must not be fed for ever by `pack`.
+"""
+
+from scheduler.model.decisions import Drain, SlotReason, Terminate
+from scheduler.model.rules import Offering, Pool
+from scheduler.model.slots import Slot
+from scheduler.policy.draft import Draft
+from scheduler.policy.places import Place
+
+
+def retire(draft: Draft) -> None:
+    """Drain what is no longer to be used: nothing new is put on it, and its leases run on."""
+    for place in draft.all_places():
+        if place.state == "ready":
+            reason = find_reason_to_retire(place)
+            if reason is not None:
+                draft.decide(Drain(slot=place.slot.id, reason=reason))
+                place.state = "draining"
+        elif place.is_coming and not is_configured(place.slot, place.pool):
+            draft.decide(Terminate(slot=place.slot.id, reason="unconfigured"))
+            place.state = "terminating"
+
+
+def find_reason_to_retire(place: Place) -> SlotReason | None:
+    """Why a ready slot is no longer to be used; None while it is."""
+    if not is_configured(place.slot, place.pool):
+        return "unconfigured"
+    return None
+
+
+def is_configured(slot: Slot, pool: Pool) -> bool:
+    """Whether the offering that it was launched from is still one of its pool's; without one it always is.
+
+    A key changes when a namesake in another market or zone comes or goes: name and market say what it is.
+    """
+    if slot.offering is None or not pool.is_elastic:
+        return True
+    known = pool.offering_by_key.get(slot.offering)
+    if known is not None and slot.market in {None, known.market}:
+        return True
+    return any(slot.offering in _keys_of(each) and slot.market in {None, each.market} for each in pool.offerings)
+
+
+def _keys_of(offering: Offering) -> tuple[str, str, str]:
+    """What it may be called, depending on its namesakes."""
+    key = f"{offering.name}/{offering.market}"
+    return (offering.name, key, f"{key}/{offering.zone or 'any'}")

@@ -1,0 +1,539 @@
+"""The cases of the Arvados page, each with its neighbours: one pass, offerings, holds, at quota, changed offerings."""
+
+from typing import Any
+
+import pytest
+
+from tests.scenarios.playing import (
+    Document,
+    a_holder,
+    a_pool,
+    a_scenario,
+    a_slot,
+    act,
+    play_out,
+    submit,
+    tick,
+    ticks,
+    told,
+)
+
+SIZES = (1, 2, 3, 4, 8, 16)
+
+
+def types(*sizes: int, **fields: Any) -> list[Document]:
+    """Offerings t1 … t16: N cpus, N x 1100 MiB, price N."""
+    return [
+        {"name": f"t{size}", "price": size, "resources": {"cpus": size, "memory_mib": 1100 * size}} | fields
+        for size in sizes
+    ]
+
+
+def c(priority: int, cpus: float = 1, at: float = 0, **fields: Any) -> Document:
+    """c4 = priority 4, one cpu and 1000 MiB unless said."""
+    resources = {"cpus": cpus, "memory_mib": 1000}
+    return submit(at, f"c{priority}", priority=priority, resources=resources, **fields)
+
+
+def t(name: str, size: int, state: str = "ready", *holders: str, **fields: Any) -> Document:
+    """A slot that was launched from offering tN."""
+    return a_slot(name, state, *holders, offering=f"t{size}", **fields)
+
+
+def a_case(*timeline: Document, **parts: Any) -> Document:
+    """Queue `priority`, all offerings, one lease a slot, unless said."""
+    pool = {"offerings": types(*SIZES), "max_leases_per_slot": 1, **parts.pop("pool", {})}
+    scheduler = {"queue": "priority", **parts.pop("scheduler", {})}
+    return a_scenario(*timeline, pool=pool, scheduler=scheduler, **parts)
+
+
+def an_outage(error: str, until: float = 9999, at: float = 0, **fields: object) -> Document:
+    return act(at, "outage", {"pool": "linux", "error": error, "until": until} | fields)
+
+
+EIGHT = {"max_leases_per_slot": 8}
+SLOW = {"boot": 99, "terminate": 5}
+
+CASES: dict[str, tuple[Document, list[list[str]]]] = {
+    # ---- one pass
+    "L 8: ready slot of 3 cpus, offerings from t2": (
+        a_case(
+            *(c(n) for n in (1, 2, 3, 4)),
+            tick(0),
+            pool={**EIGHT, "offerings": types(2, 3, 4, 8)},
+            slots=[t("linux-1", 3)],
+        ),
+        [
+            [
+                *("assign c4 linux-1", "assign c3 linux-1", "assign c2 linux-1"),
+                *("launch linux-2 t2 demand", "c1 waits booting"),
+            ]
+        ],
+    ),
+    "L 8: the same, slot of 4 cpus": (
+        a_case(
+            *(c(n) for n in (1, 2, 3, 4)),
+            tick(0),
+            pool={**EIGHT, "offerings": types(2, 3, 4, 8)},
+            slots=[t("linux-1", 4)],
+        ),
+        [[f"assign c{n} linux-1" for n in (4, 3, 2, 1)]],
+    ),
+    "L 8: no slots; 9, then 5, then 1 cpu": (
+        a_case(c(3, 9), c(2, 5), c(1, 1), tick(0), pool=EIGHT),
+        [["launch linux-1 t16 demand", "c3 waits booting", "c2 waits booting", "c1 waits booting"]],
+    ),
+    "L 1, max 2: two idle slots of 2 cpus": (
+        a_case(c(3, 2), c(2, 2), tick(0), pool={"max_slots": 2}, slots=[t("linux-1", 2), t("linux-2", 2)]),
+        [["assign c3 linux-1", "assign c2 linux-2"]],
+    ),
+    # ready goes before in flight, whatever the profile says of labels or leases
+    "ready before in flight": (
+        a_case(c(1), tick(0), slots=[t("linux-1", 1, "booting"), t("linux-2", 16)], cloud=SLOW),
+        [["assign c1 linux-2"]],
+    ),
+    "memory decides as well": (
+        a_case(submit(0, "r1", resources={"cpus": 1, "memory_mib": 3400}), tick(0)),
+        [["launch linux-1 t4 demand", "r1 waits booting"]],
+    ),
+    # ---- full
+    "max 1: an idle slot that is too small goes": (
+        a_case(
+            c(3, 3),
+            *ticks(0, 1, 3, 6),
+            pool={"max_slots": 1},
+            slots=[t("linux-1", 2)],
+            cloud=SLOW,
+        ),
+        [
+            ["drain linux-1 at_quota", "c3 waits at_max_slots"],
+            ["terminate linux-1 drained", "c3 waits at_max_slots"],
+            ["c3 waits at_max_slots"],
+            ["launch linux-1 t3 demand", "c3 waits booting"],
+        ],
+    ),
+    "max 1: minimum and warm do not protect it": (
+        a_case(
+            c(3, 3),
+            tick(0),
+            pool={"max_slots": 1, "min_slots": 1, "target_warm_slots": 1},
+            slots=[t("linux-1", 2)],
+        ),
+        [["drain linux-1 at_quota", "c3 waits at_max_slots"]],
+    ),
+    "full by empty slots that are missing": (
+        a_case(
+            c(3, 3),
+            tick(0),
+            pool={"max_slots": 2},
+            slots=[t("linux-1", 2), a_slot("linux-2", "error")],
+        ),
+        [["drain linux-1 at_quota", "c3 waits at_max_slots"]],
+    ),
+    "one slot for each launch withheld": (
+        a_case(
+            c(5, 3),
+            c(4, 3),
+            tick(0),
+            pool={"max_slots": 3},
+            slots=[t("linux-1", 1), t("linux-2", 1), t("linux-3", 1)],
+        ),
+        [["drain linux-1 at_quota", "drain linux-2 at_quota", "c5 waits at_max_slots", "c4 waits at_max_slots"]],
+    ),
+    "L 8: two that would share one launch are one launch": (
+        a_case(
+            c(5, 3),
+            c(4, 1),
+            tick(0),
+            pool={**EIGHT, "max_slots": 2, "offerings": types(2, 4)},
+            slots=[t("linux-1", 2, cordoned=True), t("linux-2", 2, "booting", idle_since=0)],
+            cloud=SLOW,
+        ),
+        # c4 fits the one that boots, so that it is needed
+        [["c5 waits at_max_slots", "c4 waits booting"]],
+    ),
+    "L 8: what two share is withheld once": (
+        a_case(
+            c(5, 3),
+            c(4, 5),
+            tick(0),
+            pool={**EIGHT, "max_slots": 2, "offerings": types(2, 8)},
+            slots=[t("linux-1", 2), t("linux-2", 2)],
+        ),
+        [["drain linux-1 at_quota", "c5 waits at_max_slots", "c4 waits at_max_slots"]],
+    ),
+    "in flight before ready, then longest idle, then slot order": (
+        a_case(
+            *(c(n, 3) for n in (9, 8, 7, 6)),
+            tick(0),
+            pool={"max_slots": 12},
+            slots=[
+                *(t(f"linux-{n}", 1, cordoned=True) for n in (1, 4, 5, 6, 7, 8, 9)),
+                t("linux-2", 1, idle_since=-1),
+                t("linux-3", 1, idle_since=-9),
+                t("linux-10", 1, idle_since=-9),
+                t("linux-11", 1, "binding"),
+                t("linux-12", 1, "booting"),
+            ],
+            cloud={"boot": 99, "bind": 99},
+        ),
+        [
+            ["terminate linux-11 at_quota", "terminate linux-12 at_quota", "drain linux-3 at_quota"]
+            + ["drain linux-10 at_quota"]
+            + [f"c{n} waits at_max_slots" for n in (9, 8, 7, 6)]
+        ],
+    ),
+    "draining and terminating ones count as room being made": (
+        a_case(
+            c(5, 3),
+            c(4, 3),
+            c(3, 3),
+            tick(0),
+            pool={"max_slots": 4},
+            slots=[
+                t("linux-1", 1),
+                t("linux-2", 1),
+                t("linux-3", 1, "draining", "h"),
+                t("linux-4", 1, "terminating"),
+            ],
+            reservations=[a_holder("h")],
+            cloud=SLOW,
+        ),
+        [["drain linux-1 at_quota", "c5 waits at_max_slots", "c4 waits at_max_slots", "c3 waits at_max_slots"]],
+    ),
+    "cordoned ones and leased ones stay": (
+        a_case(
+            c(5, 3),
+            tick(0),
+            pool={"max_slots": 2},
+            slots=[t("linux-1", 1, cordoned=True), t("linux-2", 1, "ready", "h")],
+            reservations=[a_holder("h")],
+        ),
+        [["c5 waits at_max_slots"]],
+    ),
+    "what takes a lease in this tick stays": (
+        a_case(c(5, 3), c(4, 1), tick(0), pool={"max_slots": 1}, slots=[t("linux-1", 1)]),
+        [["assign c4 linux-1", "c5 waits at_max_slots"]],
+    ),
+    "what is kept for one behind a blocked queue stays": (
+        a_case(
+            c(5, 3),
+            c(4, 1),
+            tick(0),
+            scheduler={"backfill": False},
+            pool={"max_slots": 1},
+            slots=[t("linux-1", 1)],
+        ),
+        [["c5 waits at_max_slots", "c4 waits behind_queue"]],
+    ),
+    "nobody waits: nothing goes": (
+        a_case(*ticks(0, 1), pool={"max_slots": 1}, slots=[t("linux-1", 1)]),
+        [[], []],
+    ),
+    "nobody can be served: nothing goes": (
+        a_case(
+            submit(0, "r1", resources={"cpus": 99}),
+            submit(0, "r2", priority=0),
+            submit(0, "r3", system="mac"),
+            tick(0),
+            pool={"max_slots": 1},
+            slots=[t("linux-1", 1)],
+        ),
+        [["r1 waits never_fits", "r3 waits no_pool", "r2 waits on_hold"]],
+    ),
+    "away from quota nothing goes": (
+        a_case(c(3, 3), tick(0), slots=[t("linux-1", 1)], pool={"max_slots": 2}),
+        [["launch linux-2 t3 demand", "c3 waits booting"]],
+    ),
+    "a slot that nobody waits for any more boots on": (
+        a_case(c(1), tick(0), act(1, "cancel", "c1"), tick(1), pool={"max_slots": 1}, cloud=SLOW),
+        [["launch linux-1 t1 demand", "c1 waits booting"], []],
+    ),
+    "the idle one goes as idle, and is the room that is made": (
+        a_case(c(3, 3), tick(0), pool={"max_slots": 2}, slots=[t("linux-1", 1, idle_since=-999), t("linux-2", 1)]),
+        [["drain linux-1 idle", "c3 waits at_max_slots"]],
+    ),
+    # the launch would be held all the same
+    "full and short of capacity: nothing goes": (
+        a_case(
+            an_outage("capacity", offering="t3"),
+            c(3, 3),
+            tick(0),
+            act(1, "slot", t("linux-2", 1)),
+            tick(1),
+            pool={"max_slots": 2, "price_factor": 1},
+            slots=[t("linux-1", 1)],
+        ),
+        [["launch linux-2 t3 demand", "c3 waits booting"], ["c3 waits at_max_slots"]],
+    ),
+    # ---- capacity
+    "t4 held: those who need another offering go on": (
+        a_case(
+            an_outage("capacity", offering="t4"),
+            c(3, 4),
+            tick(0),
+            c(2, 4, at=1),
+            c(1, 1, at=1),
+            tick(1),
+        ),
+        [
+            ["launch linux-1 t4 demand", "c3 waits booting"],
+            ["launch linux-1 t1 demand", "c3 waits capacity", "c2 waits capacity", "c1 waits booting"],
+        ],
+    ),
+    "at capacity nothing idle is released": (
+        a_case(
+            an_outage("capacity", offering="t4"),
+            c(3, 4),
+            *ticks(0, 1, 59, 60),
+            slots=[t("linux-1", 1)],
+        ),
+        [
+            ["launch linux-2 t4 demand", "c3 waits booting"],
+            ["c3 waits capacity"],
+            ["c3 waits capacity"],
+            ["launch linux-2 t4 demand", "c3 waits booting"],
+        ],
+    ),
+    "after the hold the first in queue order gets it": (
+        a_case(
+            an_outage("capacity", 5, offering="t4"),
+            c(1, 4),
+            tick(0),
+            c(3, 4, at=10),
+            *ticks(10, 60),
+            pool={"max_slots": 1},
+        ),
+        [
+            ["launch linux-1 t4 demand", "c1 waits booting"],
+            ["c3 waits capacity", "c1 waits capacity"],
+            ["launch linux-1 t4 demand", "c3 waits booting", "c1 waits at_max_slots"],
+        ],
+    ),
+    # ---- quota
+    "quota: one unneeded slot goes for each launch withheld": (
+        a_case(
+            an_outage("quota", 5),
+            c(3, 3),
+            *ticks(0, 1, 2, 8),
+            slots=[t("linux-1", 1), t("linux-2", 1)],
+            cloud={"terminate": 5},
+        ),
+        [
+            ["launch linux-3 t3 demand", "c3 waits booting"],
+            ["drain linux-1 at_quota", "c3 waits at_quota"],
+            ["terminate linux-1 drained", "c3 waits at_quota"],
+            # fewer are active than at the refusal
+            ["launch linux-1 t3 demand", "c3 waits booting"],
+        ],
+    ),
+    "quota: those behind who fit a ready slot get it": (
+        a_case(
+            an_outage("quota", 5),
+            c(3, 3),
+            tick(0),
+            c(2, 1, at=1),
+            tick(1),
+            slots=[t("linux-1", 1)],
+        ),
+        [["launch linux-2 t3 demand", "c3 waits booting"], ["assign c2 linux-1", "c3 waits at_quota"]],
+    ),
+    "quota and full: at_max_slots": (
+        a_case(
+            an_outage("quota", 5),
+            c(3, 3),
+            tick(0),
+            act(1, "slot", t("linux-2", 16, cordoned=True)),
+            tick(1),
+            slots=[t("linux-1", 16, cordoned=True)],
+            pool={"max_slots": 2},
+        ),
+        [["launch linux-2 t3 demand", "c3 waits booting"], ["c3 waits at_max_slots"]],
+    ),
+    "quota refused with 2 others active; one ends after 10 s": (
+        a_case(
+            an_outage("quota", 5),
+            c(3),
+            c(2),
+            *ticks(0, 5, 9.9),
+            act(10, "release", "h1"),
+            act(10, "drain", "linux-1"),
+            *ticks(10, 11, 12, 16),
+            slots=[t("linux-1", 16, "ready", "h1"), t("linux-2", 16, "ready", "h2")],
+            reservations=[a_holder("h1"), a_holder("h2")],
+            cloud={"terminate": 5, "launch": 3},
+        ),
+        [
+            ["launch linux-3 t1 demand", "launch linux-4 t1 demand", "c3 waits booting", "c2 waits booting"],
+            ["c3 waits at_quota", "c2 waits at_quota"],
+            ["c3 waits at_quota", "c2 waits at_quota"],
+            ["terminate linux-1 drained", "c3 waits at_quota", "c2 waits at_quota"],
+            ["c3 waits at_quota", "c2 waits at_quota"],
+            ["c3 waits at_quota", "c2 waits at_quota"],
+            # one launch, for the first, alone
+            ["launch linux-1 t1 demand", "c3 waits booting", "c2 waits at_quota"],
+        ],
+    ),
+    "quota refused, nothing active: only the time counts": (
+        a_case(an_outage("quota", 5), c(3), *ticks(0, 5, 30, 59, 60), pool={"max_slots": 2}),
+        [
+            ["launch linux-1 t1 demand", "c3 waits booting"],
+            *[["c3 waits at_quota"]] * 3,
+            ["launch linux-1 t1 demand", "c3 waits booting"],
+        ],
+    ),
+    "the launch after a quota hold goes alone, and nothing is released for the second": (
+        a_case(
+            an_outage("quota", 5),
+            c(3, 3),
+            c(2, 3),
+            tick(0),
+            act(63, "slot", t("linux-4", 1)),
+            *ticks(63, 64, 67),
+            cloud={"launch": 3, "boot": 99},
+        ),
+        [
+            ["launch linux-1 t3 demand", "launch linux-2 t3 demand", "c3 waits booting", "c2 waits booting"],
+            ["launch linux-1 t3 demand", "c3 waits booting", "c2 waits at_quota"],
+            ["c3 waits booting", "c2 waits at_quota"],
+            ["launch linux-2 t3 demand", "c3 waits booting", "c2 waits booting"],
+        ],
+    ),
+    "a gang probes the quota with one launch and then goes on": (
+        a_case(
+            an_outage("quota", 5),
+            submit(0, "g", components=[{"name": "w", "count": 2}]),
+            *ticks(0, 62, 63, 64, 67),
+            cloud={"launch": 3, "boot": 99},
+        ),
+        [
+            ["launch linux-1 t1 demand", "launch linux-2 t1 demand", "g waits booting"],
+            ["g waits at_quota"],
+            ["launch linux-1 t1 demand", "g waits at_quota"],
+            ["g waits at_quota"],
+            ["launch linux-2 t1 demand", "g waits booting"],
+        ],
+    ),
+    # ---- priority
+    "c1 waits for a booting slot; c5 comes before it is ready": (
+        a_case(
+            c(1),
+            tick(0),
+            c(5, at=5),
+            *ticks(5, 10),
+            pool={"max_slots": 1},
+            cloud={"boot": 10},
+        ),
+        [
+            ["launch linux-1 t1 demand", "c1 waits booting"],
+            ["c5 waits booting", "c1 waits at_max_slots"],
+            ["assign c5 linux-1", "c1 waits at_max_slots"],
+        ],
+    ),
+    # ---- cordon
+    "idle slot, cordoned": (
+        a_case(c(1), tick(0), slots=[t("linux-1", 1, cordoned=True)]),
+        [["launch linux-2 t1 demand", "c1 waits booting"]],
+    ),
+    # ---- changed offerings
+    "t8 removed while a t8 slot has a lease": (
+        a_case(
+            act(1, "rules", {"pools": {"linux": {"offerings": types(1, 2)}}}),
+            c(1, at=1),
+            tick(1),
+            act(2, "release", "h"),
+            *ticks(2, 3),
+            pool=EIGHT,
+            slots=[t("linux-1", 8, "ready", "h")],
+            reservations=[a_holder("h", resources={"cpus": 1})],
+            cloud=SLOW,
+        ),
+        [
+            ["drain linux-1 unconfigured", "launch linux-2 t1 demand", "c1 waits booting"],
+            ["terminate linux-1 drained", "c1 waits booting"],
+            ["c1 waits booting"],
+        ],
+    ),
+    "t8 removed while a t8 slot boots": (
+        a_case(
+            act(1, "rules", {"pools": {"linux": {"offerings": types(1, 2)}}}),
+            c(1, at=1),
+            tick(1),
+            slots=[t("linux-1", 8, "booting")],
+            cloud=SLOW,
+        ),
+        [["terminate linux-1 unconfigured", "launch linux-2 t1 demand", "c1 waits booting"]],
+    ),
+    "a slot without an offering stays": (
+        a_case(
+            act(1, "rules", {"pools": {"linux": {"offerings": types(1, 2)}}}),
+            tick(1),
+            slots=[a_slot("linux-1", resources={"cpus": 8})],
+        ),
+        [[]],
+    ),
+    "a namesake in another market changes the keys and drains nothing": (
+        a_case(
+            act(1, "rules", {"pools": {"linux": {"offerings": types(1) + types(1, market="on-demand")}}}),
+            tick(1),
+            slots=[t("linux-1", 1)],
+        ),
+        [[]],
+    ),
+    "the same name in another market alone is another offering": (
+        a_case(
+            act(1, "rules", {"pools": {"linux": {"offerings": types(1, market="on-demand")}}}),
+            tick(1),
+            slots=[t("linux-1", 1)],
+        ),
+        [["drain linux-1 unconfigured"]],
+    ),
+    "cordoned, and its offering is gone": (
+        a_case(
+            act(1, "rules", {"pools": {"linux": {"offerings": types(1)}}}),
+            tick(1),
+            slots=[t("linux-1", 8, cordoned=True)],
+        ),
+        [["drain linux-1 unconfigured"]],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_tick_decides_as_the_page_says(name: str) -> None:
+    document, expected = CASES[name]
+    assert play_out(document).ticks == expected
+
+
+def test_a_release_at_quota_is_undone_by_nothing_and_ends() -> None:
+    """With kicks and wakes: the small idle ones make room for the big ones, each once."""
+    played = play_out(
+        a_case(
+            c(9, 16),
+            c(8, 16),
+            pool={"max_slots": 2, "min_slots": 2, "target_warm_slots": 1},
+            slots=[t("linux-1", 1), t("linux-2", 1)],
+            cloud={"boot": 5, "terminate": 5},
+            kicks=True,
+            wakes=True,
+            until=600,
+        )
+    )
+    assert played.decisions == [
+        *("0 drain linux-1 at_quota", "0 drain linux-2 at_quota"),
+        *("0 terminate linux-1 drained", "0 terminate linux-2 drained"),
+        *("5 launch linux-1 t16 demand", "5 launch linux-2 t16 demand"),
+        *("10 assign c9 linux-1", "10 assign c8 linux-2"),
+    ]
+
+
+def test_the_other_pools_slots_are_none_of_it() -> None:
+    assert told(
+        c(3, 3),
+        tick(0),
+        pools={
+            "linux": a_pool(max_slots=1, offerings=types(1, 3)),
+            "spare": a_pool(system="mac", max_slots=1, offerings=types(1, 3)),
+        },
+        slots=[t("linux-1", 1, cordoned=True), t("spare-1", 1)],
+    ) == [["c3 waits at_max_slots"]]
