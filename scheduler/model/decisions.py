@@ -71,6 +71,8 @@ SlotReason = Literal[
     "requested",
     "unconfigured",
     "unhealthy",
+    "unclean",
+    "used_up",
     "drained",
     "timeout",
     "lost",

@@ -184,7 +184,7 @@ class Pool(Document):
     on_demand_after: Count = 0
     """Refused or interrupted spot launches after which on-demand offerings may be taken; 0 = off."""
     unhealthy_after: Count = 3
-    """Boots that fail in a row and then hold the pool's launches for `error_cooldown`, until one succeeds; 0 = off."""
+    """Boots failed in a row hold the pool; leases unconfirmed or probes failed in a row drain a slot; 0 = off."""
     rebalance: Literal["drain", "ignore"] = "drain"
     """What EC2's rebalance recommendation does to a slot."""
     resources: ResourceMap | None = None
@@ -284,12 +284,7 @@ class Scheduler(Document):
     """Slots over all pools; 0 = no limit."""
 
 
-NOT_ACTED_UPON = frozenset(
-    {
-        *("elastic", "preemption", "preemption_grace", "min_run_time", "adoption_timeout"),
-        *("launch_for_elastic", "max_uses", "recycle_unclean", "on_demand_after"),
-    }
-)
+NOT_ACTED_UPON = frozenset({"elastic", "preemption", "preemption_grace", "min_run_time", "launch_for_elastic"})
 """Keys of the contract that are checked and kept, but that no rule of this version reads: setting one is warned of."""
 
 

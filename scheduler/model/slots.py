@@ -9,6 +9,8 @@ from scheduler.model.events import Event
 from scheduler.model.moves import SLOT_MOVES, Cause, SlotState, check_move
 
 Market = Literal["spot", "on-demand"]
+ADOPTED = "adopted"
+"""The `launch_reason` of a machine that nobody launched here: it was found under our tags."""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,8 +90,10 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
     """Times in a row that the cloud did not know this machine."""
     uses: int = 0
     """Leases that this machine has had."""
-    failed_boots: int = 0
-    """Boots of this slot that failed in a row."""
+    failed_probes: int = 0
+    """Probes of this machine that failed in a row after it was ready."""
+    unconfirmed: int = 0
+    """Leases on this machine in a row that their holders did not confirm."""
 
 
 _NUMBER = re.compile(r"(.*?)(\d+)$")
@@ -140,4 +144,6 @@ def without_machine() -> dict[str, Any]:
         "zone": None,
         "missed": 0,
         "uses": 0,
+        "failed_probes": 0,
+        "unconfirmed": 0,
     }

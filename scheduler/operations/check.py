@@ -35,6 +35,7 @@ def check(engine: Engine, slot_ids: Sequence[str]) -> int:
         return 0
     machines = engine.fleet.describe([slot.instance_id for slot in slots if slot.instance_id])
     serving = {slot.id for slot in slots if _serves(engine, slot, machines, rules)}
+    failing = {slot.id for slot in slots if _fails(engine, slot, machines, rules)}
     with engine.store.transaction() as transaction:
         ledger = Ledger(transaction, "cloud")
         ledger.slots = transaction.load_slots([slot.id for slot in slots])
@@ -42,6 +43,8 @@ def check(engine: Engine, slot_ids: Sequence[str]) -> int:
             current = ledger.slots.get(seen.id)
             if current is not None and current.instance_id == seen.instance_id:
                 mirror(ledger, rules, current, machines.get(seen.instance_id or ""), serves=seen.id in serving)
+                if seen.state == "ready":
+                    _note_probe(ledger, seen.id, failed=seen.id in failing)
         outcome = ledger.flush()
     interrupted = [outcome.slots[event.slot] for event in outcome.events if event.slot and event.name == INTERRUPTED]
     announce(engine, outcome, kick=outcome.turned_slots or bool(interrupted))
@@ -55,6 +58,26 @@ def _serves(engine: Engine, slot: Slot, machines: dict[str, Machine], rules: Rul
     if machine is None or machine.state != "running" or slot.state not in {"booting", "binding"}:
         return False
     return engine.probe.is_ready(slot, machine, rules)
+
+
+def _fails(engine: Engine, slot: Slot, machines: dict[str, Machine], rules: Rules) -> bool:
+    """Whether a machine that was ready to serve says that it no longer is; one that nobody asks says nothing."""
+    machine, pool = machines.get(slot.instance_id or ""), rules.pools.get(slot.pool)
+    if machine is None or machine.state != "running" or slot.state != "ready" or pool is None:
+        return False
+    if not pool.unhealthy_after:
+        return False
+    if pool.probe.kind == "none":
+        return machine.healthy is False
+    return not engine.probe.is_ready(slot, machine, rules)
+
+
+def _note_probe(ledger: Ledger, name: str, *, failed: bool) -> None:
+    """Count the probes that failed in a row; a good one begins anew."""
+    slot = ledger.slots.get(name)
+    count = slot.failed_probes + 1 if slot and failed else 0
+    if slot is not None and slot.state == "ready" and slot.failed_probes != count:
+        ledger.put(msgspec.structs.replace(slot, failed_probes=count))
 
 
 def mirror(ledger: Ledger, rules: Rules, slot: Slot, machine: Machine | None, *, serves: bool) -> None:

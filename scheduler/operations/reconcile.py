@@ -16,7 +16,7 @@ from scheduler.model.events import Event
 from scheduler.model.holds import Hold, hold_id
 from scheduler.model.moves import INACTIVE
 from scheduler.model.rules import Pool, Rules, slot_ids
-from scheduler.model.slots import Machine, Slot
+from scheduler.model.slots import ADOPTED, Machine, Slot
 from scheduler.operations.engine import Engine, announce
 from scheduler.operations.launch import settle_machine
 from scheduler.operations.ledger import Ledger
@@ -143,6 +143,7 @@ def _take_in(ledger: Ledger, rules: Rules, wanted: dict[str, str], machine: Mach
         event="slot_adopted",
         epoch=current.epoch + 1,
         launch_id=machine.launch_id,
+        launch_reason=ADOPTED,
         instance_id=machine.id,
         address=machine.address,
         instance_type=machine.type,

@@ -49,11 +49,11 @@ def sweep(engine: Engine, *, all_machines: bool = False) -> int:
     """Send batches of slots to be checked: those on the way up or down, also by an interruption, or every one that
     has a machine.
     """
-    coming = engine.store.find_slots(states=["booting", "binding"])
-    going = engine.store.find_slots(states=["terminating", "draining", *(["ready"] if all_machines else [])])
+    probed = engine.store.find_slots(states=["booting", "binding", *(["ready"] if all_machines else [])])
+    going = engine.store.find_slots(states=["terminating", "draining"])
     if not all_machines:
         going = [slot for slot in going if slot.state == "terminating" or slot.interrupted_at is not None]
-    return _send_checks(engine, coming, PROBED_BATCH) + _send_checks(engine, going, BATCH)
+    return _send_checks(engine, probed, PROBED_BATCH) + _send_checks(engine, going, BATCH)
 
 
 def _send_checks(engine: Engine, slots: Sequence[Slot], size: int) -> int:

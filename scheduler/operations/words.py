@@ -23,7 +23,7 @@ from scheduler.model.wishes import (
     ReasonDocument,
     SlotDocument,
 )
-from scheduler.operations.commit import end_reservation, return_to_queue
+from scheduler.operations.endings import end_reservation, note_confirmed, return_to_queue
 from scheduler.operations.ledger import Ledger
 from scheduler.policy.heal import may_restart_again
 from scheduler.policy.ttl import expiry_when_renewed
@@ -68,12 +68,14 @@ def _check_token(ledger: Ledger, current: Reservation, word: HolderDocument) -> 
         raise Refusal("token", f"the current token of {current.id} (this one is stale)", word.token)
 
 
-def release(ledger: Ledger, _rules: Rules, word: HolderDocument) -> Reservation:
+def release(ledger: Ledger, rules: Rules, word: HolderDocument) -> Reservation:
     """The holder is done: it ends in any phase that is not ended; a second release changes nothing."""
     current = _find(ledger, word)
     if current.phase == "released":
         return current
-    return end_reservation(ledger, _find_alive(ledger, word), "released", None)
+    current = _find_alive(ledger, word)
+    note_confirmed(ledger, current)
+    return end_reservation(ledger, rules, current, "released", None)
 
 
 def cancel(ledger: Ledger, rules: Rules, word: ReasonDocument) -> Reservation:
@@ -86,7 +88,7 @@ def cancel(ledger: Ledger, rules: Rules, word: ReasonDocument) -> Reservation:
     waits_for_restart = current.phase == "failed" and may_restart_again(current, rules)
     if current.phase in ENDED and not waits_for_restart:
         raise Refusal("reservation", "one that has not ended", f"{current.id} is {current.phase}")
-    return end_reservation(ledger, current, "cancelled", word.reason)
+    return end_reservation(ledger, rules, current, "cancelled", word.reason)
 
 
 def renew(ledger: Ledger, rules: Rules, word: HolderDocument) -> Reservation:
@@ -99,6 +101,7 @@ def renew(ledger: Ledger, rules: Rules, word: HolderDocument) -> Reservation:
         current, expires_at=expiry_when_renewed(current, rules, ledger.now), confirmed_at=confirmed
     )
     ledger.mark(renewed)
+    note_confirmed(ledger, renewed)
     return renewed
 
 
@@ -110,15 +113,16 @@ def confirm(ledger: Ledger, _rules: Rules, word: ConfirmDocument) -> Reservation
         raise Refusal("slot", f"a slot that {current.id} is leased on", word.slot)
     confirmed = msgspec.structs.replace(current, confirmed_at=ledger.now, unconfirmed=0)
     ledger.mark(confirmed)
+    note_confirmed(ledger, confirmed)
     return confirmed
 
 
-def fail(ledger: Ledger, _rules: Rules, word: ReasonDocument) -> Reservation:
+def fail(ledger: Ledger, rules: Rules, word: ReasonDocument) -> Reservation:
     """An essential component died, or the whole: it fails at once, and its policy decides about a restart."""
     current = _find_alive(ledger, word)
     _check_component(current, word)
     reason = word.reason or "component_died"
-    return end_reservation(ledger, current, "failed", reason, failed_at=ledger.now)
+    return end_reservation(ledger, rules, current, "failed", reason, failed_at=ledger.now)
 
 
 def _check_component(current: Reservation, word: ReasonDocument) -> None:

@@ -71,6 +71,7 @@ class Draft:
             labels=slot.labels,
             market=slot.market or "",
             price=slot.price or 0.0,
+            unconfirmed=slot.unconfirmed,
             idle_since=slot.since if slot.idle_since is None else slot.idle_since,
         )
         if slot.state in HOLDING:
@@ -99,13 +100,25 @@ class Draft:
         self.end(reservation)
         self.pending[reservation.id] = msgspec.structs.replace(reservation, phase="pending", leases=())
 
+    def list_in_phase(self, phase: str) -> list[Reservation]:
+        """The reservations of one phase whose leases this tick has not ended, in order of submission."""
+        found = [each for each in self.view.by_phase[phase].values() if each.id not in self.over]
+        return sorted(found, key=lambda each: each.sequence)
+
     def demand_of(self, reservation: Reservation) -> Demand:
         """What it needs, and the pools that may serve it."""
         shape = self.view.shapes[reservation.id]
         pools = self._serving.get(shape)
         if pools is None:
             pools = self._serving[shape] = self.rules.serving_pools(shape.pool, shape.system)
-        return Demand(reservation, shape, pools)
+        return Demand(reservation, shape, pools, self._find_impatient(reservation, pools))
+
+    def _find_impatient(self, reservation: Reservation, pools: Iterable[str]) -> tuple[str, ...]:
+        """The pools in which its machines were interrupted so often that it may have an on-demand one."""
+        if not reservation.interruptions:
+            return ()
+        limits = {name: self.rules.pools[name].on_demand_after for name in pools}
+        return tuple(name for name, most in limits.items() if most and reservation.interruptions >= most)
 
     def wait(self, reservation: Reservation, code: str, detail: str) -> None:
         """Say why it is left unplaced; of several codes the first in the order of WAITING_CODES stands."""

@@ -11,6 +11,7 @@ from scheduler.model.decisions import Drain, Fail, Requeue, Reset, Restart, Term
 from scheduler.model.moves import HOLDING, IN_FLIGHT, INACTIVE
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
+from scheduler.policy.confirming import requeue_unconfirmed
 from scheduler.policy.draft import Draft
 from scheduler.policy.places import Place
 from scheduler.policy.retire import retire
@@ -28,7 +29,7 @@ def heal(draft: Draft) -> None:
     for place in draft.all_places():
         _heal_stuck(draft, place)
     _restart(draft)
-    _requeue_unconfirmed(draft)
+    requeue_unconfirmed(draft)
     retire(draft)
 
 
@@ -80,7 +81,7 @@ def _grace_end(draft: Draft, reservation: Reservation) -> float | None:
 
 def _release_those_whose_grace_is_over(draft: Draft) -> None:
     """A revoking reservation is pending again when its grace is over, or when its slots are gone already."""
-    for reservation in _by_submission(draft, "revoking"):
+    for reservation in draft.list_in_phase("revoking"):
         over = reservation.revoke_by is None or draft.is_due(reservation.revoke_by)
         if over or not all(_is_there(draft, reservation)):
             draft.decide(Requeue(reservation=reservation.id, reason=reservation.revoke_reason or "preempted"))
@@ -92,7 +93,7 @@ def _release_those_whose_grace_is_over(draft: Draft) -> None:
 def _fail_those_without_slot(draft: Draft) -> None:
     """A leased reservation whose essential slot is gone or silent fails; decided once, all leases end."""
     silent = {place.slot.id for place in draft.all_places() if _is_silent(draft, place)}
-    leased = (each for each in _by_submission(draft, "leased") if each.id not in draft.returning)
+    leased = (each for each in draft.list_in_phase("leased") if each.id not in draft.returning)
     for reservation in leased:
         essential = [lease for lease in reservation.leases if lease.kind == "essential"]
         reason = None
@@ -186,7 +187,7 @@ def _let_go(draft: Draft, place: Place, reason: str) -> None:
 
 def _restart(draft: Draft) -> None:
     """What failed is pending again: at once the first time, then only after the delay since the last restart."""
-    for reservation in _by_submission(draft, "failed"):
+    for reservation in draft.list_in_phase("failed"):
         if may_restart_again(reservation, draft.rules) and is_restart_due(draft, reservation):
             draft.decide(Restart(reservation=reservation.id))
             draft.requeue(reservation)
@@ -202,30 +203,3 @@ def is_restart_due(draft: Draft, reservation: Reservation) -> bool:
     """Whether it was never restarted, or its last restart is longer ago than the delay."""
     last = reservation.restarted_at
     return last is None or draft.is_past(last, draft.rules.scheduler.restart_delay)
-
-
-def _requeue_unconfirmed(draft: Draft) -> None:
-    """An assignment that nobody confirmed for `confirm_timeout` (age >= it) goes back to the queue, at most
-    `max_unconfirmed` times (0 = no limit); then it fails.
-    """
-    timeout = draft.rules.scheduler.confirm_timeout
-    if not timeout:
-        return
-    for reservation in _by_submission(draft, "leased"):
-        if reservation.id in draft.returning or reservation.confirmed_at is not None:
-            continue
-        leased_at = draft.now if reservation.leased_at is None else reservation.leased_at
-        if not draft.is_due(leased_at + timeout):
-            continue
-        most = draft.rules.scheduler.max_unconfirmed
-        if most and reservation.unconfirmed >= most:
-            _fail(draft, reservation, "unconfirmed")
-        else:
-            draft.decide(Requeue(reservation=reservation.id, reason="unconfirmed"))
-            draft.requeue(reservation)
-
-
-def _by_submission(draft: Draft, phase: str) -> list[Reservation]:
-    """The reservations of one phase whose leases this tick has not ended, in order of submission."""
-    found = [each for each in draft.view.by_phase[phase].values() if each.id not in draft.over]
-    return sorted(found, key=lambda each: each.sequence)

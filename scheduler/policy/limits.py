@@ -77,8 +77,26 @@ class Limits:
         for name in demand.pools:
             pool = self._draft.rules.pools[name]
             fitting = list_fitting(pool, demand, component) if pool.is_elastic else []
-            for choice in list_eligible(fitting, pool):
+            eligible = list_eligible(fitting, pool)
+            for choice in eligible + self._list_fallback(name, demand, fitting, eligible):
                 yield name, choice, self.find_code(name, choice)
+
+    def _list_fallback(self, name: str, demand: Demand, fitting: list[Choice], eligible: list[Choice]) -> list[Choice]:
+        """On-demand offerings beyond `price_factor`: after `on_demand_after` interruptions of the reservation, or as
+        many capacity errors in a row on all its eligible spot offerings.
+        """
+        most = self.pool(name).on_demand_after
+        spot = [choice for choice in eligible if choice.market == "spot"]
+        if not most or not spot:
+            return []
+        if name not in demand.impatient and any(self._count_refusals(name, each) < most for each in spot):
+            return []
+        return [choice for choice in fitting if choice.market == "on-demand" and choice not in eligible]
+
+    def _count_refusals(self, name: str, choice: Choice) -> int:
+        """Capacity errors in a row on that offering."""
+        hold = self._draft.view.holds.get(hold_id(name, "capacity", choice.key or ""))
+        return hold.streak if hold else 0
 
     def launch(self, name: str, choice: Choice, reason: str) -> Place:
         """Decide a launch of this choice on the first empty slot of that pool; the place, now in flight."""
@@ -185,7 +203,7 @@ def has_cordoned_room(draft: Draft, demand: Demand, component: Component) -> boo
     return any(
         place.slot.cordoned
         and place.state == "ready"
-        and place.load < place.pool.lease_limit
+        and place.has_place
         and could_hold(demand, component, place.pool, place.free, place.labels)
         for name in demand.pools
         for place in draft.pools[name]

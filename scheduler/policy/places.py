@@ -1,6 +1,7 @@
 """Places: the scratch copies of slots that a tick spends from."""
 
 from dataclasses import dataclass, field
+from math import inf
 
 from scheduler.model.moves import IN_FLIGHT, INACTIVE, SlotState
 from scheduler.model.reservations import Lease
@@ -27,6 +28,10 @@ class Place:
     given: int = 0
     """Instances that this tick put on it, or set against it."""
     free: dict[str, float] | None = None
+    unconfirmed: int = 0
+    """Leases in a row that nobody confirmed, this tick's too."""
+    unclean: bool = False
+    """A lease ended here in this tick, not by its holder's release, in a pool that recycles such slots."""
     wanted: bool = False
     """Somebody got a lease here in this tick, or is set against it: neither idle nor reserve."""
     stuck: bool = False
@@ -41,6 +46,17 @@ class Place:
     def load(self) -> int:
         """Leases that it carries, or is to carry."""
         return len(self.leases) + self.given
+
+    @property
+    def uses_left(self) -> float:
+        """How many more leases its machine may take before it goes."""
+        most = self.pool.max_uses
+        return max(0, most - self.slot.uses - self.given) if most else inf
+
+    @property
+    def has_place(self) -> bool:
+        """Whether it may take one more lease, resources aside."""
+        return self.load < self.pool.lease_limit and self.uses_left > 0
 
     @property
     def is_coming(self) -> bool:
@@ -71,6 +87,7 @@ class Place:
         """One of its leases ends in this tick; if it was the last one, it is idle from now on."""
         del self.leases[key]
         self.idle_since = now
+        self.unclean = self.pool.recycle_unclean
         self.count_free()
 
     def count_free(self) -> None:

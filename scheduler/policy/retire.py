@@ -26,9 +26,22 @@ def retire(draft: Draft) -> None:
 
 def find_reason_to_retire(place: Place) -> SlotReason | None:
     """Why a ready slot is no longer to be used; None while it is."""
-    if not is_configured(place.slot, place.pool):
+    slot, pool = place.slot, place.pool
+    if not is_configured(slot, pool):
         return "unconfigured"
-    return None
+    if is_unhealthy(pool, place.unconfirmed, slot.failed_probes):
+        return "unhealthy"
+    if place.unclean:
+        return "unclean"
+    if pool.max_uses and slot.uses >= pool.max_uses and not place.leases:
+        return "used_up"
+    # One that was to go while its state did not allow to drain it.
+    return slot.drain_reason  # type: ignore[return-value]
+
+
+def is_unhealthy(pool: Pool, unconfirmed: int, failed_probes: int) -> bool:
+    """Whether so many leases were not confirmed, or so many probes failed, in a row, that it takes no more."""
+    return 0 < pool.unhealthy_after <= max(unconfirmed, failed_probes)
 
 
 def is_configured(slot: Slot, pool: Pool) -> bool:

@@ -26,6 +26,8 @@ class Demand:
     reservation: Reservation
     shape: Shape
     pools: tuple[str, ...]
+    impatient: tuple[str, ...] = ()
+    """Pools whose on-demand offerings it may have whatever they cost: it was interrupted there too often."""
 
     @property
     def instances(self) -> tuple[Instance, ...]:
@@ -34,8 +36,8 @@ class Demand:
 
     @property
     def is_plain(self) -> bool:
-        """Whether what holds for its shape holds for it: it excludes no slots of its own."""
-        return not self.reservation.declined
+        """Whether what holds for its shape holds for it: it excludes no slots and may have no more of its own."""
+        return not self.reservation.declined and not self.impatient
 
 
 def given_to(component: Component, pool: Pool) -> Resources:
@@ -155,11 +157,11 @@ class Rooms:
 
 def _key_of(place: Place) -> Key:
     free = None if place.free is None else shape_of_resources(place.free)
-    return (place.slot.pool, free, shape_of_labels(place.labels), place.load)
+    return (place.slot.pool, free, shape_of_labels(place.labels), place.load, place.uses_left)
 
 
 def _has_room(place: Place, demand: Demand, component: Component) -> bool:
-    if place.slot.pool not in demand.pools or place.load >= place.pool.lease_limit:
+    if place.slot.pool not in demand.pools or not place.has_place:
         return False
     return could_hold(demand, component, place.pool, place.free, place.labels)
 

@@ -195,6 +195,7 @@ def _given_slot(stage: Stage, given: GivenSlot, known: Slot | None, now: float) 
         machine=given.machine,
         cordoned=given.cordoned,
         last_seen=now if given.last_seen is None else given.last_seen,
+        uses=len(given.leases),
         launch_id=f"given-{given.id}-{epoch}" if has_machine else None,
         instance_id=f"i-{given.id}-{epoch}" if has_machine and given.state != "launching" else None,
     )

@@ -165,7 +165,8 @@ slots: Final = Table(
     _text("zone", null=True),
     _whole("missed"),
     _whole("uses"),
-    _whole("failed_boots"),
+    _whole("failed_probes"),
+    _whole("unconfirmed"),
 )
 Index("slots_by_state", slots.c.state)
 Index("slots_by_pool", slots.c.pool, slots.c.state)

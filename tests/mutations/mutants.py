@@ -95,10 +95,10 @@ MUTANTS = (
     ),
     Mutant("guard", "only slots that could serve it are kept", "if _could_serve(demand, place):", "if place:"),
     Mutant(
-        "rooms",
+        "places",
         "no more leases on a slot than allowed",
-        "place.load >= place.pool.lease_limit",
-        "place.load > place.pool.lease_limit",
+        "self.load < self.pool.lease_limit",
+        "self.load <= self.pool.lease_limit",
     ),
     Mutant(
         "limits",
@@ -164,8 +164,20 @@ MUTANTS = (
     Mutant(
         "retire",
         "a slot whose offering is no longer configured drains",
-        "    if not is_configured(place.slot, place.pool):\n        return",
+        "    if not is_configured(slot, pool):\n        return",
         "    if False:\n        return",
+    ),
+    Mutant(
+        "places",
+        "no more leases on a machine than `max_uses`",
+        "max(0, most - self.slot.uses - self.given)",
+        "max(0, most - self.slot.uses)",
+    ),
+    Mutant(
+        "confirming",
+        "a slot that nobody confirms on is noticed",
+        "            place.unconfirmed += 1",
+        "            place.unconfirmed += 0",
     ),
     Mutant(
         "places",

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from scheduler.model.holds import Hold
+from scheduler.model.slots import Machine
 from scheduler.operations.check import check
 from tests.builders import a_slot
 from tests.operations.rig import CONFIG, NOW, Rig
@@ -137,3 +138,38 @@ def test_what_became_of_boots_is_counted() -> None:
         ("slot_disappeared_total", "booting"): 1,
         ("slot_disappeared_total", "ready"): 1,
     }
+
+
+def probe_ready_slot(rig: Rig, *answers: bool) -> None:
+    """EC2's status checks say this of a ready slot, one look after the other."""
+    for healthy in answers:
+        rig.fleet.machines["i-linux-1"] = Machine(id="i-linux-1", state="running", healthy=healthy)
+        check(rig.engine, ["linux-1"])
+
+
+@pytest.mark.parametrize(
+    ("answers", "state"),
+    [
+        ((False, False), "draining"),
+        ((False, True, False), "ready"),  # a good one begins anew
+        ((True,), "ready"),
+        ((False,), "ready"),
+    ],
+)
+def test_a_ready_slot_whose_probes_fail_in_a_row_is_drained(answers: tuple[bool, ...], state: str) -> None:
+    rig = a_rig()
+    rig.put(a_slot("linux-1", version=1, since=rig.now, idle_since=rig.now))
+    probe_ready_slot(rig, *answers)
+    rig.tick()
+    assert (rig.slot().state, rig.slot().drain_reason) == (state, "unhealthy" if state == "draining" else None)
+
+
+def test_of_a_machine_that_nobody_asks_nothing_is_held_against_it() -> None:
+    """EC2's status checks are not known, or the pool looks at none."""
+    for keys, healthy in (({}, None), ({"unhealthy_after": 0}, False)):
+        rig = a_rig(**keys)
+        rig.put(a_slot("linux-1", version=1, since=rig.now))
+        rig.fleet.machines["i-linux-1"] = Machine(id="i-linux-1", state="running", healthy=healthy)
+        for _ in range(5):
+            check(rig.engine, ["linux-1"])
+        assert rig.slot().failed_probes == 0

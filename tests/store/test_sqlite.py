@@ -183,7 +183,7 @@ class TestErrors:
 
     def test_an_older_schema(self, path: Path, sqlite: SqlStore) -> None:
         with sqlite.engine.begin() as connection:
-            connection.exec_driver_sql("ALTER TABLE slots DROP COLUMN failed_boots")
+            connection.exec_driver_sql("ALTER TABLE slots DROP COLUMN failed_probes")
         assert "older than this program" in failing(sqlite)
 
     @pytest.mark.parametrize(

@@ -272,10 +272,10 @@ def test_a_key_that_this_version_does_not_act_upon_is_warned_of(tmp_path: Path) 
     path = tmp_path / "leasehold.toml"
     path.write_text(
         '[scheduler]\nelastic = "rigid"\npreemption_grace = 30\n'
-        '[pools.lab]\nsystem = "x"\nprovider = "static"\nresources = {cpus = 1}\nmax_uses = 3\n'
+        '[pools.lab]\nsystem = "x"\nprovider = "static"\nresources = {cpus = 1}\nlaunch_for_elastic = true\n'
     )
     told = [str(each) for each in find_warnings(read_configuration(path)) if "does nothing" in each.expected]
     assert told == [
         'scheduler.elastic: expected its default (this version does nothing else), got "rigid"',
-        "pools.lab.max_uses: expected its default (this version does nothing else), got 3",
+        "pools.lab.launch_for_elastic: expected its default (this version does nothing else), got true",
     ]

@@ -1,0 +1,67 @@
+"""How a reservation lets go of what it holds: for good, or back into the queue."""
+
+from typing import Any
+
+import msgspec
+
+from scheduler.model.reservations import Reservation
+from scheduler.model.rules import Rules
+from scheduler.operations.ledger import Ledger
+from scheduler.policy.ttl import expiry_of_pending
+
+
+def end_reservation(
+    ledger: Ledger, rules: Rules, current: Reservation, phase: Any, reason: str | None, **changes: Any
+) -> Reservation:
+    """End it: its leases are over, its slots are told, its token stays the last one that it had."""
+    ended = ledger.move_reservation(
+        current, phase, reason=reason, leases=(), revoke_by=None, revoke_reason=None, **changes
+    )
+    _free_slots(ledger, rules, current, clean=phase == "released")
+    return ended
+
+
+def return_to_queue(ledger: Ledger, rules: Rules, current: Reservation, reason: str, **changes: Any) -> Reservation:
+    """It waits again with its place in the queue: leases over, expiry counted anew by the rule for waiting."""
+    changes.setdefault("unconfirmed", current.unconfirmed if current.confirmed_at is None else 0)
+    returned = ledger.move_reservation(
+        current,
+        "pending",
+        reason=reason,
+        leases=(),
+        leased_at=None,
+        confirmed_at=None,
+        revoke_by=None,
+        revoke_reason=None,
+        expires_at=expiry_of_pending(current.request, rules, ledger.now),
+        **changes,
+    )
+    _free_slots(ledger, rules, current, clean=False)
+    return returned
+
+
+def _free_slots(ledger: Ledger, rules: Rules, current: Reservation, *, clean: bool) -> None:
+    """Its slots are told; one of a pool that recycles what was not released goes as soon as a tick sees it."""
+    ledger.free_slots(current)
+    for lease in () if clean else current.leases:
+        slot, pool = ledger.slots.get(lease.slot), None
+        if slot is not None and slot.epoch == lease.epoch and slot.state == "ready":
+            pool = rules.pools.get(slot.pool)
+        if slot is not None and pool is not None and pool.recycle_unclean:
+            ledger.put(msgspec.structs.replace(slot, drain_reason="unclean"))
+
+
+def note_confirmed(ledger: Ledger, current: Reservation) -> None:
+    """Its holder works: the slots that it is leased on are no black holes."""
+    for lease in current.leases:
+        slot = ledger.slots.get(lease.slot)
+        if slot is not None and slot.epoch == lease.epoch and slot.unconfirmed:
+            ledger.put(msgspec.structs.replace(slot, unconfirmed=0))
+
+
+def note_unconfirmed(ledger: Ledger, current: Reservation) -> None:
+    """Nobody confirmed its leases: one more in a row for each of its slots."""
+    for lease in current.leases:
+        slot = ledger.slots.get(lease.slot)
+        if slot is not None and slot.epoch == lease.epoch and lease.kind == "essential":
+            ledger.put(msgspec.structs.replace(slot, unconfirmed=slot.unconfirmed + 1))

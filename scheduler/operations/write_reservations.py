@@ -1,0 +1,227 @@
+"""Whether it happened, for reservations: each decision about one is tested on its current row, then written."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from scheduler.model.decisions import Assign, Expire, Fail, Requeue, Restart
+from scheduler.model.labels import has_labels
+from scheduler.model.moves import ENDED
+from scheduler.model.reservations import NO_COST, Instance, Lease, Reservation, list_instances
+from scheduler.model.resources import fits, subtract, total
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Slot
+from scheduler.operations.endings import end_reservation, note_unconfirmed, return_to_queue
+from scheduler.operations.ledger import Ledger
+from scheduler.operations.write_slots import has_timed_out, is_silent
+from scheduler.policy.places import capacity_of
+from scheduler.policy.ttl import expiry_of_lease
+
+
+class ReservationWriter:
+    """One method a decision: None when it was written, else why it no longer holds."""
+
+    def __init__(self, ledger: Ledger, rules: Rules) -> None:
+        self.ledger, self.rules, self.now = ledger, rules, ledger.now
+
+    def write(self, decision: Expire | Fail | Requeue | Restart | Assign) -> str | None:
+        """Test the rule of one decision on the current rows, then change them; the reason if it lost."""
+        current = self.ledger.reservations.get(decision.reservation)
+        if current is None:
+            return "the reservation is gone"
+        match decision:
+            case Expire():
+                return self._expire(current, decision)
+            case Fail():
+                return self._fail(current, decision)
+            case Requeue():
+                return self._requeue(current, decision)
+            case Restart():
+                return self._restart(current, decision)
+            case Assign():
+                return self._assign(current, decision)
+
+    def _expire(self, current: Reservation, decision: Expire) -> str | None:
+        if current.phase in ENDED:
+            return f"it is {current.phase} already"
+        if current.expires_at is None or self.now < current.expires_at:
+            return "it was renewed"
+        end_reservation(self.ledger, self.rules, current, "expired", decision.reason)
+        return None
+
+    def _fail(self, current: Reservation, decision: Fail) -> str | None:
+        if current.phase != "leased":
+            return f"it is {current.phase}"
+        if not self._has_lost(current, decision.reason):
+            return "its slots are there"
+        if decision.reason == "unconfirmed":
+            note_unconfirmed(self.ledger, current)
+        end_reservation(self.ledger, self.rules, current, "failed", decision.reason, failed_at=self.now)
+        return None
+
+    def _has_lost(self, current: Reservation, reason: str) -> bool:
+        """Whether what the plan saw of its essential slots is still so."""
+        essential = [lease for lease in current.leases if lease.kind == "essential"]
+        present = [lease for lease in essential if self.ledger.is_there(lease)]
+        slots = [self.ledger.slots[lease.slot] for lease in present]
+        match reason:
+            case "slot_gone":
+                return len(present) < len(essential)
+            case "slot_interrupted":
+                return any(slot.interrupted_at is not None for slot in slots)
+            case "slot_draining":
+                return any(slot.state == "draining" and has_timed_out(self.rules, slot, self.now) for slot in slots)
+            case "unconfirmed":
+                return current.confirmed_at is None
+            case "slot_offline":
+                return any(is_silent(self.rules, slot, self.now) for slot in slots)
+            case _:
+                return False
+
+    def _requeue(self, current: Reservation, decision: Requeue) -> str | None:
+        if current.phase not in {"leased", "revoking"}:
+            return f"it is {current.phase}"
+        object_to = self._object_to_return if current.phase == "revoking" else self._object_to_taking
+        if (objection := object_to(current, decision)) is not None:
+            return objection
+        if decision.reason == "slot_interrupted" and current.phase == "leased":
+            current = msgspec.structs.replace(current, interruptions=current.interruptions + 1)
+        if decision.revoke_by is not None:
+            self._revoke(current, decision.reason, decision.revoke_by)
+        else:
+            count = {}
+            if decision.reason == "unconfirmed":
+                count = {"unconfirmed": current.unconfirmed + 1}
+                note_unconfirmed(self.ledger, current)
+            return_to_queue(self.ledger, self.rules, current, decision.reason, **count)
+        return None
+
+    def _object_to_taking(self, current: Reservation, decision: Requeue) -> str | None:
+        """Why a leased one is not to be taken back after all."""
+        if decision.reason != "unconfirmed":
+            return None if self._has_lost(current, decision.reason) else "its slots are there"
+        if current.confirmed_at is not None:
+            return "it was confirmed"
+        leased_at = self.now if current.leased_at is None else current.leased_at
+        due = leased_at + self.rules.scheduler.confirm_timeout
+        return "it has time to be confirmed" if self.now < due else None
+
+    def _object_to_return(self, current: Reservation, decision: Requeue) -> str | None:
+        """Why one whose holder is to let go does not return to the queue yet."""
+        if decision.revoke_by is not None:
+            return "it is revoking"
+        over = current.revoke_by is None or self.now >= current.revoke_by or self._has_lost(current, "slot_gone")
+        return None if over or self._has_lost(current, decision.reason) else "its holder has time to let go"
+
+    def _revoke(self, current: Reservation, reason: str, revoke_by: float) -> None:
+        leases = tuple(
+            msgspec.structs.replace(lease, state="revoking", revoke_by=revoke_by) for lease in current.leases
+        )
+        self.ledger.move_reservation(
+            current, "revoking", reason=reason, revoke_reason=reason, revoke_by=revoke_by, leases=leases
+        )
+
+    def _restart(self, current: Reservation, decision: Restart) -> str | None:
+        if current.phase != "failed":
+            return f"it is {current.phase}"
+        last, delay = current.restarted_at, self.rules.scheduler.restart_delay
+        if last is not None and self.now - last <= delay:
+            return "it was restarted a moment ago"
+        return_to_queue(
+            self.ledger,
+            self.rules,
+            current,
+            decision.reason,
+            restarts=current.restarts + 1,
+            restarted_at=self.now,
+            finished_at=None,
+        )
+        return None
+
+    def _assign(self, current: Reservation, decision: Assign) -> str | None:
+        if current.phase != "pending":
+            return f"it is {current.phase}"
+        if current.suspended or current.priority == 0:
+            return "it is on hold"
+        if current.expires_at is not None and self.now >= current.expires_at:
+            return "its time is over"
+        instances = {each.name: each for each in list_instances(current.request, "essential")}
+        extra: dict[str, list[dict[str, float]]] = {}
+        for placement in decision.leases:
+            slot = self.ledger.slots.get(placement.slot)
+            taken = extra.setdefault(placement.slot, [])
+            reason = self._refuse(slot, placement.epoch, current, instances.get(placement.component), taken)
+            if slot is None or reason is not None:
+                return reason or f"{placement.slot} is gone"
+            taken.append(placement.resources)
+        self._lease(current, decision)
+        return None
+
+    def _refuse(
+        self,
+        slot: Slot | None,
+        epoch: int,
+        current: Reservation,
+        instance: Instance | None,
+        taken: list[dict[str, float]],
+    ) -> str | None:
+        """Why this slot, as it now is, cannot take one more instance; None if it can."""
+        if slot is None:
+            return "its slot is gone"
+        pool = self.rules.pools.get(slot.pool)
+        if pool is None or instance is None:
+            return "the rules have changed"
+        if slot.state != "ready" or slot.epoch != epoch:
+            return f"{slot.id} is {slot.state}" if slot.state != "ready" else f"{slot.id} has another machine"
+        is_leaving = slot.drain_reason is not None or slot.interrupted_at is not None
+        if slot.cordoned or is_leaving or is_silent(self.rules, slot, self.now):
+            return f"{slot.id} takes no leases"
+        leases = self.ledger.leases_on(slot)
+        if len(leases) + len(taken) >= pool.lease_limit:
+            return f"{slot.id} is taken"
+        if pool.max_uses and slot.uses + len(taken) >= pool.max_uses:
+            return f"{slot.id} is used up"
+        labels = instance.component.labels
+        if not has_labels(slot.labels, current.request.labels) or not has_labels(slot.labels, labels):
+            return f"{slot.id} has other labels"
+        capacity = capacity_of(slot, pool)
+        used = total([*(lease.resources for lease in leases.values()), *taken])
+        wanted = {**pool.default_resources, **instance.component.resources}
+        if capacity is not None and not fits(wanted, subtract(capacity, used)):
+            return f"{slot.id} has no room"
+        return None
+
+    def _lease(self, current: Reservation, decision: Assign) -> None:
+        token = self.ledger.transaction.next_tokens(1)[0]
+        leases = tuple(
+            Lease(
+                component=each.component,
+                slot=each.slot,
+                epoch=each.epoch,
+                token=token,
+                resources=each.resources,
+                cost=NO_COST,
+                assigned_at=self.now,
+            )
+            for each in decision.leases
+        )
+        self.ledger.move_reservation(
+            current,
+            "leased",
+            leases=leases,
+            token=token,
+            leased_at=self.now,
+            confirmed_at=None,
+            declined=(),
+            expires_at=expiry_of_lease(current.request, self.rules, self.now),
+        )
+        for slot_id, count in _count(lease.slot for lease in leases).items():
+            slot = self.ledger.slots[slot_id]
+            self.ledger.put(msgspec.structs.replace(slot, idle_since=None, uses=slot.uses + count))
+
+
+def _count(names: Iterator[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name in names:
+        found[name] = found.get(name, 0) + 1
+    return found
