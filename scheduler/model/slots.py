@@ -61,7 +61,7 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
     """None: this slot counts leases only."""
     labels: dict[str, str] = {}
     machine: str | None = None
-    """Who a static host says it is."""
+    """Who a static host says it is; kept while it is away, so that no other takes its slot."""
     cordoned: bool = False
     last_seen: float | None = None
     interrupted_at: float | None = None
@@ -118,7 +118,7 @@ def move_slot(slot: Slot, to: SlotState, cause: Cause, now: float, **changes: An
 
 
 def without_machine() -> dict[str, Any]:
-    """The changes that clear all that belonged to the machine which a slot had; its epoch stays."""
+    """The changes that clear all that belonged to the machine which a slot had; its epoch and its host's id stay."""
     return {
         "idle_since": None,
         "offering": None,
@@ -126,7 +126,6 @@ def without_machine() -> dict[str, Any]:
         "price": None,
         "resources": None,
         "labels": {},
-        "machine": None,
         "last_seen": None,
         "interrupted_at": None,
         "interrupted_by": None,

@@ -23,6 +23,7 @@ from scheduler.operations.apply import apply_rules
 from scheduler.operations.check import check
 from scheduler.operations.ledger import Ledger
 from scheduler.operations.reconcile import reconcile
+from scheduler.operations.register import register
 from scheduler.operations.tick import Ticked, carry_out, decide, take_tenure
 from scheduler.operations.words import Refusal
 from scheduler.simulation.holders import Holders
@@ -188,6 +189,9 @@ class Player:
                 apply_rules(stage.engine, value, prefix=step.path)
             case "outage":
                 stage.cloud.outages.append(value)
+            case "register":
+                rules = stage.engine.rules()
+                self._change(lambda ledger: register(ledger, rules, value), kick_for_marks=True, slots=[value.slot])
             case "remove":
                 self._change(lambda ledger: _remove(ledger, value), slots=[value])
             case "interrupt" | "rebalance" | "lose" | "found":

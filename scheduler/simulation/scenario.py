@@ -27,6 +27,7 @@ from scheduler.model.validation import (
     suggest,
 )
 from scheduler.model.wishes import ReservationDocument
+from scheduler.operations.register import RegisterDocument
 
 
 class CloudDocument(Document):
@@ -229,6 +230,16 @@ class _Reader:
         self._slots.add(slot.id)
         return slot
 
+    def _read_registration(self, value: object, path: str) -> RegisterDocument:
+        """A slot record of a static pool with the machine that says so."""
+        given = self.read_slot(value, path)
+        if self._rules.pools[given.pool].is_elastic:
+            raise fault(f"{path}.pool", "a pool of static hosts", given.pool)
+        if not given.machine:
+            raise fault(f"{path}.machine", "the id of a machine", given.machine)
+        said = given.model_dump(include={"pool", "machine", "resources", "labels"})
+        return RegisterDocument(slot=given.id, **said)
+
     def _check_lease(self, lease: GivenLease, path: str) -> None:
         """Leases of slot records are of components of reservations that the file has declared."""
         self._check_reservation(lease.reservation, f"{path}.reservation")
@@ -267,6 +278,8 @@ class _Reader:
                 self.declare(checked)
             case "slot":
                 checked = self.read_slot(value, where)
+            case "register":
+                checked = self._read_registration(value, where)
             case "rules":
                 checked = self._read_rules(value, where)
             case _:
@@ -371,6 +384,7 @@ ACTIONS: dict[str, tuple[type[Document] | None, bool]] = {
     "decline": (None, False),
     "suspend": (None, False),
     "resume": (None, False),
+    "register": (None, True),
     "remove": (None, True),
     "seen": (None, True),
     "found": (FoundDocument, True),

@@ -1,0 +1,83 @@
+"""Register: a host of a static pool says who and what it is. Source: Orchard's registration of workers."""
+
+from typing import Any
+
+import msgspec
+
+from scheduler.model.events import Event
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Slot
+from scheduler.model.validation import Document, LabelMap, Name, ResourceMap
+from scheduler.operations.ledger import Ledger
+from scheduler.operations.words import Refusal
+
+
+class RegisterDocument(Document):
+    """What a host says of itself; `machine` is an id that it keeps as long as it is the same machine."""
+
+    slot: Name
+    pool: Name
+    machine: Name
+    resources: ResourceMap | None = None
+    labels: LabelMap | None = None
+    address: Name | None = None
+
+
+def register(ledger: Ledger, rules: Rules, word: RegisterDocument) -> Slot:
+    """A new id is a new slot, ready at once. From the same machine it updates resources, labels and `last_seen`, and
+    keeps `cordoned` and the leases; a host that had drained is ready again.
+
+    From another machine it is refused (event `register_refused`, the only thing that is written) until the slot is
+    removed: whoever holds leases there must not meet a stranger. Raises Refusal, also for a pool that takes no hosts.
+    """
+    pool = rules.pools.get(word.pool)
+    if pool is None or pool.is_elastic:
+        raise Refusal("pool", "a pool of static hosts", word.pool)
+    current = ledger.slots.get(word.slot)
+    if current is None:
+        current = Slot(id=word.slot, pool=word.pool, since=ledger.now)
+    _check_identity(ledger, current, word)
+    says: dict[str, Any] = {
+        "machine": word.machine,
+        "resources": pool.resources if word.resources is None else word.resources,
+        "labels": pool.labels if word.labels is None else word.labels,
+        "address": current.address if word.address is None else word.address,
+        "last_seen": ledger.now,
+    }
+    if current.state == "empty":
+        return _move_in(ledger, current, says)
+    heard = msgspec.structs.replace(current, last_seen=ledger.now)
+    changed = msgspec.structs.replace(current, **says)
+    if changed == heard:
+        ledger.mark(heard)
+    else:
+        ledger.put(changed)
+    return changed
+
+
+def _check_identity(ledger: Ledger, current: Slot, word: RegisterDocument) -> None:
+    """Raise Refusal, and leave an event, where another machine or another pool has this slot."""
+    fault = None
+    if current.pool != word.pool:
+        fault = Refusal("pool", f"{current.pool}, the pool of {current.id}", word.pool)
+    elif current.machine not in {None, word.machine}:
+        fault = Refusal("machine", f"the machine that {current.id} belongs to, or that it is removed", word.machine)
+    if fault is not None:
+        ledger.tell(
+            Event(
+                at=ledger.now,
+                name="register_refused",
+                cause=ledger.cause,
+                slot=current.id,
+                detail={"pool": word.pool, "machine": word.machine},
+            )
+        )
+        raise fault
+
+
+def _move_in(ledger: Ledger, current: Slot, says: dict[str, Any]) -> Slot:
+    """Nothing that was leased on it before its absence is on it now: a new epoch begins."""
+    cause, ledger.cause = ledger.cause, "cloud"
+    moved = ledger.move_slot(current, "ready", epoch=current.epoch + 1, idle_since=ledger.now, **says)
+    ledger.cause = cause
+    return moved
