@@ -127,6 +127,7 @@ def find_warnings(configuration: Configuration) -> list[Fault]:
 def _list_unread(rules: Rules) -> Iterator[Fault]:
     """Keys that are set to something and that this version does nothing about."""
     tables: dict[str, BaseModel] = {f"pools.{name}": pool for name, pool in rules.pools.items()}
+    tables |= {f"scheduler.system.{name}": own for name, own in rules.scheduler.system.items()}
     for path, table in {"scheduler": rules.scheduler, **tables}.items():
         for key in sorted(table.model_fields_set & NOT_ACTED_UPON):
             value = getattr(table, key)

@@ -249,8 +249,8 @@ def _pool_conflicts(pool: Pool) -> Iterator[Fault]:
         yield Fault("offerings", "offerings that differ in name, market or zone", show(twice))
 
 
-class Scheduler(Document):
-    """What holds for all pools. Durations in seconds."""
+class SchedulerKeys(Document):
+    """How reservations are scheduled. Durations in seconds."""
 
     queue: Literal["fifo", "priority", "size"] = "fifo"
     """Who is served first: `fifo`, `priority` (higher first) or `size` (smaller first)."""
@@ -284,6 +284,13 @@ class Scheduler(Document):
     """Slots over all pools; 0 = no limit."""
 
 
+class Scheduler(SchedulerKeys):
+    """What holds for all pools. Durations in seconds."""
+
+    system: dict[Name, SchedulerKeys] = {}
+    """The same keys for the reservations and pools of one system, where they differ: `[scheduler.system.NAME]`."""
+
+
 NOT_ACTED_UPON = frozenset({"elastic", "preemption", "preemption_grace", "min_run_time", "launch_for_elastic"})
 """Keys of the contract that are checked and kept, but that no rule of this version reads: setting one is warned of."""
 
@@ -305,6 +312,26 @@ class Rules(Document):
         for name, pool in self.pools.items():
             found[pool.system] = (*found.get(pool.system, ()), name)
         return found
+
+    @cached_property
+    def _settings_of_system(self) -> dict[str, SchedulerKeys]:
+        """What holds for each system that has settings of its own: those over the common ones."""
+        return {
+            name: self.scheduler.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
+            for name, own in self.scheduler.system.items()
+        }
+
+    def queue_of(self, pool: str | None, system: str | None) -> str:
+        """The queue in which such a reservation waits: its system's own, or "" for the common one."""
+        named = self.pools.get(pool) if pool is not None else None
+        name = (named.system if named else system) or ""
+        return name if name in self.scheduler.system else ""
+
+    def settings_of(self, pool: str | None, system: str | None) -> SchedulerKeys:
+        """The scheduler's settings for reservations of this pool, or else this system."""
+        if not self.scheduler.system:
+            return self.scheduler
+        return self._settings_of_system.get(self.queue_of(pool, system), self.scheduler)
 
     def serving_pools(self, pool: str | None, system: str | None) -> tuple[str, ...]:
         """The pools that may serve a reservation for this pool or else this system."""

@@ -9,7 +9,7 @@ from scheduler.model.labels import has_labels
 from scheduler.model.moves import ENDED
 from scheduler.model.reservations import NO_COST, Instance, Lease, Reservation, list_instances
 from scheduler.model.resources import fits, subtract, total
-from scheduler.model.rules import Rules
+from scheduler.model.rules import Rules, SchedulerKeys
 from scheduler.model.slots import Slot
 from scheduler.operations.endings import end_reservation, note_unconfirmed, return_to_queue
 from scheduler.operations.ledger import Ledger
@@ -103,7 +103,7 @@ class ReservationWriter:
         if current.confirmed_at is not None:
             return "it was confirmed"
         leased_at = self.now if current.leased_at is None else current.leased_at
-        due = leased_at + self.rules.scheduler.confirm_timeout
+        due = leased_at + self._settings_of(current).confirm_timeout
         return "it has time to be confirmed" if self.now < due else None
 
     def _object_to_return(self, current: Reservation, decision: Requeue) -> str | None:
@@ -112,6 +112,9 @@ class ReservationWriter:
             return "it is revoking"
         over = current.revoke_by is None or self.now >= current.revoke_by or self._has_lost(current, "slot_gone")
         return None if over or self._has_lost(current, decision.reason) else "its holder has time to let go"
+
+    def _settings_of(self, current: Reservation) -> SchedulerKeys:
+        return self.rules.settings_of(current.request.pool, current.request.system)
 
     def _revoke(self, current: Reservation, reason: str, revoke_by: float) -> None:
         leases = tuple(
@@ -124,7 +127,7 @@ class ReservationWriter:
     def _restart(self, current: Reservation, decision: Restart) -> str | None:
         if current.phase != "failed":
             return f"it is {current.phase}"
-        last, delay = current.restarted_at, self.rules.scheduler.restart_delay
+        last, delay = current.restarted_at, self._settings_of(current).restart_delay
         if last is not None and self.now - last <= delay:
             return "it was restarted a moment ago"
         return_to_queue(

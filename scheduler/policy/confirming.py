@@ -14,11 +14,12 @@ def requeue_unconfirmed(draft: Draft) -> None:
     Nobody is judged while a machine that was found has not answered yet, for `adoption_timeout` at most: the
     confirmation may be under way from there. Source: Arvados (restart of the scheduler).
     """
-    timeout = draft.rules.scheduler.confirm_timeout
-    if not timeout or _awaits_machines(draft):
+    every = (draft.rules.scheduler, *draft.rules.scheduler.system.values())
+    if not any(settings.confirm_timeout for settings in every) or _awaits_machines(draft):
         return
     for reservation in draft.list_in_phase("leased"):
-        if reservation.id in draft.returning or reservation.confirmed_at is not None:
+        timeout = draft.settings_of(reservation).confirm_timeout
+        if not timeout or reservation.id in draft.returning or reservation.confirmed_at is not None:
             continue
         leased_at = draft.now if reservation.leased_at is None else reservation.leased_at
         if draft.is_due(leased_at + timeout):
@@ -30,7 +31,7 @@ def _take_back(draft: Draft, reservation: Reservation) -> None:
         place = draft.places.get(lease.slot)
         if place is not None and lease.kind == "essential":
             place.unconfirmed += 1
-    most = draft.rules.scheduler.max_unconfirmed
+    most = draft.settings_of(reservation).max_unconfirmed
     if most and reservation.unconfirmed >= most:
         draft.decide(Fail(reservation=reservation.id, reason="unconfirmed"))
         draft.end(reservation)

@@ -8,7 +8,7 @@ import msgspec
 from scheduler.model.decisions import WAITING_CODES, Decision, Plan, Waiting
 from scheduler.model.moves import HOLDING
 from scheduler.model.reservations import Reservation, Shape
-from scheduler.model.rules import Pool, Rules
+from scheduler.model.rules import Pool, Rules, SchedulerKeys
 from scheduler.model.slots import Slot, slot_order
 from scheduler.model.view import View
 from scheduler.policy.places import Place, capacity_of
@@ -47,7 +47,7 @@ class Draft:
         self.found_no_cover: set[Shape] = set()
         self.misfits: dict[Shape, str | None] = {}
         """What this tick found out for all reservations of one shape."""
-        self._serving: dict[Shape, tuple[str, ...]] = {}
+        self._serving: dict[Shape, tuple[tuple[str, ...], bool]] = {}
         self._wake_at = inf
         self._open_pools()
 
@@ -108,10 +108,15 @@ class Draft:
     def demand_of(self, reservation: Reservation) -> Demand:
         """What it needs, and the pools that may serve it."""
         shape = self.view.shapes[reservation.id]
-        pools = self._serving.get(shape)
-        if pools is None:
-            pools = self._serving[shape] = self.rules.serving_pools(shape.pool, shape.system)
-        return Demand(reservation, shape, pools, self._find_impatient(reservation, pools))
+        if shape not in self._serving:
+            spreads = self.rules.settings_of(shape.pool, shape.system).profile == "spread"
+            self._serving[shape] = self.rules.serving_pools(shape.pool, shape.system), spreads
+        pools, spreads = self._serving[shape]
+        return Demand(reservation, shape, pools, spreads, self._find_impatient(reservation, pools))
+
+    def settings_of(self, reservation: Reservation) -> SchedulerKeys:
+        """The scheduler's settings that hold for it."""
+        return self.rules.settings_of(reservation.request.pool, reservation.request.system)
 
     def _find_impatient(self, reservation: Reservation, pools: Iterable[str]) -> tuple[str, ...]:
         """The pools in which its machines were interrupted so often that it may have an on-demand one."""
@@ -151,10 +156,9 @@ class Draft:
     def open_rooms(self) -> None:
         """Let placing begin: whatever heal left in service, ready or on its way."""
         open_places = [place for place in self.all_places() if not place.slot.cordoned and not place.stuck]
-        spreads = self.rules.scheduler.profile == "spread"
-        self.ready = Rooms((place for place in open_places if place.state == "ready"), spreads)
-        self.coming = Rooms((place for place in open_places if place.is_coming), spreads)
-        self.launched, self.kept = Rooms([], spreads), Rooms([], spreads)
+        self.ready = Rooms(place for place in open_places if place.state == "ready")
+        self.coming = Rooms(place for place in open_places if place.is_coming)
+        self.launched, self.kept = Rooms([]), Rooms([])
 
     def all_places(self) -> Iterable[Place]:
         """Every slot of a configured pool, pools as configured, slots in their order."""

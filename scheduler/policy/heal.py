@@ -72,7 +72,7 @@ def _grace_end(draft: Draft, reservation: Reservation) -> float | None:
     """When the holder has to be gone, at the latest with the first of its machines; None = at once."""
     slots = [draft.view.slots[lease.slot] for lease in reservation.leases if lease.slot in draft.view.slots]
     ends = [slot.interrupted_by for slot in slots if slot.interrupted_by is not None]
-    if (grace := draft.rules.scheduler.interruption_grace) is not None:
+    if (grace := draft.settings_of(reservation).interruption_grace) is not None:
         ends.append(draft.now + grace)
     if not ends or draft.is_due(min(ends)):
         return None
@@ -195,11 +195,11 @@ def _restart(draft: Draft) -> None:
 
 def may_restart_again(reservation: Reservation, rules: Rules) -> bool:
     """Whether its policy asks for restarts and one is left."""
-    most = rules.scheduler.max_restarts
+    most = rules.settings_of(reservation.request.pool, reservation.request.system).max_restarts
     return reservation.request.restart_policy == "on_failure" and (not most or reservation.restarts < most)
 
 
 def is_restart_due(draft: Draft, reservation: Reservation) -> bool:
     """Whether it was never restarted, or its last restart is longer ago than the delay."""
     last = reservation.restarted_at
-    return last is None or draft.is_past(last, draft.rules.scheduler.restart_delay)
+    return last is None or draft.is_past(last, draft.settings_of(reservation).restart_delay)

@@ -10,7 +10,7 @@ from scheduler.model.reservations import Component, Shape
 from scheduler.policy.draft import Draft
 from scheduler.policy.limits import Limits, first_code, has_cordoned_room
 from scheduler.policy.offerings import Choice
-from scheduler.policy.order import RANKS
+from scheduler.policy.order import find_rank
 from scheduler.policy.place import wait_for
 from scheduler.policy.places import Place
 from scheduler.policy.rooms import Demand, fill
@@ -22,7 +22,7 @@ def launch(draft: Draft, unplaced: Sequence[Demand], limits: Limits) -> None:
     n reservations for which p places are on their way ask for ceil((n - p) / places of a slot) launches.
     What cannot be launched whole launches nothing and waits with the code of what holds it back.
     """
-    rank = RANKS[draft.rules.scheduler.queue]
+    rank = find_rank(draft)
     refused: dict[Shape, tuple[str, int]] = {}
     for demand in sorted(unplaced, key=lambda each: rank(each.reservation)):
         code, launches = refused.get(demand.shape, ("", -1))

@@ -36,10 +36,21 @@ class Limits:
         self._active = {name: sum(p.is_active for p in places) for name, places in draft.pools.items()}
         self._active_at_first = dict(self._active)
         self._strangers = {hold.pool: hold for hold in draft.view.holds.values() if hold.kind == "strangers"}
+        self._bounds = {name: tuple(self._list_bounds(name)) for name in draft.pools}
         self._empty = {
             name: [p for p in reversed(places) if p.state == "empty" and not p.slot.cordoned]
             for name, places in draft.pools.items()
         }
+
+    def _list_bounds(self, name: str) -> Iterator[tuple[int, Sequence[str]]]:
+        """Every `max_slots` that holds for this pool, each with the pools whose slots it counts."""
+        rules = self._draft.rules
+        pool, own = rules.pools[name], rules.scheduler.system.get(rules.pools[name].system)
+        yield pool.max_slots or 0, (name,)
+        if rules.scheduler.max_slots:
+            yield rules.scheduler.max_slots, tuple({**self._active, **self._strangers})
+        if own is not None and own.max_slots:
+            yield own.max_slots, rules.pools_of_system[pool.system]
 
     def find_code(self, name: str, choice: Choice) -> str | None:
         """Why this choice cannot be launched in that pool now; None if it can."""
@@ -124,23 +135,16 @@ class Limits:
 
     def count_left(self, name: str) -> int:
         """How many more slots of that pool could be launched within `max_slots`, quota and holds aside."""
-        rules = self._draft.rules
-        left = min((rules.pools[name].max_slots or 0) - self._active[name], len(self._empty[name]))
-        if rules.scheduler.max_slots:
-            left = min(left, rules.scheduler.max_slots - sum(self._active.values()))
-        return max(0, left) if not self._is_full(name) else 0
+        left = min(most - self._count(pools) for most, pools in self._bounds[name])
+        return max(0, min(left, len(self._empty[name])))
 
     def _is_full(self, name: str) -> bool:
-        rules = self._draft.rules
-        most, most_of_all = rules.pools[name].max_slots or 0, rules.scheduler.max_slots
-        if self._active[name] >= most or not self._empty[name]:
-            return True
-        if most_of_all and sum(self._active.values()) >= most_of_all:
-            return True
-        if not self._strangers:
-            return False
-        of_all = sum(self._active.values()) + sum(map(self._count_strangers, self._strangers))
-        return self._active[name] + self._count_strangers(name) >= most or (most_of_all > 0 and of_all >= most_of_all)
+        return not self._empty[name] or any(self._count(pools) >= most for most, pools in self._bounds[name])
+
+    def _count(self, pools: Sequence[str]) -> int:
+        """Active slots of these pools, and machines that no slot knows."""
+        strangers = sum(map(self._count_strangers, pools)) if self._strangers else 0
+        return sum(self._active.get(name, 0) for name in pools) + strangers
 
     def _count_strangers(self, name: str) -> int:
         """Machines that run under this pool's tags and that no slot knows, as the last sweep saw them."""

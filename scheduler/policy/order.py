@@ -26,4 +26,21 @@ RANKS: dict[str, Rank] = {"fifo": _fifo, "priority": _priority, "size": _size}
 
 def order(draft: Draft) -> list[Reservation]:
     """The pending reservations, first one first; those who return to the queue keep their old place."""
-    return sorted(draft.pending.values(), key=RANKS[draft.rules.scheduler.queue])
+    return sorted(draft.pending.values(), key=find_rank(draft))
+
+
+def find_rank(draft: Draft) -> Rank:
+    """What sorts those who wait. Systems with settings of their own have a queue each, behind the common one: they
+    share no slot with it, and of what is left within `max_slots` over all pools the common one takes first.
+    """
+    rules = draft.rules
+    if not rules.scheduler.system:
+        return RANKS[rules.scheduler.queue]
+    places = {name: float(place) for place, name in enumerate(("", *rules.scheduler.system))}
+
+    def rank(reservation: Reservation) -> tuple[float, ...]:
+        request = reservation.request
+        queue = draft.settings_of(reservation).queue
+        return (places[rules.queue_of(request.pool, request.system)], *RANKS[queue](reservation))
+
+    return rank

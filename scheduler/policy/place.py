@@ -26,23 +26,25 @@ def place(draft: Draft, queue: Sequence[Reservation], limits: Limits) -> list[De
     draft.open_rooms()
     guard = Guard(draft, limits)
     unplaced: list[Demand] = []
-    blocked = False
+    blocked: set[str] = set()
     for reservation in queue:
         demand = _open_demand(draft, reservation)
         if demand is None:
             continue
         places = _find_ready(draft, demand)
-        if places is not None and not blocked:
+        line = draft.rules.queue_of(demand.shape.pool, demand.shape.system)
+        if places is not None and line not in blocked:
             _assign(draft, demand, places)
             continue
         if places is None and guard.keeps_out(demand):
             draft.wait(reservation, "behind_queue", "one before it has waited for so long that it is not overtaken")
         if places is None and not _cover(draft, demand):
             unplaced.append(demand)
-        if blocked:
+        if line in blocked:
             draft.wait(reservation, "behind_queue", "one before it in the queue waits, and backfill is off")
         guard.protect(demand)
-        blocked = blocked or not draft.rules.scheduler.backfill
+        if not draft.settings_of(reservation).backfill:
+            blocked.add(line)
     return unplaced + _cover_returning(draft)
 
 

@@ -26,6 +26,8 @@ class Demand:
     reservation: Reservation
     shape: Shape
     pools: tuple[str, ...]
+    spreads: bool = False
+    """Whether the slot with fewest leases is taken first, not the one with most."""
     impatient: tuple[str, ...] = ()
     """Pools whose on-demand offerings it may have whatever they cost: it was interrupted there too often."""
 
@@ -83,8 +85,7 @@ class _Group:
 class Rooms:
     """The places that may take instances in this tick; `find` chooses one, `take` spends its room."""
 
-    def __init__(self, places: Iterable[Place], spreads: bool = False) -> None:  # noqa: FBT001, FBT002
-        self.spreads = spreads
+    def __init__(self, places: Iterable[Place]) -> None:
         self._groups: dict[Key, _Group] = {}
         self._keys: dict[str, Key] = {}
         for place in places:
@@ -119,7 +120,7 @@ class Rooms:
         shape = demand.shape
         preferred = count_preferred(place.labels, shape.prefers)
         surplus = count_surplus(place.labels, {**shape.labels, **component.labels})
-        return (-preferred, surplus, place.load if self.spreads else -place.load, place.order)
+        return (-preferred, surplus, place.load if demand.spreads else -place.load, place.order)
 
     def holds(self, place: Place) -> bool:
         """Whether this place is one of them."""

@@ -38,7 +38,7 @@ def _wake_after(draft: Draft, decision: Decision) -> None:
 def _wake_for_lease(draft: Draft, reservation: Reservation) -> None:
     """Its time ends, and its holder has to confirm it."""
     draft.wake_by(expiry_of_lease(reservation.request, draft.rules, draft.now))
-    _wake_after_timeout(draft, draft.rules.scheduler.confirm_timeout)
+    _wake_after_timeout(draft, draft.settings_of(reservation).confirm_timeout)
 
 
 def _wake_after_timeout(draft: Draft, timeout: float) -> None:

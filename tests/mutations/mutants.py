@@ -60,7 +60,7 @@ MUTANTS = (
     Mutant(
         "heal",
         "the first restart does not wait for the delay, later ones do",
-        "return last is None or draft.is_past(last, draft.rules.scheduler.restart_delay)",
+        "return last is None or draft.is_past(last, draft.settings_of(reservation).restart_delay)",
         "return True",
     ),
     Mutant(
