@@ -41,6 +41,12 @@ class Place:
     price: float = 0.0
     idle_since: float = 0.0
     """When its last lease ended, in this tick too, else when it became ready."""
+    most: float = field(init=False)
+    max_uses: int = field(init=False)
+    """Leases that it may carry at once, and in all (0 = no limit): its pool's."""
+
+    def __post_init__(self) -> None:
+        self.most, self.max_uses = self.pool.lease_limit, self.pool.max_uses
 
     @property
     def load(self) -> int:
@@ -50,13 +56,12 @@ class Place:
     @property
     def uses_left(self) -> float:
         """How many more leases its machine may take before it goes."""
-        most = self.pool.max_uses
-        return max(0, most - self.slot.uses - self.given) if most else inf
+        return max(0, self.max_uses - self.slot.uses - self.given) if self.max_uses else inf
 
     @property
     def has_place(self) -> bool:
         """Whether it may take one more lease, resources aside."""
-        return self.load < self.pool.lease_limit and self.uses_left > 0
+        return self.load < self.most and (not self.max_uses or self.uses_left > 0)
 
     @property
     def is_coming(self) -> bool:

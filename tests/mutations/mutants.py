@@ -85,8 +85,10 @@ MUTANTS = (
         "    return (reservation.created_at, reservation.sequence)\n\n\ndef _priority",
         "    return (reservation.sequence,)\n\n\ndef _priority",
     ),
-    Mutant("rooms", "pack: the fullest first", "if self.spreads else -place.load", "if self.spreads else place.load"),
-    Mutant("rooms", "spread: the emptiest first", "place.load if self.spreads", "-place.load if self.spreads"),
+    Mutant(
+        "rooms", "pack: the fullest first", "if demand.spreads else -place.load", "if demand.spreads else place.load"
+    ),
+    Mutant("rooms", "spread: the emptiest first", "place.load if demand.spreads", "-place.load if demand.spreads"),
     Mutant(
         "guard",
         "no longer guard than it is due",
@@ -97,20 +99,20 @@ MUTANTS = (
     Mutant(
         "places",
         "no more leases on a slot than allowed",
-        "self.load < self.pool.lease_limit",
-        "self.load <= self.pool.lease_limit",
+        "self.load < self.most",
+        "self.load <= self.most",
     ),
     Mutant(
         "limits",
         "no more active slots than `max_slots`",
-        "self._active[name] >= most",
-        "self._active[name] > most",
+        "any(self._count(pools) >= most",
+        "any(self._count(pools) > most",
     ),
     Mutant(
         "limits",
         "no more active slots over all pools",
-        "sum(self._active.values()) >= most_of_all",
-        "sum(self._active.values()) > most_of_all",
+        "        if rules.scheduler.max_slots:\n            yield",
+        "        if False:\n            yield",
     ),
     Mutant("limits", "the first empty slot first", "for p in reversed(places)", "for p in places"),
     Mutant(
@@ -170,8 +172,8 @@ MUTANTS = (
     Mutant(
         "places",
         "no more leases on a machine than `max_uses`",
-        "max(0, most - self.slot.uses - self.given)",
-        "max(0, most - self.slot.uses)",
+        "max(0, self.max_uses - self.slot.uses - self.given)",
+        "max(0, self.max_uses - self.slot.uses)",
     ),
     Mutant(
         "confirming",
@@ -194,8 +196,8 @@ MUTANTS = (
     Mutant(
         "place",
         "without backfill the first that waits ends the placing",
-        "blocked = blocked or not draft.rules.scheduler.backfill",
-        "blocked = False",
+        "            blocked.add(line)",
+        "            pass",
     ),
     Mutant(
         "place",
