@@ -47,7 +47,7 @@ class Draft:
         self.found_no_cover: set[Shape] = set()
         self.misfits: dict[Shape, str | None] = {}
         """What this tick found out for all reservations of one shape."""
-        self._serving: dict[Shape, tuple[tuple[str, ...], bool]] = {}
+        self._serving: dict[Shape, tuple[tuple[str, ...], str, SchedulerKeys]] = {}
         self._wake_at = inf
         self._open_pools()
 
@@ -109,10 +109,12 @@ class Draft:
         """What it needs, and the pools that may serve it."""
         shape = self.view.shapes[reservation.id]
         if shape not in self._serving:
-            spreads = self.rules.settings_of(shape.pool, shape.system).profile == "spread"
-            self._serving[shape] = self.rules.serving_pools(shape.pool, shape.system), spreads
-        pools, spreads = self._serving[shape]
-        return Demand(reservation, shape, pools, spreads, self._find_impatient(reservation, pools))
+            asked = shape.pool, shape.system
+            terms = self.rules.queue_of(*asked), self.rules.settings_of(*asked)
+            self._serving[shape] = self.rules.serving_pools(*asked), *terms
+        pools, queue, settings = self._serving[shape]
+        spreads = settings.profile == "spread"
+        return Demand(reservation, shape, pools, queue, settings, spreads, self._find_impatient(reservation, pools))
 
     def settings_of(self, reservation: Reservation) -> SchedulerKeys:
         """The scheduler's settings that hold for it."""

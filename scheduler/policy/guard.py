@@ -19,7 +19,7 @@ class Guard:
         """Protect it if it has been pending for longer than `starvation_guard` (0 = off), unless what it waits for
         is not a slot: it is held by `capacity`, or only cordoned slots have room.
         """
-        limit = self._draft.settings_of(demand.reservation).starvation_guard
+        limit = demand.settings.starvation_guard
         if not limit or self._draft.now - demand.reservation.created_at <= limit or self._waits_otherwise(demand):
             return
         for place in list(self._draft.ready.list_places()):

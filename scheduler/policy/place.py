@@ -32,19 +32,18 @@ def place(draft: Draft, queue: Sequence[Reservation], limits: Limits) -> list[De
         if demand is None:
             continue
         places = _find_ready(draft, demand)
-        line = draft.rules.queue_of(demand.shape.pool, demand.shape.system)
-        if places is not None and line not in blocked:
+        if places is not None and demand.queue not in blocked:
             _assign(draft, demand, places)
             continue
         if places is None and guard.keeps_out(demand):
             draft.wait(reservation, "behind_queue", "one before it has waited for so long that it is not overtaken")
         if places is None and not _cover(draft, demand):
             unplaced.append(demand)
-        if line in blocked:
+        if demand.queue in blocked:
             draft.wait(reservation, "behind_queue", "one before it in the queue waits, and backfill is off")
         guard.protect(demand)
-        if not draft.settings_of(reservation).backfill:
-            blocked.add(line)
+        if not demand.settings.backfill:
+            blocked.add(demand.queue)
     return unplaced + _cover_returning(draft)
 
 

@@ -13,7 +13,7 @@ from scheduler.model.labels import shape_of as shape_of_labels
 from scheduler.model.reservations import Component, Instance, Reservation, Shape
 from scheduler.model.resources import Resources, fits, merge
 from scheduler.model.resources import shape_of as shape_of_resources
-from scheduler.model.rules import Pool
+from scheduler.model.rules import Pool, SchedulerKeys
 from scheduler.policy.places import Order, Place
 
 Key = tuple[object, ...]
@@ -26,6 +26,10 @@ class Demand:
     reservation: Reservation
     shape: Shape
     pools: tuple[str, ...]
+    queue: str
+    """Whose queue it waits in: its system's own, or "" for the common one."""
+    settings: SchedulerKeys
+    """The scheduler's settings that hold for it."""
     spreads: bool = False
     """Whether the slot with fewest leases is taken first, not the one with most."""
     impatient: tuple[str, ...] = ()

@@ -196,7 +196,7 @@ MUTANTS = (
     Mutant(
         "place",
         "without backfill the first that waits ends the placing",
-        "            blocked.add(line)",
+        "            blocked.add(demand.queue)",
         "            pass",
     ),
     Mutant(
