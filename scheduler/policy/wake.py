@@ -3,7 +3,7 @@
 What was there before the tick is noted by the steps that looked at it and found it not yet due.
 """
 
-from scheduler.model.decisions import Assign, Decision, Drain, Fail, Launch, Requeue, Restart, Terminate
+from scheduler.model.decisions import Assign, Decision, Fail, Launch, Requeue, Restart, Terminate
 from scheduler.model.reservations import Reservation
 from scheduler.policy.draft import Draft
 from scheduler.policy.heal import is_restart_due, may_restart_again
@@ -14,6 +14,8 @@ def wake(draft: Draft) -> None:
     """Ask for a tick at each instant at which a decision of this one gives the next one something to do."""
     for decision in draft.decisions:
         _wake_after(draft, decision)
+    if any(place.state == "draining" and not place.leases for place in draft.all_places()):
+        draft.wake_by(draft.now)  # the following tick lets it go, also where its last lease ended in this one
 
 
 def _wake_after(draft: Draft, decision: Decision) -> None:
@@ -29,8 +31,6 @@ def _wake_after(draft: Draft, decision: Decision) -> None:
             _wake_after_timeout(draft, draft.places[decision.slot].pool.launch_timeout)
         case Terminate():
             _wake_after_timeout(draft, draft.places[decision.slot].pool.terminating_timeout)
-        case Drain() if not draft.places[decision.slot].leases:
-            draft.wake_by(draft.now)
         case _:
             pass
 

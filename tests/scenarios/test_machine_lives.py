@@ -121,6 +121,22 @@ def test_a_slot_whose_holders_never_confirm_is_drained_as_unhealthy() -> None:
     ]
 
 
+def test_a_draining_slot_whose_last_lease_nobody_confirmed_goes_in_the_following_tick() -> None:
+    played = play_out(
+        a_scenario(
+            submit(0, "r1"),
+            tick(0),
+            act(1, "drain", "linux-1"),
+            scheduler={"confirm_timeout": 10},
+            slots=[a_slot("linux-1")],
+            pool={"max_slots": 1},
+            wakes=True,
+            until=30,
+        )
+    )
+    assert played.decisions[1:3] == ["10 requeue r1 unconfirmed", "10 terminate linux-1 drained"]
+
+
 @pytest.mark.parametrize("word", ["confirm", "renew", "release"])
 def test_a_word_of_a_holder_ends_the_row(word: str) -> None:
     """Two are not confirmed, one is; then two more may follow."""
