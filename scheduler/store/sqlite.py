@@ -27,6 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from scheduler.ports import StaleWriteError, StoreUnavailableError
 from scheduler.store.dialect import Field
@@ -157,9 +158,20 @@ class SqliteDialect:
             # The pool hands a connection to one thread at a time.
             check_same_thread=False,
         )
-        for pragma in _PRAGMAS:
-            connection.execute(pragma)
+        _set_up(connection)
         return connection
+
+
+@retry(
+    retry=retry_if_exception(lambda error: getattr(error, "sqlite_errorname", "") == "SQLITE_BUSY"),
+    stop=stop_after_delay(BUSY_SECONDS),
+    wait=wait_fixed(0.05),
+    reraise=True,
+)
+def _set_up(connection: sqlite3.Connection) -> None:
+    """Of two processes that turn a new file to WAL at once one is refused without being made to wait."""
+    for pragma in _PRAGMAS:
+        connection.execute(pragma)
 
 
 def _begin(connection: Connection) -> None:

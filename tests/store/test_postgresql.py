@@ -182,7 +182,7 @@ class TestErrors:
 
     def test_an_older_schema(self, postgresql: SqlStore, postgresql_server: PostgresServer) -> None:
         with postgresql.engine.begin() as connection:
-            connection.exec_driver_sql("ALTER TABLE slots DROP COLUMN failed_boots")
+            connection.exec_driver_sql("ALTER TABLE slots DROP COLUMN failed_probes")
         assert "older than this program" in self.failing(postgresql, postgresql_server.password)
 
     @pytest.mark.parametrize(

@@ -197,6 +197,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "adoption_timeout": 60,
         "confirm_timeout": 0,
         "max_slots": 0,
+        "system": {},
     }
     assert pool.model_dump(exclude={"system", "max_slots", "ec2", "probe"}) == {
         "provider": "ec2",
