@@ -39,8 +39,10 @@ class Draft:
         """Ready ones that the starvation guard keeps for those whom it protects."""
         self.withheld: list[Demand] = []
         """Who would get a launch but for quota or `max_slots`, in queue order."""
-        self.short_of_quota: set[str] = set()
-        """Pools that may serve one who waits for quota."""
+        self.withheld_launches: dict[str, int] = {}
+        """By pool: how many launches that comes to."""
+        self.spared: set[str] = set()
+        """Slots without leases that they would use besides."""
         self.failed_boots: dict[str, list[str]] = {}
         """By pool: the slots whose boots this tick ended."""
         self.found_no_room: set[Shape] = set()

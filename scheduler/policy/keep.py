@@ -30,11 +30,11 @@ def count_reserve(places: list[Place]) -> int:
 def _launch(limits: Limits, draft: Draft, name: str, reason: str) -> bool:
     """Launch the first choice that nothing holds back; False when there is none.
 
-    Where unneeded slots make way for one who waits for quota, none is launched that would be the next to go.
+    Where launches are withheld from those who wait, none is made that would be the next to make way for them.
     """
     pool = draft.rules.pools[name]
     for choice in list_eligible(list_choices(pool), pool):
-        if limits.find_code(name, choice) is None and name not in draft.short_of_quota:
+        if limits.find_code(name, choice) is None and not draft.withheld_launches.get(name):
             limits.launch(name, choice, reason)
             return True
     return False

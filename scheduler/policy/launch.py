@@ -34,7 +34,6 @@ def launch(draft: Draft, unplaced: Sequence[Demand], limits: Limits) -> None:
             draft.wait(demand.reservation, code, limits.describe(code, demand.pools))
         if code in {"at_max_slots", "at_quota"}:
             draft.withheld.append(demand)
-            draft.short_of_quota.update(name for name in demand.pools if code == "at_quota")
 
 
 def _launch_for(draft: Draft, demand: Demand, limits: Limits) -> str:

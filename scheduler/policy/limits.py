@@ -133,6 +133,10 @@ class Limits:
         """The pool of that name."""
         return self._draft.rules.pools[name]
 
+    def find_bound(self, name: str) -> int:
+        """How many slots that pool may have at most."""
+        return min(most for most, _ in self._bounds[name])
+
     def count_left(self, name: str) -> int:
         """How many more slots of that pool could be launched within `max_slots`, quota and holds aside."""
         left = min(most - self._count(pools) for most, pools in self._bounds[name])

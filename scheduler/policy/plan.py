@@ -16,7 +16,7 @@ from scheduler.policy.launch import launch
 from scheduler.policy.limits import Limits
 from scheduler.policy.order import order
 from scheduler.policy.place import place
-from scheduler.policy.release import release
+from scheduler.policy.release import count_withheld, release
 from scheduler.policy.shrink import shrink
 from scheduler.policy.wake import wake
 
@@ -34,8 +34,9 @@ def plan(view: View, rules: Rules, now: float) -> Plan:
     limits = Limits(draft)  # what keeps launches back: max_slots and holds
     unplaced = place(draft, queue, limits)  # leases on what is ready
     launch(draft, unplaced, limits)  # machines for those who found no room, less what is on its way
+    count_withheld(draft, limits)  # whom quota or max_slots keep from a launch
     keep(draft, limits)  # the minimum and the warm reserve of each pool
     shrink(draft)  # what has been idle for too long
-    release(draft, limits)  # what is unneeded, where quota or max_slots keeps back a launch
+    release(draft)  # what is unneeded, where quota or max_slots keeps back a launch
     wake(draft)  # what all this makes fall due, and when
     return draft.finish(queue)

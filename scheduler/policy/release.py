@@ -1,4 +1,4 @@
-"""Step 8, second half: at quota or full, unneeded slots make room for launches that are withheld.
+"""Steps 6 and 8: at quota or full, unneeded slots make room for launches that are withheld.
 
 Source: Arvados' "at quota". There the pass stops at the first one over quota and idle machines are shut down; here
 only unneeded slots go, and only as many as launches are withheld.
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from scheduler.model.decisions import Drain, Terminate
+from scheduler.model.moves import INACTIVE
 from scheduler.model.reservations import Component, Shape
 from scheduler.model.slots import Slot
 from scheduler.policy.draft import Draft
@@ -18,32 +19,29 @@ from scheduler.policy.places import Place
 from scheduler.policy.rooms import Demand, Rooms, fill
 
 
-def release(draft: Draft, limits: Limits) -> None:
+def release(draft: Draft) -> None:
     """For each launch that this tick withholds from one who waits, one unneeded slot of that pool goes.
 
     Unneeded: no lease, nothing set against it in this tick, not cordoned. Those in flight go first, then the one
     that is idle longest, then slot order; `idle_scale_down`, `min_slots` and `target_warm_slots` protect none.
     Slots that drain or terminate already count as room being made.
     """
-    if not draft.withheld or not any(_list_unneeded(places) for places in draft.pools.values()):
-        return
-    withheld = _count_withheld(draft, limits)
-    for name, count in withheld.items():
+    for name, count in draft.withheld_launches.items():
         places = draft.pools[name]
         in_the_making = sum(place.state in {"draining", "terminating"} for place in places)
-        for place in _list_unneeded(places)[: max(0, count - in_the_making)]:
+        for place in _list_unneeded(draft, places)[: max(0, count - in_the_making)]:
             _let_go(draft, place)
 
 
-def _list_unneeded(places: list[Place]) -> list[Place]:
+def _list_unneeded(draft: Draft, places: list[Place]) -> list[Place]:
     """In the order in which they go; what was launched in this very tick is none of them."""
-    unneeded = (place for place in places if place.pool.is_elastic and _is_unneeded(place))
+    unneeded = (place for place in places if _is_unneeded(place) and place.slot.id not in draft.spared)
     return sorted(unneeded, key=lambda place: (not place.is_coming, place.idle_rank, place.order))
 
 
 def _is_unneeded(place: Place) -> bool:
-    is_coming = place.is_coming and place.slot.state != "empty" and not place.slot.cordoned
-    return place.is_idle or (is_coming and not place.wanted)
+    is_coming = place.is_coming and place.slot.state not in INACTIVE and not place.slot.cordoned
+    return place.pool.is_elastic and (place.is_idle or (is_coming and not place.wanted))
 
 
 def _let_go(draft: Draft, place: Place) -> None:
@@ -55,11 +53,33 @@ def _let_go(draft: Draft, place: Place) -> None:
         place.state = "draining"
 
 
-def _count_withheld(draft: Draft, limits: Limits) -> dict[str, int]:
-    """By pool: the launches that would be made if there were room, several small ones sharing one slot."""
+def count_withheld(draft: Draft, limits: Limits) -> None:
+    """Work out, by pool, the launches that would be made if there were room, several small ones sharing one slot;
+    and which slots a gang would use besides. Where launches are withheld, none is made to keep a minimum or reserve.
+    """
+    if not draft.withheld or not any(_could_matter(places, limits) for places in draft.pools.values()):
+        return
+    wanted = {place.slot.id for place in draft.all_places() if place.wanted}
+    draft.withheld_launches = _imagine_launches(draft, limits)
+    for place in draft.all_places():
+        if place.wanted and place.slot.id not in wanted:
+            place.wanted = False
+            draft.spared.add(place.slot.id)
+
+
+def _could_matter(places: list[Place], limits: Limits) -> bool:
+    """Whether the pool has a slot to let go, or may launch one that would be the next to go."""
+    if not places or not places[0].pool.is_elastic:
+        return False
+    pool = places[0].pool
+    keeps = pool.min_slots > 0 or pool.target_warm_slots > 0
+    return any(map(_is_unneeded, places)) or (keeps and limits.count_left(places[0].slot.pool) > 0)
+
+
+def _imagine_launches(draft: Draft, limits: Limits) -> dict[str, int]:
     wish = _WhatIf(limits)
     rooms = [draft.ready, draft.kept, draft.coming, draft.launched, wish.rooms]
-    most = {name: len(places) * bool(_list_unneeded(places)) for name, places in draft.pools.items()}
+    most = {name: len(places) * _could_matter(places, limits) for name, places in draft.pools.items()}
     hopeless: set[Shape] = set()
     for demand in draft.withheld:
         is_enough = all(wish.by_quota[name] + wish.by_limit[name] >= most[name] for name in demand.pools)
@@ -94,6 +114,8 @@ class _WhatIf:
         for name, choice, code in self.limits.list_choices(self.demand, component):
             if code not in {None, "at_max_slots", "at_quota"} or not self.limits.lacks_only_room(name, choice):
                 continue
+            if sum(place.slot.pool == name for place, _ in self.made) >= self.limits.find_bound(name):
+                continue  # more than the pool may ever have: no slot that goes would help
             counter = self.by_quota if self.limits.is_at_quota(name, choice.market) else self.by_limit
             place = self._imagine(name, choice)
             counter[name] += 1

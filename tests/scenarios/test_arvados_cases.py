@@ -266,6 +266,34 @@ CASES: dict[str, tuple[Document, list[list[str]]]] = {
         ),
         [["launch linux-2 t3 demand", "c3 waits booting"], ["c3 waits at_max_slots"]],
     ),
+    "a gang that max_slots will never hold releases nothing": (
+        a_case(
+            submit(0, "g", components=[{"name": "w", "count": 2}]),
+            *ticks(0, 1),
+            pool={"max_slots": 1, "target_warm_slots": 1},
+            cloud=SLOW,
+        ),
+        [["launch linux-1 t1 warm", "g waits at_max_slots"], ["g waits at_max_slots"]],
+    ),
+    "for a gang the slots that it would use stay": (
+        a_case(
+            submit(0, "g", components=[{"name": "w", "count": 2, "resources": {"cpus": 3}}]),
+            tick(0),
+            pool={"max_slots": 2},
+            slots=[t("linux-1", 3), t("linux-2", 2)],
+        ),
+        [["drain linux-2 at_quota", "g waits at_max_slots"]],
+    ),
+    "launched in this tick after its cool-down: it is none of those that go": (
+        a_case(
+            c(3, 3),
+            tick(60),
+            pool={"max_slots": 2, "target_warm_slots": 1, "price_factor": 1},
+            slots=[a_slot("linux-1", "error"), t("linux-2", 2, "ready", "h")],
+            reservations=[a_holder("h")],
+        ),
+        [["reset linux-1 cooled_down", "launch linux-1 t3 demand", "c3 waits booting"]],
+    ),
     # ---- capacity
     "t4 held: those who need another offering go on": (
         a_case(
