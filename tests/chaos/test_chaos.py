@@ -12,8 +12,8 @@ from tests.chaos.story import tell
 @pytest.mark.parametrize("kind", DATABASES)
 def test_every_promise_is_kept_while_things_break(kind: str, tmp_path: Path) -> None:
     with open_database(kind, tmp_path) as url:
-        verdict = tell(tmp_path / "stack", url, seed=DATABASES.index(kind) + 1, count=60, seconds=8)
+        verdict = tell(tmp_path / "stack", url, seed=DATABASES.index(kind) + 1, count=50, seconds=6)
     assert verdict.violations == [], verdict.describe() + "\n" + "\n".join(verdict.deeds)
-    assert verdict.reservations == 60
+    assert verdict.reservations == 50
     assert len(verdict.deeds) > 5
-    assert verdict.uses > 60
+    assert verdict.uses > 50
