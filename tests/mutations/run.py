@@ -28,6 +28,7 @@ POLICY = ROOT / "scheduler" / "policy"
 MODULES = (
     *("test_cases", "test_waiting", "test_interruption", "test_expiry", "test_failures"),
     *("test_failed_launches", "test_faults_not_to_copy", "test_wakes", "test_guard_and_profile", "test_found"),
+    *("test_arvados_cases", "test_orchard_cases", "test_machine_lives", "test_per_system"),
 )
 """Where the tests are, in the order in which they are tried."""
 WORKERS = 2
