@@ -1,0 +1,57 @@
+"""The seams: what the operations need from the outside, as Protocols whose docstrings are the contract.
+
+Whoever implements one reads nothing else; one suite of tests a port runs on every implementation.
+Times are seconds since the epoch unless a name says otherwise.
+"""
+
+from scheduler.ports.bell import Bell, ForeignAddressError
+from scheduler.ports.dispatcher import Dispatcher
+from scheduler.ports.fleet import Category, CloudError, Fleet, LaunchOrder, Probe
+from scheduler.ports.meter import Meter
+from scheduler.ports.notices import INTERRUPTION_SECONDS, Message, Notice, NoticeFeed
+from scheduler.ports.store import (
+    Answered,
+    ConflictError,
+    DeposedError,
+    EventFilter,
+    Outgoing,
+    StaleWriteError,
+    Stamp,
+    Store,
+    StoredRules,
+    StoreUnavailableError,
+    Tenure,
+    Transaction,
+)
+from scheduler.ports.view import Board, Lock, ViewUnavailableError
+
+__all__ = [
+    "INTERRUPTION_SECONDS",
+    "Answered",
+    "Bell",
+    "Board",
+    "Category",
+    "CloudError",
+    "ConflictError",
+    "DeposedError",
+    "Dispatcher",
+    "EventFilter",
+    "Fleet",
+    "ForeignAddressError",
+    "LaunchOrder",
+    "Lock",
+    "Message",
+    "Meter",
+    "Notice",
+    "NoticeFeed",
+    "Outgoing",
+    "Probe",
+    "StaleWriteError",
+    "Stamp",
+    "Store",
+    "StoreUnavailableError",
+    "StoredRules",
+    "Tenure",
+    "Transaction",
+    "ViewUnavailableError",
+]

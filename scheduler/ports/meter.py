@@ -1,0 +1,14 @@
+"""Counters and durations, for a metrics process to read."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+
+class Meter(Protocol):
+    """Counters and durations of the processes, added up where a metrics process can read them."""
+
+    def count(self, name: str, labels: Mapping[str, str], amount: float = 1) -> None:
+        """Add to a counter; a lost count is no harm."""
+
+    def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
+        """Add one observation to a histogram."""

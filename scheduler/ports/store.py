@@ -1,0 +1,241 @@
+"""The truth: what the operations read and write, as rows of SQL or in memory."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import msgspec
+
+from scheduler.model.events import Event
+from scheduler.model.holds import Hold
+from scheduler.model.reservations import Callback, Lease, Reservation
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Slot
+from scheduler.model.view import Gone, Kind, Row
+
+
+class StaleWriteError(Exception):
+    """A row's version was not the one that the write was conditional on; nothing of the transaction stays."""
+
+
+class DeposedError(Exception):
+    """The term in SQL is another leader's: whatever was planned may not be written."""
+
+
+class StoreUnavailableError(Exception):
+    """The database cannot be reached, is full or refuses; the message says which. Try again later."""
+
+
+class ConflictError(StoreUnavailableError):
+    """The database gave this transaction up for another one's sake; nothing of it stays. Do it again, whole."""
+
+
+class Tenure(msgspec.Struct, frozen=True):
+    """One leadership: `term` only ever grows; `ticked_at` is when the last tick was committed (0 = never)."""
+
+    term: int
+    holder: str
+    ticked_at: float = 0.0
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """A request that was carried out, with the answer that every repeat of it gets."""
+
+    id: str
+    at: float
+    answer: dict[str, Any]
+
+
+class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
+    """A callback that is to be sent until the broker took it (at least once)."""
+
+    id: str
+    callback: Callback
+    payload: dict[str, Any]
+    created_at: float
+    sent_at: float = 0.0
+    attempts: int = 0
+
+
+class Stamp(msgspec.Struct, frozen=True, gc=False):
+    """Which copy of a row is the one in force: enough to tell whether somebody else's is."""
+
+    kind: Kind
+    id: str
+    version: int
+    marked_at: float
+
+
+class StoredRules(msgspec.Struct, frozen=True):
+    """The rules in force: `version` counts the changes, 0 = none were ever applied."""
+
+    version: int
+    document: dict[str, Any]
+    rules: Rules
+
+
+class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which events to read: all that match every field that is given, `after` a running number."""
+
+    after: int = 0
+    reservation: str | None = None
+    slot: str | None = None
+    name: str | None = None
+    newest: bool = False
+    """True: the last `limit` of them (still oldest first)."""
+    limit: int = 1000
+
+
+class Transaction(Protocol):
+    """One unit of reading and writing: all of it stays, or nothing. Reads in it see its own writes.
+
+    Rows that are read for writing are locked until the end, so that what was tested is what is overwritten.
+    Nobody waits in a circle, because everybody locks in one order: the term; what `insert_reservations` counts;
+    reservations; slots; holds; rules and what the other writes count; what is kept by a key of its own (answers,
+    callbacks). Rows of one kind are locked in the order of their ids, so all that a transaction needs of a kind is
+    loaded in one call. Numbers of events are given out last, at the commit.
+
+    A save whose row has another version than the one given (or, for version 0, exists already) raises
+    StaleWriteError. After a StaleWriteError or DeposedError the whole transaction is lost: one that swallows it
+    gets it again at its end.
+    """
+
+    def now(self) -> float:
+        """The store's clock: the database's on PostgreSQL, the host's on SQLite, the virtual one in memory."""
+
+    def check_term(self, tenure: Tenure) -> None:
+        """Lock the term row and raise DeposedError unless term and holder are these."""
+
+    def take_term(self, holder: str) -> Tenure:
+        """Advance the term by one for `holder`; the new tenure, with `ticked_at` as it was."""
+
+    def note_tick(self, tenure: Tenure, now: float) -> None:
+        """Write down that this tenure ticked at `now`; DeposedError when it is over."""
+
+    def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
+        """The rows of these ids with their leases, locked; ids that nobody knows are left out."""
+
+    def load_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
+        """The rows of these ids, locked; ids that nobody knows are left out."""
+
+    def load_holds(self, ids: Iterable[str]) -> dict[str, Hold]:
+        """The rows of these ids, locked; ids that nobody knows are left out."""
+
+    def load_leases(self, slots: Iterable[str]) -> dict[str, list[tuple[str, Lease]]]:
+        """For each slot the leases that name it (in any epoch), each after the id of its reservation, in order of id
+        and then in that reservation's order. The reservations are not locked: as long as a slot is, no lease on it
+        comes or goes, for who gives or ends one locks its slot.
+        """
+
+    def load_all_slots(self) -> list[Slot]:
+        """Every slot, locked: for changed rules only."""
+
+    def count_active(self, pool: str) -> int:
+        """Slots of this pool that are neither `empty` nor `error`; nothing is locked."""
+
+    def insert_reservations(self, rows: Sequence[Reservation]) -> list[Reservation]:
+        """Store new reservations in this order and give each its `sequence`, `version` 1 and `marked_at`.
+
+        An id that exists already is left as it is, locked, and left out of the result.
+        """
+
+    def save(self, rows: Sequence[Row]) -> list[Row]:
+        """Write rows whose `version` is the one they were read with, and give back the rows as they now are:
+        version one higher, `marked_at` now. Slots and holds with version 0 are inserted, with a version above any
+        that a deleted row ever had (the view keeps tombstones, which beat what is older). A reservation is
+        written with all its leases, but for what never changes after its insert: `request`, `sequence`
+        and `created_at`.
+        """
+
+    def mark(self, rows: Sequence[Row]) -> list[Row]:
+        """Write only marks of time (`last_seen`, `expires_at`, `confirmed_at`, `sent_at`, `not_before`,
+        `attempts`): no version is bumped, `marked_at` becomes now. The rows as they now are. StaleWriteError
+        for a row that is gone or has another version.
+        """
+
+    def delete(self, rows: Sequence[Row]) -> list[Gone]:
+        """Delete rows at the version they were read with; what to publish about it."""
+
+    def next_tokens(self, count: int) -> range:
+        """`count` fencing tokens that were never given out before, ascending."""
+
+    def append_events(self, events: Sequence[Event]) -> None:
+        """Append to the history, in this order."""
+
+    def find_answers(self, ids: Iterable[str]) -> dict[str, Answered]:
+        """The answers to requests that were carried out before."""
+
+    def save_answers(self, answers: Sequence[Answered]) -> None:
+        """Remember answers; an id that is there already raises StaleWriteError."""
+
+    def save_outgoing(self, rows: Sequence[Outgoing]) -> None:
+        """Insert or replace callbacks that have to be sent."""
+
+    def delete_outgoing(self, ids: Iterable[str]) -> None:
+        """Forget callbacks that the broker took."""
+
+    def load_rules(self) -> StoredRules:
+        """The rules in force."""
+
+    def save_rules(self, document: Mapping[str, Any], version: int) -> int:
+        """Make this document the rules, if the version in force still is `version`; the new version."""
+
+
+class Store(Protocol):
+    """The truth: intent, in SQL (or in memory, for the simulator). Every error of a driver comes out as
+    StoreUnavailableError, StaleWriteError or DeposedError.
+    """
+
+    def close(self) -> None:
+        """Let go of all connections of this process; the next use opens new ones."""
+
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        """A new transaction: committed when the block ends well, rolled back when it raises."""
+
+    def now(self) -> float:
+        """The store's clock, outside a transaction."""
+
+    def rules_version(self) -> int:
+        """The version of the rules in force; cheap."""
+
+    def load_rules(self) -> StoredRules:
+        """The rules in force."""
+
+    def load_tenure(self) -> Tenure:
+        """The present leadership; term 0 before the first."""
+
+    def read_rows(self) -> Iterator[Row]:
+        """Every slot, every hold and every reservation that is not over or ended less than 10 minutes ago, as of
+        the moment at which the first row is asked for; nothing is locked.
+        """
+
+    def read_stamps(self) -> Iterator[Stamp]:
+        """The stamps of every slot, every hold and every reservation that is not over, as of one moment, which is
+        not earlier than that at which the first is asked for; nothing is locked.
+        """
+
+    def read_changed_since(self, since: float) -> list[Row]:
+        """The rows (of any phase) that were written at or after `since`."""
+
+    def find_reservations(
+        self, *, ids: Sequence[str] | None = None, phases: Sequence[str] | None = None, limit: int = 1000
+    ) -> list[Reservation]:
+        """Reservations in order of submission, without locking them."""
+
+    def find_slots(self, *, ids: Sequence[str] | None = None, states: Sequence[str] | None = None) -> list[Slot]:
+        """Slots in no particular order, without locking them."""
+
+    def find_slots_of_machines(self, machines: Sequence[str]) -> list[Slot]:
+        """The slots whose machine is one of these (by `instance_id`), in no particular order, not locked."""
+
+    def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[Outgoing]:
+        """Callbacks that wait to be sent and were not sent since `sent_before`."""
+
+    def count_phases(self) -> dict[str, int]:
+        """Reservations by phase; every phase is there, zeros too."""
+
+    def read_events(self, which: EventFilter) -> list[Event]:
+        """Events in the order in which they were appended."""
+
+    def prune(self, *, events_before: float, requests_before: float, ended_before: float) -> int:
+        """Forget old events, answers and ended reservations; how many rows went."""
