@@ -238,6 +238,10 @@ class Client:
         )
         return tuple(sorted(found, key=lambda slot: (slot.pool, len(slot.id), slot.id)))
 
+    def slot(self, slot: str) -> Slot | None:
+        """The slot of this id; None for one that the view does not know."""
+        return self._reader.find_slots([slot])[0]
+
     def report(self) -> dict[str, Any]:
         """What the last tick said: term, time, who waits and why."""
         return self._reader.read_report()

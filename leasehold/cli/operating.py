@@ -1,6 +1,5 @@
 """Commands of operators: slots in and out of use, rules, the schema."""
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,23 +8,32 @@ import typer
 from leasehold.cli.connecting import adopt_stack, connect, load_settings, open_store
 from leasehold.cli.failures import FAILED, CommandError
 from leasehold.cli.output import AsJson, example, print_json, print_thing
+from leasehold.cli.waiting import (
+    Timeout,
+    Wait,
+    WaitingCommand,
+    await_free,
+    await_gone,
+    find_patience,
+    said_on_interrupt,
+)
 from leasehold.errors import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from leasehold.client import Client
     from leasehold.results import Answer
 
 SlotIds = Annotated[list[str], typer.Argument(metavar="SLOT...", help="Ids of slots, like linux-1.")]
-_LOOK_SECONDS = 0.2
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command(epilog=example("leasehold cordon linux-1"))(cordon)
+    waited = example("leasehold cordon linux-1", "leasehold cordon linux-1 --wait 600")
+    app.command(cls=WaitingCommand, epilog=waited)(cordon)
     app.command(epilog=example("leasehold uncordon linux-1"))(uncordon)
-    app.command(epilog=example("leasehold drain linux-1", "leasehold drain linux-1 linux-2 --wait 600"))(drain)
+    waited = example("leasehold drain linux-1", "leasehold drain linux-1 linux-2 --wait 600")
+    app.command(cls=WaitingCommand, epilog=waited)(drain)
     app.command(epilog=example("leasehold apply leasehold.toml"))(apply)
     app.command(epilog=example("leasehold migrate"))(migrate)
     rules = typer.Typer(help="The rules in force.", no_args_is_help=True, rich_markup_mode=None)
@@ -38,33 +46,35 @@ def _group() -> None:
     """The rules in force: scheduler, pools, accounts."""
 
 
-def cordon(names: SlotIds, as_json: AsJson = False) -> None:
-    """Let slots take no new leases; what they hold runs on."""
-    with connect() as client:
-        _say(client.cordon, names, as_json)
+def cordon(names: SlotIds, wait: Wait = None, timeout: Timeout = None, as_json: AsJson = False) -> None:
+    """Let slots take no new leases; what they hold runs on. Ctrl-C ends a wait and leaves them cordoned."""
+    patience = find_patience(wait, timeout)
+    said: list[str] = []
+    with connect() as client, said_on_interrupt("stays cordoned", said):
+        _say(client.cordon, names, as_json, said)
+        if patience is not None:
+            await_free(client, names, patience)
 
 
 def uncordon(names: SlotIds, as_json: AsJson = False) -> None:
     """Let cordoned slots take leases again."""
     with connect() as client:
-        _say(client.uncordon, names, as_json)
+        _say(client.uncordon, names, as_json, [])
 
 
-def drain(
-    names: SlotIds,
-    wait: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Wait so long until they hold no lease any more.", min=0)
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Let the leases of slots run out, then let their machines go."""
-    with connect() as client:
-        _say(client.drain, names, as_json)
-        if wait is not None:
-            _await_empty(client, set(names), wait)
+def drain(names: SlotIds, wait: Wait = None, timeout: Timeout = None, as_json: AsJson = False) -> None:
+    """Let the leases of slots run out, then let their machines go. Ctrl-C ends a wait, not the draining."""
+    patience = find_patience(wait, timeout)
+    said: list[str] = []
+    with connect() as client, said_on_interrupt("goes on draining", said):
+        found = [client.slot(name) for name in names] if patience is not None else []
+        _say(client.drain, names, as_json, said)
+        if patience is not None:
+            await_gone(client, names, {slot.id: slot.epoch for slot in found if slot is not None}, patience)
 
 
-def _say(word: "Callable[[str], Answer]", names: list[str], as_json: bool) -> None:
+def _say(word: "Callable[[str], Answer]", names: list[str], as_json: bool, said: list[str]) -> None:
+    """Say it of each slot; those that were heard are added to `said`."""
     refused: list[str] = []
     for name in names:
         try:
@@ -72,30 +82,13 @@ def _say(word: "Callable[[str], Answer]", names: list[str], as_json: bool) -> No
         except Refused as error:
             refused.append(str(error))
             continue
+        said.append(name)
         if as_json:
             print_json(answer)
         else:
             print_thing(f"{answer.slot} {answer.state}" + (" cordoned" if answer.cordoned else ""))
     if refused:
         raise CommandError("\n".join(refused), FAILED)
-
-
-def _await_empty(client: "Client", names: set[str], seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while holders := _find_holders(client, names):
-        if time.monotonic() >= until:
-            held = ", ".join(f"{slot} holds {' '.join(ids)}" for slot, ids in sorted(holders.items()))
-            raise CommandError(f"not drained after {seconds:g} s: {held}")
-        time.sleep(_LOOK_SECONDS)
-
-
-def _find_holders(client: "Client", names: set[str]) -> dict[str, list[str]]:
-    """The reservations that hold a lease on these slots."""
-    found: dict[str, list[str]] = {}
-    for row in client.list(["leased", "revoking"]):
-        for slot in {lease.slot for lease in row.leases} & names:
-            found.setdefault(slot, []).append(row.id)
-    return found
 
 
 def apply(
