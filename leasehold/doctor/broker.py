@@ -4,9 +4,10 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import redis
+from redis.exceptions import NoPermissionError
 
 from leasehold.doctor.findings import Finding, failure, ok, skipped
 from leasehold.doctor.judging import (
@@ -16,6 +17,7 @@ from leasehold.doctor.judging import (
     judge_persistence,
     judge_queue,
     judge_redis_version,
+    judge_unread,
 )
 from leasehold.errors import LeaseholdError, Unavailable
 from leasehold.probing import QUEUES, Canaries, Probe
@@ -25,6 +27,13 @@ from scheduler.view.connection import make_redis
 from workers.settings import Settings
 
 ASPECTS: Final = ("version", "memory", "persistence", "access", "clock")
+ASKED: Final = {
+    "version": "is redis_version 6.2 or newer (`INFO server`)",
+    "memory": "is maxmemory-policy noeviction (`INFO memory`)",
+    "persistence": "did the last save succeed (`INFO persistence`)",
+    "clock": "does its clock agree with this host's (`TIME`)",
+}
+"""What to ask an administrator where Redis does not tell us."""
 
 
 def look_at_redis(name: str, url: str, seconds: float) -> Iterator[Finding]:
@@ -39,30 +48,62 @@ def look_at_redis(name: str, url: str, seconds: float) -> Iterator[Finding]:
             return
         yield ok(name, f"{show_url(url)} answers")
         try:
-            yield from _look_inside(name, client, urlsplit(url).username or "default")
+            yield from _look_inside(name, client, url)
         except redis.RedisError as error:
-            yield failure(f"{name} {ASPECTS[0]}", str(error), "Let this user use INFO and TIME.")
+            yield failure(f"{name} {ASPECTS[0]}", str(error), "Look at Redis' log.")
 
 
-def _look_inside(name: str, client: redis.Redis, user: str) -> Iterator[Finding]:
-    info: dict[str, Any] = client.info()
-    yield judge_redis_version(f"{name} version", info)
-    yield judge_memory(f"{name} memory", info)
-    yield judge_persistence(f"{name} persistence", info)
-    yield judge_access(f"{name} access", user, _read_config(client))
+def _look_inside(name: str, client: redis.Redis, url: str) -> Iterator[Finding]:
+    user = client.connection_pool.connection_kwargs.get("username") or "default"
+    judged = (("version", judge_redis_version), ("memory", judge_memory), ("persistence", judge_persistence))
+    info = _read_info(client)
+    for aspect, judge in judged:
+        check = f"{name} {aspect}"
+        yield judge_unread(check, user, "INFO", ASKED[aspect]) if info is None else judge(check, info)
+    needs_none = _needs_no_password(url, client)
+    yield judge_access(f"{name} access", user, _read_bind(client) if needs_none else None, needs_none=needs_none)
+    yield _look_at_clock(f"{name} clock", client, user)
+
+
+def _look_at_clock(check: str, client: redis.Redis, user: str) -> Finding:
     before = time.time()
-    seconds, microseconds = client.time()
+    try:
+        seconds, microseconds = client.time()
+    except NoPermissionError:
+        return judge_unread(check, user, "TIME", ASKED["clock"])
     after = time.time()
-    ahead = seconds + microseconds / 1e6 - (before + after) / 2
-    yield judge_clock(f"{name} clock", ahead, (after - before) / 2, "its")
+    return judge_clock(check, seconds + microseconds / 1e6 - (before + after) / 2, (after - before) / 2, "its")
 
 
-def _read_config(client: redis.Redis) -> dict[str, str] | None:
-    """None where it is not ours to read: managed services hide it, and so may our own ACL."""
+def _read_info(client: redis.Redis) -> dict[str, Any] | None:
+    """None where it is not ours to read."""
+    with suppress(NoPermissionError):
+        info: dict[str, Any] = client.info()
+        return info
+    return None
+
+
+def _needs_no_password(url: str, client: redis.Redis) -> bool:
+    """Whether the server serves somebody who says no name and no password: tried, which needs no rights."""
+    parts = urlsplit(url)
+    query = urlencode([each for each in parse_qsl(parts.query) if each[0] not in {"username", "password"}])
+    nobody = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=query))
+    seconds = client.connection_pool.connection_kwargs["socket_timeout"]
+    with make_redis(nobody, socket_seconds=seconds, connect_seconds=seconds) as stranger:
+        try:
+            stranger.ping()
+        except (redis.AuthenticationError, redis.ResponseError):
+            return False
+    return True
+
+
+def _read_bind(client: redis.Redis) -> str | None:
+    """The addresses that it listens on; None where that is not ours to read: managed services hide it, and so does
+    our own ACL.
+    """
     with suppress(redis.ResponseError):
-        # One name a call: Redis 6.2 takes no more.
-        found: dict[Any, Any] = client.config_get("bind") | client.config_get("requirepass")
-        return {_text(key): _text(value) for key, value in found.items()}
+        found: dict[Any, Any] = client.config_get("bind")
+        return next((_text(value) for value in found.values()), "")
     return None
 
 

@@ -6,7 +6,7 @@ Source of the rules: PITFALLS "Celery on Redis", "Versions" and "Security"; PROT
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from leasehold.doctor.findings import CLOCK_SECONDS, Finding, failure, ok, skipped, warning
+from leasehold.doctor.findings import CLOCK_SECONDS, Finding, failure, ok, warning
 
 LEAST_REDIS: Final = (6, 2)
 LATE_INTERVALS: Final = 3
@@ -43,18 +43,26 @@ def judge_persistence(check: str, info: Mapping[str, Any]) -> Finding:
     return ok(check, "no append-only file: a restart costs delays and loses nothing (what counts is in the database)")
 
 
-def judge_access(check: str, user: str, config: Mapping[str, str] | None) -> Finding:
-    """Who can reach Redis needs a password; `config`: bind and protected-mode, None where they may not be read."""
-    if user != "default":
-        return ok(check, f"as user {user}")
-    if config is None:
-        return skipped(check, "CONFIG may not be used here (a managed Redis)")
-    bound = set(config.get("bind", "").split())
-    if config.get("requirepass"):
-        return ok(check, "as the default user, with a password")
+def judge_unread(check: str, user: str, command: str, question: str) -> Finding:
+    """Redis refuses this user the command that would tell: nothing is known, so nothing is well."""
+    remedy = f"Ask an administrator: {question}? Or let this user use {command}."
+    return warning(check, f"could not be read as this user: {user} may not use {command}", remedy)
+
+
+def judge_access(check: str, user: str, bind: str | None, *, needs_none: bool) -> Finding:
+    """Who can reach Redis needs a password. `needs_none`: a connection without one is served; `bind`: the addresses
+    that it listens on, None where CONFIG is refused.
+    """
+    if not needs_none:
+        return ok(check, f"as user {user}; nobody is served without a password")
+    remedy = "Give each role a user of its own (compose/redis/users.acl), and let nobody but the hosts reach the port."
+    if bind is None:
+        unread = f"where it listens could not be read as this user: {user} may not use CONFIG"
+        ask = "Or ask an administrator: does it listen on loopback only (`CONFIG GET bind`)?"
+        return warning(check, f"whoever reaches it needs no password, and {unread}", f"{remedy} {ask}")
+    bound = set(bind.split())
     if bound and bound <= _LOOPBACK:
         return ok(check, "without a password, on loopback only")
-    remedy = "Give each role a user of its own (compose/redis/users.acl), and let nobody but the hosts reach the port."
     return warning(check, "the default user needs no password, and listens beyond loopback", remedy)
 
 

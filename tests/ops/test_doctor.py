@@ -20,6 +20,7 @@ from leasehold.doctor.judging import (
     judge_rules,
     judge_schema,
     judge_ticks,
+    judge_unread,
     list_outcomes,
 )
 from tasks.app import make_app
@@ -42,14 +43,17 @@ def outcomes(*findings: Finding) -> list[str]:
         (judge_persistence("p", {"aof_enabled": 1, "aof_last_write_status": "ok"}), "ok"),
         (judge_persistence("p", {"aof_enabled": 0}), "ok"),
         (judge_persistence("p", {"rdb_last_bgsave_status": "err"}), "failure"),
-        # a user of its own needs a password anyway
-        (judge_access("a", "leasehold", None), "ok"),
-        (judge_access("a", "default", {"bind": "* -::*", "requirepass": "x"}), "ok"),
-        (judge_access("a", "default", {"bind": "127.0.0.1 -::1", "requirepass": ""}), "ok"),
-        (judge_access("a", "default", {"bind": "0.0.0.0", "requirepass": ""}), "warning"),  # noqa: S104 - as Redis says it
+        (judge_access("a", "leasehold", None, needs_none=False), "ok"),
+        (judge_access("a", "default", None, needs_none=False), "ok"),
+        (judge_access("a", "default", "127.0.0.1 -::1", needs_none=True), "ok"),
+        (judge_access("a", "default", "0.0.0.0", needs_none=True), "warning"),  # noqa: S104 - as Redis says it
         # no bind at all: everywhere
-        (judge_access("a", "default", {"bind": "", "requirepass": ""}), "warning"),
-        (judge_access("a", "default", None), "skipped"),
+        (judge_access("a", "default", "", needs_none=True), "warning"),
+        # users of their own help little where the default one needs no password
+        (judge_access("a", "leasehold", "*", needs_none=True), "warning"),
+        # CONFIG is refused: it may be loopback, or not
+        (judge_access("a", "leasehold", None, needs_none=True), "warning"),
+        (judge_unread("m", "producer", "INFO", "is it"), "warning"),
         # a second is allowed, on either side, and so is what the way there may have taken
         (judge_clock("c", 1.0, 0.0, "its"), "ok"),
         (judge_clock("c", 1.1, 0.0, "its"), "failure"),

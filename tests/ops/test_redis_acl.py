@@ -15,11 +15,14 @@ import redis
 from leasehold import Client
 from leasehold.errors import Unavailable
 from scheduler.view.connection import make_redis
+from tests.cli.conftest import Run, run
 from tests.e2e.conftest import RULES
 from tests.e2e.processes import Process, wait_for
 from tests.e2e.stack import ROOT, Stack
 from tests.redis_roles import RedisWithRoles, read_rules
 from workers.embedded_redis import RedisServer
+
+__all__ = ["run"]
 
 FLOWER_AUTH: Final = "operator:flower-password"
 ROLES: Final = ("leasehold", "producer", "reader", "monitor", "metrics")
@@ -140,6 +143,20 @@ def test_every_role_does_its_work_and_is_refused_nothing_of_it(stack: StackWithR
     assert {each["name"] for each in fetch_json(flower, "api/queues/length")["active_queues"]} >= {"ticks"}
 
     assert stack.roles.read_refusals() == []
+
+
+def test_the_doctor_as_the_workers_user_finds_all_well_and_is_refused_nothing(
+    stack: StackWithRoles, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in stack.environment.items():
+        if name.startswith("LEASEHOLD_"):
+            monkeypatch.setenv(name, value)
+    found = run("doctor", "--no-aws", "--json", "--timeout", "15")
+    findings = json.loads(found.out)["findings"]
+    assert [each for each in findings if each["outcome"] != "ok"] == [
+        {"check": "aws", "outcome": "skipped", "text": "not asked for", "remedy": ""}
+    ]
+    assert (found.status, stack.roles.read_refusals()) == (0, [])
 
 
 @pytest.mark.parametrize(("role", "words"), FOREIGN, ids=" ".join)

@@ -1,0 +1,79 @@
+"""The doctor as a user of Redis with few rights: what it may not read it says in words, and finds out what it can."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from leasehold.doctor.broker import look_at_redis
+from leasehold.doctor.findings import Finding
+from scheduler.view.connection import make_redis
+from tests.redis_roles import RedisWithRoles
+from tests.servers import redis_server, redis_url
+
+__all__ = ["redis_server", "redis_url"]
+
+ASPECTS = ("version", "memory", "persistence", "access", "clock")
+
+
+@pytest.fixture(scope="module")
+def roles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisWithRoles]:
+    running = RedisWithRoles(tmp_path_factory.mktemp("roles"))
+    yield running
+    running.server.stop()
+
+
+def look(url: str) -> dict[str, Finding]:
+    return {finding.check: finding for finding in look_at_redis("redis", url, 10)}
+
+
+def test_the_user_of_the_workers_learns_all_without_config_and_is_refused_nothing(roles: RedisWithRoles) -> None:
+    found = look(roles.url("leasehold"))
+    assert {name: finding.outcome for name, finding in found.items()} == {
+        "redis": "ok",
+        **{f"redis {aspect}": "ok" for aspect in ASPECTS},
+    }
+    assert found["redis memory"].text.startswith("maxmemory-policy noeviction")
+    assert found["redis access"].text == "as user leasehold; nobody is served without a password"
+    assert roles.read_refusals() == []
+
+
+def test_a_user_of_the_url_s_query_is_a_user(roles: RedisWithRoles) -> None:
+    url = f"redis://127.0.0.1:{roles.server.port}/0?username=leasehold&password=leasehold-password"
+    assert look(url)["redis access"].text == "as user leasehold; nobody is served without a password"
+
+
+def test_what_a_user_may_not_read_is_a_warning_that_says_whom_to_ask_what(roles: RedisWithRoles) -> None:
+    # It may ping, and read neither INFO nor the time.
+    found = look(roles.url("producer"))
+    assert {name: finding.outcome for name, finding in found.items()} == {
+        "redis": "ok",
+        "redis version": "warning",
+        "redis memory": "warning",
+        "redis persistence": "warning",
+        "redis access": "ok",
+        "redis clock": "warning",
+    }
+    assert found["redis memory"].text == "could not be read as this user: producer may not use INFO"
+    assert found["redis memory"].remedy == (
+        "Ask an administrator: is maxmemory-policy noeviction (`INFO memory`)? Or let this user use INFO."
+    )
+    assert found["redis clock"].text == "could not be read as this user: producer may not use TIME"
+    roles.read_refusals()
+
+
+def test_users_of_their_own_beside_a_default_one_without_a_password_are_warned_of(redis_url: str) -> None:
+    """Whoever leaves the user out is let in: an ACL with its door open."""
+    with make_redis(redis_url) as administrator:
+        administrator.acl_setuser(
+            "some", enabled=True, passwords=["+secret"], commands=["+@all", "-config"], keys=["*"]
+        )
+        try:
+            access = look(redis_url.replace("//", "//some:secret@"))["redis access"]
+        finally:
+            administrator.acl_deluser("some")
+    assert access.outcome == "warning"
+    assert access.text == (
+        "whoever reaches it needs no password, and where it listens could not be read as this user:"
+        " some may not use CONFIG"
+    )
+    assert "ask an administrator: does it listen on loopback only (`CONFIG GET bind`)?" in access.remedy
