@@ -26,9 +26,11 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "mutations.md"
 POLICY = ROOT / "scheduler" / "policy"
 MODULES = (
-    *("test_cases", "test_waiting", "test_interruption", "test_expiry", "test_failures"),
-    *("test_failed_launches", "test_faults_not_to_copy", "test_wakes", "test_guard_and_profile", "test_found"),
-    *("test_arvados_cases", "test_orchard_cases", "test_machine_lives", "test_per_system"),
+    *("test_cases", "test_keeping_and_shrinking", "test_waiting", "test_interruption", "test_draining"),
+    *("test_rebalance", "test_timeouts", "test_expiry", "test_failures", "test_failed_launches"),
+    *("test_faults_not_to_copy", "test_wakes", "test_guard_and_profile", "test_found"),
+    *("test_arvados_full", "test_arvados_refusals", "test_arvados_slots"),
+    *("test_orchard_placement", "test_orchard_failures", "test_machine_lives", "test_per_system"),
 )
 """Where the tests are, in the order in which they are tried."""
 WORKERS = 2

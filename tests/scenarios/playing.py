@@ -8,6 +8,8 @@ from scheduler.simulation.scenario import read_scenario
 
 SYSTEM = "x86_64-linux"
 Document = dict[str, Any]
+Cases = dict[str, tuple[Document, list[list[str]]]]
+"""Scenarios by name; with each what its ticks decide, then who waits and why."""
 
 
 def a_pool(**changes: Any) -> Document:
@@ -47,6 +49,11 @@ def act(at: float, action: str, value: Any) -> Document:
     return {"at": at, action: value}
 
 
+def notice(at: float, slot: str = "linux-1", deadline: float = 120) -> Document:
+    """The cloud says that it takes this slot's machine."""
+    return act(at, "interrupt", {"slot": slot, "deadline": deadline})
+
+
 def a_slot(name: str, state: str = "ready", *holders: str, **fields: Any) -> Document:
     """A slot record of the pool that its name begins with; it holds `main` of these reservations."""
     leases = [{"reservation": each} for each in holders]
@@ -56,6 +63,10 @@ def a_slot(name: str, state: str = "ready", *holders: str, **fields: Any) -> Doc
 def a_holder(name: str, **fields: Any) -> Document:
     """A reservation that is leased from the start; a slot record says where."""
     return a_wish(name, phase="leased", **fields)
+
+
+ON_ONE: Document = {"slots": [a_slot("linux-1", "ready", "r1")], "reservations": [a_holder("r1")]}
+"""Slot linux-1, which r1 holds."""
 
 
 @dataclass

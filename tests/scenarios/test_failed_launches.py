@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from tests.scenarios.playing import (
+    Cases,
     Document,
     a_holder,
     a_pool,
@@ -205,7 +206,7 @@ def test_the_simulated_quota_refuses_what_would_make_more_machines() -> None:
 
 PRICED = offerings(("a", 4, 2), ("b", 4, 2.2), ("c", 4, 3), ("d", 4, 3.4))
 
-CHOICES: dict[str, tuple[Document, list[list[str]]]] = {
+CHOICES: Cases = {
     "the cheapest that fits": (
         a_scenario(
             submit(0, "r1", resources={"cpus": 3}),

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.scenarios.playing import (
+    Cases,
     Document,
     a_holder,
     a_scenario,
@@ -22,7 +23,7 @@ def dies(at: float, name: str = "r1") -> Document:
     return act(at, "fail", {"reservation": name})
 
 
-CASES: dict[str, tuple[Document, list[list[str]]]] = {
+CASES: Cases = {
     "never: failed for good": (
         a_scenario(
             submit(0, "r1"),

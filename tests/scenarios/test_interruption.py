@@ -1,14 +1,15 @@
-"""Interruptions, draining and timeouts: what heal does about slots."""
+"""Interruptions: what heal does about the slots that the cloud takes away, and about their leases."""
 
 import pytest
 
 from tests.scenarios.playing import (
-    Document,
+    ON_ONE,
+    Cases,
     a_holder,
-    a_pool,
     a_scenario,
     a_slot,
     act,
+    notice,
     play_out,
     submit,
     tick,
@@ -16,14 +17,7 @@ from tests.scenarios.playing import (
     told,
 )
 
-
-def notice(at: float, slot: str = "linux-1", deadline: float = 120) -> Document:
-    return act(at, "interrupt", {"slot": slot, "deadline": deadline})
-
-
-ON_ONE: Document = {"slots": [a_slot("linux-1", "ready", "r1")], "reservations": [a_holder("r1")]}
-
-CASES: dict[str, tuple[Document, list[list[str]]]] = {
+CASES: Cases = {
     # grace unset: until the deadline; the replacement is launched at once
     "unset grace": (
         a_scenario(notice(0), *ticks(0, 50, 119, 120, 121), cloud={"boot": 60}, **ON_ONE),
@@ -279,176 +273,6 @@ def test_the_draining_slot_still_holds_its_unit_of_the_maximum() -> None:
     ]
 
 
-DRAINS: dict[str, tuple[Document, list[list[str]]]] = {
-    "without leases: terminated by the next tick": (
-        a_scenario(act(0, "drain", "linux-1"), *ticks(0, 5), slots=[a_slot("linux-1")]),
-        [["terminate linux-1 drained"], []],
-    ),
-    "its leases run on until they end": (
-        a_scenario(act(0, "drain", "linux-1"), *ticks(0, 9000), act(9001, "release", "r1"), tick(9002), **ON_ONE),
-        [[], [], ["terminate linux-1 drained"]],
-    ),
-    "it takes no new leases": (
-        a_scenario(
-            act(0, "drain", "linux-1"),
-            submit(0, "r2"),
-            tick(0),
-            pool={"max_leases_per_slot": 2},
-            **ON_ONE,
-        ),
-        [["launch linux-2 demand", "r2 waits booting"]],
-    ),
-    # for at least drain_timeout
-    "until drain_timeout": (
-        a_scenario(
-            act(5, "drain", "linux-1"), *ticks(64, 65, 66), pool={"drain_timeout": 60, "max_slots": 1}, **ON_ONE
-        ),
-        [
-            [],
-            ["requeue r1 slot_draining", "terminate linux-1 timeout", "r1 waits at_max_slots"],
-            ["launch linux-1 demand", "r1 waits booting"],
-        ],
-    ),
-    "in flight: terminated by the next tick": (
-        a_scenario(act(0, "drain", "linux-1"), tick(0), slots=[a_slot("linux-1", "booting")], cloud={"boot": 60}),
-        [["terminate linux-1 requested"]],
-    ),
-    "what is empty, or terminating, is left as it is": (
-        a_scenario(
-            act(0, "drain", "linux-1"),
-            act(0, "drain", "linux-2"),
-            tick(0),
-            slots=[a_slot("linux-2", "terminating")],
-            cloud={"terminate": 60},
-        ),
-        [[]],
-    ),
-    "an expired lease lets it go in the same tick": (
-        a_scenario(
-            act(0, "drain", "linux-1"),
-            *ticks(0, 10),
-            slots=[a_slot("linux-1", "ready", "r1")],
-            reservations=[a_holder("r1", ttl=10)],
-        ),
-        [[], ["expire r1 ttl", "terminate linux-1 drained"]],
-    ),
-    "a static host is empty, nothing is terminated": (
-        a_scenario(
-            act(0, "drain", "hosts-1"),
-            *ticks(0, 5),
-            pools={"hosts": {"system": "x86_64-linux", "provider": "static"}},
-            slots=[a_slot("hosts-1")],
-        ),
-        [["reset hosts-1 drained"], []],
-    ),
-}
-
-
-@pytest.mark.parametrize("name", DRAINS)
-def test_a_drained_slot_goes_as_its_table_says(name: str) -> None:
-    document, expected = DRAINS[name]
-    assert play_out(document).ticks == expected
-
-
-def hint(at: float, slot: str = "linux-1") -> Document:
-    return act(at, "rebalance", slot)
-
-
-HINTS: dict[str, tuple[Document, list[list[str]], list[str]]] = {
-    # It takes nothing new, its leases run on, and whoever comes next gets another machine.
-    "drains; its leases run on until they end": (
-        a_scenario(
-            hint(0),
-            submit(0, "r2"),
-            *ticks(0, 9000),
-            act(9001, "release", "r1"),
-            tick(9002),
-            pool={"max_leases_per_slot": 2},
-            **ON_ONE,
-        ),
-        [["launch linux-2 demand", "r2 waits booting"], ["assign r2 linux-2"], ["terminate linux-1 drained"]],
-        ["0 slot_draining linux-1"],
-    ),
-    "without leases: terminated by the next tick": (
-        a_scenario(hint(0), *ticks(0, 5), slots=[a_slot("linux-1")]),
-        [["terminate linux-1 drained"], []],
-        ["0 slot_draining linux-1"],
-    ),
-    "in flight: terminated by the next tick, and replaced": (
-        a_scenario(
-            hint(0),
-            tick(0),
-            pool={"min_slots": 1},
-            slots=[a_slot("linux-1", "booting")],
-            cloud={"boot": 60, "terminate": 9},
-        ),
-        [["terminate linux-1 rebalance", "launch linux-2 minimum"]],
-        [],
-    ),
-    "drain_timeout holds for it": (
-        a_scenario(hint(5), *ticks(64, 65), pool={"drain_timeout": 60, "max_slots": 1}, **ON_ONE),
-        [[], ["requeue r1 slot_draining", "terminate linux-1 timeout", "r1 waits at_max_slots"]],
-        ["5 slot_draining linux-1"],
-    ),
-    "ignored": (
-        a_scenario(hint(0), submit(0, "r2"), tick(0), pool={"rebalance": "ignore", "max_leases_per_slot": 2}, **ON_ONE),
-        [["assign r2 linux-1"]],
-        [],
-    ),
-    "ignored in flight": (
-        a_scenario(
-            hint(0),
-            *ticks(0, 60),
-            pool={"rebalance": "ignore", "min_slots": 1},
-            slots=[a_slot("linux-1", "booting")],
-            cloud={"boot": 60},
-        ),
-        [[], []],
-        ["60 slot_binding linux-1", "60 slot_ready linux-1"],
-    ),
-    "a second hint changes nothing": (
-        a_scenario(hint(0), hint(1), tick(1), pool={"drain_timeout": 60, "max_slots": 1}, **ON_ONE),
-        [[]],
-        ["0 slot_draining linux-1"],
-    ),
-    "then interrupted: the leases of one that drains already are requeued alike": (
-        a_scenario(
-            hint(0),
-            tick(0),
-            notice(5),
-            *ticks(5),
-            scheduler={"interruption_grace": 0},
-            pool={"max_slots": 1},
-            **ON_ONE,
-        ),
-        [[], ["requeue r1 slot_interrupted", "terminate linux-1 drained", "r1 waits at_max_slots"]],
-        ["0 slot_draining linux-1"],
-    ),
-    "what is empty, or terminating, is left as it is": (
-        a_scenario(
-            hint(0), hint(0, "linux-2"), tick(0), slots=[a_slot("linux-2", "terminating")], cloud={"terminate": 60}
-        ),
-        [[]],
-        [],
-    ),
-    "min_slots counts only what serves": (
-        a_scenario(hint(0), tick(0), pool={"min_slots": 1}, **ON_ONE),
-        [["launch linux-2 minimum"]],
-        ["0 slot_draining linux-1"],
-    ),
-}
-
-
-@pytest.mark.parametrize("name", HINTS)
-def test_a_rebalance_hint_is_heeded_as_its_table_says(name: str) -> None:
-    document, expected, events = HINTS[name]
-    played = play_out(document)
-    assert played.ticks == expected
-    told_of_one = [event for event in played.events if event.endswith(" linux-1")]
-    assert told_of_one[: len(events)] == events
-    assert events or not any("slot_draining" in event for event in told_of_one)
-
-
 GRACES: dict[float | None, float] = {
     # interruption_grace: when a holder that ignores the notice has lost its lease (notice at 0, deadline 100)
     None: 100.0,
@@ -485,81 +309,3 @@ def test_every_combination_of_grace_policy_and_restart(grace: float | None, rest
     else:
         assert told_of_it == ["0 reservation_failed r1"]
     assert "linux-1" not in played.slots
-
-
-TIMEOUTS = {
-    # state: (the key, the delay that makes it last)
-    "launching": ("launch_timeout", "launch"),
-    "booting": ("boot_timeout", "boot"),
-    "binding": ("binding_timeout", "bind"),
-    "terminating": ("terminating_timeout", "terminate"),
-}
-
-
-@pytest.mark.parametrize("state", TIMEOUTS)
-@pytest.mark.parametrize(("age", "is_due"), [(29.999, False), (30, True), (31, True)])
-def test_a_slot_times_out_when_its_age_in_the_state_is_the_timeout_or_more(
-    state: str, age: float, is_due: bool
-) -> None:
-    key, delay = TIMEOUTS[state]
-    assert told(
-        tick(age - 10), pool={key: 30, "min_slots": 0}, slots=[a_slot("linux-1", state, since=-10)], cloud={delay: 9999}
-    ) == [["terminate linux-1 timeout"] if is_due else []]
-
-
-def test_each_state_has_a_clock_of_its_own() -> None:
-    assert told(
-        *ticks(0, 80, 119, 120),
-        pool={"min_slots": 1, "max_slots": 1, "launch_timeout": 50, "boot_timeout": 50, "binding_timeout": 40},
-        cloud={"launch": 40, "boot": 40, "bind": 9999, "terminate": 60},
-    ) == [["launch linux-1 minimum"], [], [], ["terminate linux-1 timeout"]]
-
-
-def test_a_termination_that_takes_too_long_is_asked_for_again_and_its_clock_starts_anew() -> None:
-    played = play_out(
-        a_scenario(
-            *ticks(29, 30, 59, 60, 61),
-            pool={"terminating_timeout": 30},
-            slots=[a_slot("linux-1", "terminating")],
-            cloud={"terminate": 200},
-        )
-    )
-    assert played.ticks == [[], ["terminate linux-1 timeout"], [], ["terminate linux-1 timeout"], []]
-    assert played.events == []
-
-
-def test_a_lost_slot_is_empty_at_once_and_what_it_held_fails_in_the_next_tick() -> None:
-    played = play_out(a_scenario(act(0, "lose", "linux-1"), *ticks(0, 5), **ON_ONE))
-    assert played.ticks == [["fail r1 slot_gone"], []]
-    assert played.events == ["0 slot_empty linux-1", "0 reservation_failed r1"]
-
-
-def test_other_slots_and_their_leases_are_untouched() -> None:
-    assert told(
-        act(0, "remove", "linux-1"),
-        *ticks(0, 5),
-        slots=[a_slot("linux-1", "ready", "r1"), a_slot("linux-2", "ready", "r2")],
-        reservations=[a_holder("r1"), a_holder("r2")],
-    ) == [["fail r1 slot_gone"], []]
-
-
-def test_a_removed_slot_may_be_declared_again_at_once() -> None:
-    hosts = {"hosts": {"system": "x86_64-linux", "provider": "static"}}
-    assert told(
-        act(1, "remove", "hosts-1"),
-        submit(1, "r1"),
-        tick(1),
-        act(2, "slot", a_slot("hosts-1")),
-        tick(2),
-        pools=hosts,
-        slots=[a_slot("hosts-1")],
-    ) == [["r1 waits never_fits"], ["assign r1 hosts-1"]]
-
-
-def test_slots_come_back_when_the_maximum_is_raised_again() -> None:
-    assert told(
-        act(1, "rules", {"pools": {"linux": {"max_slots": 1}}}),
-        act(2, "rules", {"pools": {"linux": {"max_slots": 3, "min_slots": 3}}}),
-        tick(2),
-        pool=a_pool(),
-    ) == [["launch linux-1 minimum", "launch linux-2 minimum", "launch linux-3 minimum"]]
