@@ -32,6 +32,7 @@ def time_takeover(stack: Stack) -> float:
         began, ticked_at = monotonic(), store.load_tenure().ticked_at
         while store.load_tenure().ticked_at <= ticked_at:
             assert monotonic() < began + 60, "nobody took over"
+            # As exact as the figure has to be.
             sleep(0.01)
         took = monotonic() - began
         stack.processes["ticks"].start()

@@ -147,6 +147,7 @@ class Lease:
         try:
             self._take()
         except BaseException:
+            # Ctrl-C too: what was asked for would be leased to nobody.
             self._say_goodbye(None)
             raise
         for work in (self._keep_renewed, self._keep_watch, self._keep_time):

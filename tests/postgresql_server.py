@@ -158,6 +158,7 @@ class PostgresServer:
             try:
                 self.connect().close()
             except psycopg.OperationalError:
+                # A server that starts tells nobody when it listens.
                 time.sleep(0.02)
             else:
                 return
@@ -179,6 +180,7 @@ def start_own_postgresql(settings: Mapping[str, str] = _QUICK) -> PostgresServer
     try:
         return PostgresServer(_make_runnable(binaries, folder), folder, settings)
     except BaseException:
+        # Ctrl-C too: nobody else knows of the folder.
         shutil.rmtree(folder, ignore_errors=True)
         raise
 

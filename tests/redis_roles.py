@@ -38,6 +38,7 @@ class RedisWithRoles:
             with self._examine() as examiner:
                 examiner.acl_load()
         except BaseException:
+            # Ctrl-C too: nobody else knows of the server.
             self.server.stop()
             raise
 

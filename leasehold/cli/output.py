@@ -67,6 +67,7 @@ def repeat(show: Callable[[], None], seconds: float | None) -> None:
     show()
     while seconds is not None:
         sys.stdout.flush()
+        # The interval that the user asked for.
         time.sleep(seconds)
         if sys.stdout.isatty():
             sys.stdout.write("\x1b[2J\x1b[H")

@@ -226,6 +226,7 @@ def events(
         if not follow:
             return
         sys.stdout.flush()
+        # A database tells nobody of its new rows.
         time.sleep(FOLLOW_SECONDS)
         wanted = EventFilter(after=last, reservation=reservation, slot=slot, name=name, limit=10_000)
 

@@ -1,5 +1,6 @@
 """Commands that run something: the stack, the emulator alone, the simulator."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -128,9 +129,9 @@ def _detach(config: Path | None) -> None:
         if running is not None and running.phase == "running":
             print_thing(f"up, pid {process.pid}; `leasehold down` stops it")
             return
-        if process.poll() is not None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_LOOK_SECONDS)
             raise CommandError(_last_error(log))
-        time.sleep(_LOOK_SECONDS)
     process.terminate()
     raise CommandError(f"not up after {show_seconds(_DETACHED_SECONDS)}: see {log}")
 
@@ -156,6 +157,7 @@ def down() -> None:
     while is_locked(running.folder / "lock"):
         if time.monotonic() >= until:
             raise CommandError(f"still not down after {show_seconds(_DOWN_SECONDS)}: pid {running.pid}")
+        # The stack is no child of this process; a wait for its lock could not be given up in time.
         time.sleep(_LOOK_SECONDS)
     print_thing("down")
 

@@ -86,6 +86,7 @@ def _serve(client: Client, broker: Broker, holders: Holders, stretch: Stretch, s
     while not holders.is_done:
         holders.step()
         _show(client, broker, holders, stretch, show)
+        # The holders act by the clock, and people can read no faster.
         time.sleep(POLL_SECONDS)
 
 
@@ -97,6 +98,7 @@ def _await_empty(client: Client, broker: Broker, holders: Holders, stretch: Stre
             left = ", ".join(f"{slot.id} ({slot.state})" for slot in client.slots() if slot.state != "empty")
             raise DemoError(f"the fleet is not empty {LET_GO_SECONDS:.0f} s after the last job: {left}")
         _show(client, broker, holders, stretch, show)
+        # As above: it is a picture for people.
         time.sleep(POLL_SECONDS)
 
 

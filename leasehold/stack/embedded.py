@@ -134,6 +134,7 @@ class Stack:
         try:
             self._start(timeout)
         except BaseException:
+            # Ctrl-C too: half a stack would go on running.
             self.stop()
             raise
 

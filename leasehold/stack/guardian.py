@@ -37,6 +37,7 @@ def end_groups(pids: Iterable[int], grace: float = GRACE_SECONDS) -> None:
     groups = list(left)
     while left and time.monotonic() < until:
         left = [pid for pid in left if _send(os.kill, pid, 0)]
+        # They are no children of this process, so nothing tells of their end.
         time.sleep(_LOOK_SECONDS)
     for pid in groups:
         _send(os.killpg, pid, signal.SIGKILL)

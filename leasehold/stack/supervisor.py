@@ -28,7 +28,6 @@ class Watched:
     pause: float = FIRST_PAUSE_SECONDS
     due: float | None = None
     restarts: int = 0
-    last_status: int | None = None
 
 
 class Supervisor:
@@ -64,12 +63,6 @@ class Supervisor:
         with self._guard:
             return {name: each.restarts for name, each in self._watched.items()}
 
-    def describe_death(self, name: str) -> str | None:
-        """How a program ended that does not run now; None while it runs."""
-        with self._guard:
-            each = self._watched[name]
-            return None if each.child else f"{name} ended with status {each.last_status}"
-
     def end(self, names: Iterable[str], grace: float = GRACE_SECONDS) -> None:
         """End these, all at once; killed when they take longer than the grace."""
         with self._guard:
@@ -104,14 +97,12 @@ class Supervisor:
     def _look_at(self, watched: Watched, now: float) -> bool:
         """Note a death, or start again what is due; whether anything changed."""
         if watched.child is not None:
-            status = watched.child.poll()
-            if status is None:
+            if watched.child.poll() is None:
                 return False
             watched.child.clear()
             if now - watched.started_at >= SETTLED_SECONDS:
                 watched.pause = FIRST_PAUSE_SECONDS
-            watched.child, watched.last_status = None, status
-            watched.due = now + watched.pause
+            watched.child, watched.due = None, now + watched.pause
             watched.pause = min(watched.pause * 2, LONGEST_PAUSE_SECONDS)
             return True
         if watched.due is None or now < watched.due:

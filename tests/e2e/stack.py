@@ -63,6 +63,7 @@ class Stack:
         try:
             self._start()
         except BaseException:
+            # Ctrl-C and the time limit of pytest too: the processes would stay.
             self._show_logs()
             self.stop()
             raise

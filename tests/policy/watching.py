@@ -26,11 +26,6 @@ class Seen:
         self.skipped: list[str] = []
 
     @property
-    def view_before(self) -> View:
-        """The truth before the commit, as a view."""
-        return View(self.before)
-
-    @property
     def view_after(self) -> View:
         """The truth right after the commit, as a view."""
         return View(self.after)
