@@ -100,12 +100,13 @@ def test_a_lease_of_the_client_says_that_it_is_revoked_by_when_and_why(stack: St
 def test_one_that_is_ignored_ends_with_the_machine(stack: Stack) -> None:
     """The holder loses its lease when the machine is gone, and is served again with its place in the queue."""
     row, slot = lease(stack)
-    stack.let_happen("interrupt", str(slot.instance_id), deadline=SHORT)
+    (warned,) = stack.let_happen("interrupt", str(slot.instance_id), deadline=SHORT)
     again = wait_for(lambda: found if (found := stack.find(row.id)).token > row.token else None, "another lease")
     assert slot_of(stack, again).instance_id != slot.instance_id
     assert (again.created_at, again.interruptions) == (row.created_at, 1)
-    causes = {life["id"]: life["cause"] for life in stack.histories(POOL)}
-    assert causes[slot.instance_id] == "interrupted"
+    told = EventFilter(slot=slot.id, name="slot_interrupted", newest=True, limit=1)
+    (interrupted,) = stack.services.engine.store.read_events(told)
+    assert interrupted.detail == {"epoch": slot.epoch, "gone_at": int(warned["deadline"])}
 
 
 @pytest.mark.parametrize("grace", [0, SHORT])

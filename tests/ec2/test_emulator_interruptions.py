@@ -13,6 +13,7 @@ from tests.ec2.conftest import REGION, Emulator, Launch
 from tests.ec2.test_emulator import eventually
 from workers.ec2.emulator import EmulatorServer
 from workers.ec2.fleet import Ec2Fleet
+from workers.ec2.interruptions import read_notice
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -84,6 +85,24 @@ def test_an_interruption_is_said_through_eventbridge_and_then_done(
     assert lives[machine.id]["token"] == "launch-1.1"
     assert warned["deadline"] <= lives[machine.id]["terminated_at"] <= time.time()
     assert lives[other.id]["terminated_at"] is None
+
+
+@pytest.mark.parametrize("order", [{}, {"deadline": 30}, {"deadline": 600}])
+def test_a_notice_that_is_read_as_aws_means_it_names_the_end_that_was_ordered(
+    order: dict[str, float], launch: Launch, emulator: Emulator, queue: Queue
+) -> None:
+    """AWS' event has no field for the end: it is two minutes after the event's own time, which is in whole seconds."""
+    [warned] = emulator.order("interrupt", launch().id, **order)
+    [event] = queue.take()
+    assert warned["deadline"] == pytest.approx(warned["time"] + order.get("deadline", 120), abs=1)
+    assert read_notice(json.dumps(event)).gone_at == int(warned["deadline"])
+
+
+def test_a_second_notice_does_not_put_the_end_off(launch: Launch, emulator: Emulator, queue: Queue) -> None:
+    machine = launch()
+    [first] = emulator.order("interrupt", machine.id, deadline=60)
+    emulator.order("interrupt", machine.id)
+    assert [read_notice(json.dumps(event)).gone_at for event in queue.take()] == [int(first["deadline"])] * 2
 
 
 def test_one_that_ended_in_time_is_not_interrupted(

@@ -19,13 +19,20 @@ from workers.ec2.emulator.lives import Life
 
 INTERRUPTION: Final = "EC2 Spot Instance Interruption Warning"
 REBALANCE: Final = "EC2 Instance Rebalance Recommendation"
+NOTICE_SECONDS: Final = 120.0
+"""From an interruption notice to the end, by AWS' promise."""
 RULE: Final = "leasehold-interruptions"
 
 
 def interruption_event(life: Life) -> dict[str, Any]:
-    """What EC2 says two minutes before it terminates a spot instance (user guide, "Spot interruption notices")."""
+    """What EC2 says two minutes before it terminates a spot instance (user guide, "Spot interruption notices").
+
+    Its shape has no field for the end, which its readers know from its time. So where the end was ordered for
+    another moment, the event is dated two minutes before that one.
+    """
+    at = time.time() if life.deadline is None else life.deadline - NOTICE_SECONDS
     return {
-        **_envelope(INTERRUPTION, life.region),
+        **_envelope(INTERRUPTION, life.region, at),
         # Of all ARNs these alone bear a zone and no account.
         "resources": [f"arn:aws:ec2:{life.zone}:instance/{life.id}"],
         "detail": {"instance-id": life.id, "instance-action": "terminate"},
@@ -35,7 +42,7 @@ def interruption_event(life: Life) -> dict[str, Any]:
 def rebalance_event(life: Life) -> dict[str, Any]:
     """What EC2 says of a spot instance that is at a higher risk than others."""
     return {
-        **_envelope(REBALANCE, life.region),
+        **_envelope(REBALANCE, life.region, time.time()),
         "resources": [f"arn:aws:ec2:{life.region}:{DEFAULT_ACCOUNT_ID}:instance/{life.id}"],
         "detail": {"instance-id": life.id},
     }
@@ -64,7 +71,7 @@ def queue_path(name: str) -> str:
     return f"/{DEFAULT_ACCOUNT_ID}/{name}"
 
 
-def _envelope(kind: str, region: str) -> dict[str, Any]:
+def _envelope(kind: str, region: str, at: float) -> dict[str, Any]:
     return {
         "version": "0",
         "id": str(uuid.uuid4()),
@@ -72,7 +79,7 @@ def _envelope(kind: str, region: str) -> dict[str, Any]:
         "source": "aws.ec2",
         "account": DEFAULT_ACCOUNT_ID,
         # moto writes it as AWS does, like 2026-11-21T05:14:58Z.
-        "time": time.time(),
+        "time": at,
         "region": region,
     }
 
