@@ -187,7 +187,7 @@ class Stack:
         """Ask for one lease in pool `linux`."""
         return self.ask("submit", {"id": name, "pool": "linux", **changes})
 
-    def await_canary(self, queue: str) -> None:
+    def await_canary(self, queue: str, patience: float = PATIENCE) -> None:
         """Until the worker of this queue consumes."""
         address = f"leasehold:reply:{uuid4().hex}"
 
@@ -197,7 +197,7 @@ class Stack:
             self.app.send_task(task_name(queue, CANARY), args=[address])
             return self.redis.blpop([address], timeout=RESEND_SECONDS)
 
-        wait_for(send_and_look, f"the canary of {queue}")
+        wait_for(send_and_look, f"the canary of {queue}", patience)
 
     def find(self, name: str) -> Reservation:
         """A reservation as SQL has it."""
