@@ -1,0 +1,77 @@
+"""What the pages tell people to type: each such line is understood, and each command stands on its page."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.test_commands import list_commands
+
+ROOT = Path(__file__).parents[2]
+COMMANDS: dict[tuple[str, ...], Any] = dict(list_commands())
+TYPED_LINE = re.compile(r"^(?:\$ )?(?:docker compose exec \S+ )?leasehold (.+)")
+"""A line of a block of code that somebody types."""
+QUOTED_TEXT = re.compile(r"`leasehold ([a-z][^`]*)`")
+"""A command within a sentence, perhaps without all of its arguments."""
+
+
+def read_pages() -> Iterator[tuple[str, str, bool]]:
+    """Every line of the pages with where it stands, and whether it is code."""
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        is_code = False
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+            if line.lstrip().startswith("```"):
+                is_code = not is_code
+            else:
+                yield f"{page.relative_to(ROOT)}:{number}", line, is_code
+
+
+LINES = list(read_pages())
+TYPED = {place: found[1] for place, line, is_code in LINES if is_code and (found := TYPED_LINE.match(line))}
+QUOTED = {
+    f"{place} {text}": text for place, line, is_code in LINES if not is_code for text in QUOTED_TEXT.findall(line)
+}
+
+
+def split(text: str) -> tuple[Any, list[str]]:
+    """The command of a line, and what follows it."""
+    words = shlex.split(text, comments=True)
+    for length in (2, 1):
+        if tuple(words[:length]) in COMMANDS:
+            return COMMANDS[tuple(words[:length])], words[length:]
+    raise AssertionError(f"no command is called {words[:2]}")
+
+
+def find_unknown(text: str) -> set[str]:
+    """The options of a line that its command does not have."""
+    command, words = split(text)
+    known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)} | {"--help"}
+    return {word for word in words if word.startswith("--")} - known
+
+
+@pytest.mark.parametrize("place", TYPED)
+def test_what_a_page_says_to_type_is_understood(place: str) -> None:
+    command, words = split(TYPED[place])
+    with command.make_context("leasehold", words):
+        pass
+
+
+@pytest.mark.parametrize("place", QUOTED)
+def test_what_a_sentence_names_is_there(place: str) -> None:
+    assert find_unknown(QUOTED[place]) == set()
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_command_stands_on_its_page(path: tuple[str, ...]) -> None:
+    told = [text for place, text in (TYPED | QUOTED).items() if place.startswith("docs/cli.md")]
+    assert COMMANDS[path] in [split(text)[0] for text in told]
+
+
+def test_what_is_not_there_is_noticed() -> None:
+    """Else the tests above could never fail."""
+    assert find_unknown("slots --everything   # no such option") == {"--everything"}
+    with pytest.raises(AssertionError, match="no command"):
+        split("slot --all")
