@@ -16,7 +16,16 @@ from leasehold.errors import Refused, Unavailable, Unknown, read_faults
 from leasehold.lease import Lease
 from leasehold.probing import Probe
 from leasehold.reading import ViewReader
-from leasehold.results import Answer, Explanation, Reservation, Slot, list_phases, read_answer
+from leasehold.results import (
+    Answer,
+    Conditions,
+    Explanation,
+    Reservation,
+    Slot,
+    list_phases,
+    read_answer,
+    read_explanation,
+)
 from leasehold.running import find_address
 from leasehold.watching import Watch, wait_for_phase
 from leasehold.wire import Wire
@@ -265,6 +274,25 @@ class Client:
             waiting=len(waiting),
             as_of=report.get("at"),
         )
+
+    def suggest(self, reservation: str, *, timeout: float | None = None) -> Explanation:
+        """The same with the smallest change that would end its wait, found by the engine on the rows as they are now.
+        A worker answers this, so it needs one. Raises Refused for an id that nobody knows, NotAnswered, Unavailable.
+        """
+        answer = self._wire.ask("explain", {"reservation": reservation}, self._timeout(timeout))
+        if not answer.get("ok"):
+            raise Refused(read_faults(answer.get("errors", [])))
+        return read_explanation(answer)
+
+    def conditions(self, pool: str | None = None, *, timeout: float | None = None) -> Conditions:
+        """What is to be said of the slots and pools beyond their states, in words. A worker answers this. Raises
+        NotAnswered, Unavailable.
+        """
+        asked = {} if pool is None else {"pool": pool}
+        answer = self._wire.ask("conditions", asked, self._timeout(timeout))
+        if not answer.get("ok"):
+            raise Refused(read_faults(answer.get("errors", [])))
+        return msgspec.convert(answer, Conditions)
 
     def wait(
         self, reservation: str, phase: str | Iterable[str] = "leased", timeout: float | None = None

@@ -140,6 +140,17 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     errors: tuple[Fault, ...] = ()
 
 
+class SmallestChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The smallest change that would end a wait: a sentence, and the actions (as in a scenario's timeline) that make
+    it; `wait_seconds`: for how long there is nothing to do but wait.
+    """
+
+    kind: str
+    text: str
+    wait_seconds: float = 0.0
+    actions: tuple[dict[str, Any], ...] = ()
+
+
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Why a reservation is where it is. `code` and `detail` tell why a pending one waits.
 
@@ -156,15 +167,59 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """How many wait in all."""
     as_of: float | None = None
     """When the tick that said so was."""
+    change: SmallestChange | None = None
+    """The smallest change that would end the wait; None when nobody looked for one, or none alone would do."""
+    served: bool = False
+    """Whether the next tick serves it as things are."""
+    is_complete: bool = True
+    """Whether the search for it came to its end in time."""
+    pools: dict[str, tuple[str, ...]] = {}
+    """What holds back launches of the pools that may serve it, in words."""
 
     def __str__(self) -> str:
+        return "\n".join([self._describe(), *self._describe_more()])
+
+    def _describe_more(self) -> list[str]:
+        lines = [f"pool {name}: {text}" for name, texts in self.pools.items() for text in texts]
+        if self.change is not None:
+            lines.append(f"smallest change: {self.change.text}")
+        elif not self.is_complete:
+            lines.append("no smallest change was found in time")
+        return lines
+
+    def _describe(self) -> str:
         text = f"{self.reservation} is {self.phase}"
         text += f" ({self.reason})" if self.reason else ""
         if self.phase != "pending":
             return text
         if self.code is None:
-            return f"{text}: no tick has looked at it yet"
+            return f"{text}: " + ("the next tick serves it" if self.served else "no tick has looked at it yet")
         return f"{text}, {self.position} of {self.waiting} in the queue: {self.code}: {self.detail}"
+
+
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be said of slots and pools, by their ids; those of which nothing is to be said are left out."""
+
+    as_of: float | None = None
+    slots: dict[str, tuple[str, ...]] = {}
+    pools: dict[str, tuple[str, ...]] = {}
+
+
+def read_explanation(document: Mapping[str, Any]) -> Explanation:
+    """An explanation as a worker answers it."""
+    waiting = document.get("waiting") or {}
+    shared = {name: document[name] for name in ("phase", "reason", "as_of", "change", "pools") if name in document}
+    fields = {
+        **shared,
+        "reservation": document.get("reservation", ""),
+        "code": waiting.get("code"),
+        "detail": waiting.get("detail"),
+        "position": document.get("position"),
+        "waiting": document.get("of", 0),
+        "is_complete": document.get("is_complete", True),
+        "served": document.get("served", False),
+    }
+    return msgspec.convert(fields, Explanation)
 
 
 def read_answer(document: Mapping[str, Any]) -> Answer:

@@ -29,6 +29,8 @@ RECONCILE: Final = task_name(HEALTH, "reconcile")
 PRUNE: Final = task_name(HEALTH, "prune")
 INTERRUPTIONS: Final = task_name(HEALTH, "interruptions")
 QUERY: Final = task_name(RESERVATIONS, "query")
+EXPLAIN: Final = task_name(RESERVATIONS, "explain")
+CONDITIONS: Final = task_name(RESERVATIONS, "conditions")
 CANARY: Final = "canary"
 """The verb of the task that every queue has, to see whether it is consumed."""
 

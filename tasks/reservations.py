@@ -3,18 +3,19 @@ commit, on the list that `reply_to` names.
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from pydantic import AfterValidator
 
-from scheduler.model.validation import Document, InvalidInputError, Name, Text, expected, read_document, show
+from scheduler.model.validation import Document, InvalidInputError, Name, Text, expected, fault, read_document, show
 from scheduler.model.wishes import WISHES
+from scheduler.operations.explain import describe_conditions, explain
 from scheduler.operations.intake import Answer, accept
 from scheduler.ports import ConflictError, ForeignAddressError, StaleWriteError
 from scheduler.view.addresses import check_reply_address
 from tasks.app import app, services
-from tasks.queues import QUERY, RESERVATIONS, task_name
+from tasks.queues import CONDITIONS, EXPLAIN, QUERY, RESERVATIONS, task_name
 from workers.logs import get_logger
 
 log = get_logger(__name__)
@@ -32,12 +33,32 @@ def _few(ids: list[str]) -> list[str]:
     return ids
 
 
-class QueryDocument(Document):
-    """Asks for reservations as SQL has them, ended ones too, however long ago."""
+class Question(Document):
+    """Asks for something, and changes nothing."""
 
     request: Text
     reply_to: Text
+
+
+class QueryDocument(Question):
+    """Asks for reservations as SQL has them, ended ones too, however long ago."""
+
     ids: Annotated[list[Name], AfterValidator(_few)]
+
+
+class ExplainDocument(Question):
+    """Asks why a reservation waits, and what would end that."""
+
+    reservation: Name
+
+
+class ConditionsDocument(Question):
+    """Asks what is to be said of the slots of one pool, or of all."""
+
+    pool: Name | None = None
+
+
+AnyQuestion = TypeVar("AnyQuestion", bound=Question)
 
 
 def _register(verb: str) -> None:
@@ -60,14 +81,40 @@ for _verb in WISHES:
 @app.task(name=QUERY)
 def query(document: Any) -> str:
     """Answer with the rows of these reservations: `{"ok": true, "reservations": [row, …]}`."""
+    return _answer(QueryDocument, document, _find_rows)
+
+
+@app.task(name=EXPLAIN)
+def explain_wait(document: Any) -> str:
+    """Answer why it waits, with the smallest change that would end that: see `operations.explain`."""
+    return _answer(ExplainDocument, document, _explain)
+
+
+@app.task(name=CONDITIONS)
+def conditions(document: Any) -> str:
+    """Answer what is to be said of slots and pools, in words."""
+    return _answer(ConditionsDocument, document, lambda word: describe_conditions(services.engine, word.pool))
+
+
+def _find_rows(word: QueryDocument) -> Answer:
+    rows = services.engine.store.find_reservations(ids=word.ids, limit=MOST_QUERIED)
+    return {"reservations": [msgspec.to_builtins(row) for row in rows]}
+
+
+def _explain(word: ExplainDocument) -> Answer:
+    found = explain(services.engine, word.reservation)
+    if not found:
+        raise fault("reservation", "a known reservation", word.reservation)
+    return found
+
+
+def _answer(model: type[AnyQuestion], document: object, act: Callable[[AnyQuestion], Answer]) -> str:
+    """Answer a question; nothing is changed, so that it may be asked any number of times."""
     address = find_address(document)
     try:
-        wish = read_document(QueryDocument, document)
+        answer: Answer = {"ok": True, **act(read_document(model, document))}
     except InvalidInputError as error:
-        answer: Answer = {"ok": False, "errors": [{"index": 0, **msgspec.to_builtins(each)} for each in error.faults]}
-    else:
-        rows = services.engine.store.find_reservations(ids=wish.ids, limit=MOST_QUERIED)
-        answer = {"ok": True, "reservations": [msgspec.to_builtins(row) for row in rows]}
+        answer = {"ok": False, "errors": [{"index": 0, **msgspec.to_builtins(each)} for each in error.faults]}
     send_answer(address, answer)
     return describe_answer(answer)
 

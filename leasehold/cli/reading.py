@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from leasehold.cli.connecting import connect, open_store
-from leasehold.cli.failures import CommandError
+from leasehold.cli.failures import CommandError, say_error
 from leasehold.cli.output import (
     AsJson,
     Watched,
@@ -20,13 +20,16 @@ from leasehold.cli.output import (
     show_amounts,
     show_time,
 )
+from leasehold.errors import NotAnswered
 
 if TYPE_CHECKING:
     from leasehold.client import Client
-    from leasehold.results import Reservation, Slot
+    from leasehold.results import Conditions, Explanation, Reservation, Slot
     from scheduler.model.events import Event
 
 FOLLOW_SECONDS = 1.0
+WORKER_SECONDS = 5.0
+"""How long a worker may take to answer what the view alone does not tell."""
 
 
 def register(app: typer.Typer) -> None:
@@ -149,17 +152,23 @@ def slots(
     watch: Watched = None,
 ) -> None:
     """List slots with their machines and what they hold."""
+    import msgspec
+
     columns = ("slot", "state", "for", "leases", "machine", "address", "type", "zone", "")
     with connect() as client:
 
         def show() -> None:
             found = [each for each in client.slots(pool=pool, state=state) if empty or state or each.state != "empty"]
             held = _count_leases(client)
+            said = _read_conditions(client, pool)
             if as_json:
-                print_json(found)
+                told = (msgspec.to_builtins(each) | {"conditions": said.slots.get(each.id, ())} for each in found)
+                print_json(list(told))
                 return
-            rows = [_slot_row(each, held.get(each.id, 0)) for each in found]
+            rows = [_slot_row(each, held.get(each.id, 0), said) for each in found]
             print_table(columns, rows, "no slots in use (--all shows empty ones)")
+            for name, words in said.pools.items():
+                print_thing(*(f"pool {name}: {text}" for text in words))
 
         repeat(show, watch)
 
@@ -172,8 +181,18 @@ def _count_leases(client: "Client") -> dict[str, int]:
     return held
 
 
-def _slot_row(slot: "Slot", leases: int) -> tuple[str, ...]:
-    marks = ["cordoned" if slot.cordoned else "", slot.drain_reason or "", slot.error or ""]
+def _read_conditions(client: "Client", pool: str | None) -> "Conditions":
+    from leasehold.results import Conditions
+
+    try:
+        return client.conditions(pool, timeout=WORKER_SECONDS)
+    except NotAnswered:
+        say_error("no worker answered: conditions are not shown")
+        return Conditions()
+
+
+def _slot_row(slot: "Slot", leases: int, said: "Conditions") -> tuple[str, ...]:
+    marks = said.slots.get(slot.id) or ("cordoned" if slot.cordoned else "", slot.drain_reason or "", slot.error or "")
     return (
         slot.id,
         slot.state,
@@ -183,7 +202,7 @@ def _slot_row(slot: "Slot", leases: int) -> tuple[str, ...]:
         slot.address or "",
         " ".join(filter(None, (slot.instance_type, slot.market))),
         slot.zone or "",
-        " ".join(filter(None, marks)),
+        "; ".join(filter(None, marks)),
     )
 
 
@@ -196,13 +215,25 @@ def explain(
     with connect() as client:
 
         def show() -> None:
-            found = client.explain(reservation)
+            found = _explain(client, reservation)
             if as_json:
                 print_json(found)
             else:
                 print_thing(str(found))
 
         repeat(show, watch)
+
+
+def _explain(client: "Client", reservation: str) -> "Explanation":
+    """What a worker says of one that waits; without a worker, what the last tick said."""
+    found = client.explain(reservation)
+    if found.phase != "pending":
+        return found
+    try:
+        return client.suggest(reservation, timeout=WORKER_SECONDS)
+    except NotAnswered:
+        say_error("no worker answered: this is what the last tick said; the smallest change was not looked for")
+        return found
 
 
 def events(

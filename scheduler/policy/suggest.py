@@ -2,162 +2,157 @@
 
 Each kind of change is tried on a copy of the view or the rules, least first, and a plan is made of that; what is
 suggested is a change under which the plan serves the reservation, and no smaller one of its kind does. So there is
-no second set of rules that could say something else than the tick.
+no second set of rules that could say something else than the tick. The kinds are in `changes.py`.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
 
 import msgspec
 
 from scheduler.model.decisions import Assign, Plan
-from scheduler.model.labels import has_labels
+from scheduler.model.records import describe_slot_record
 from scheduler.model.reservations import Reservation
-from scheduler.model.resources import SLACK
-from scheduler.model.rules import Pool, Rules
+from scheduler.model.rules import Rules, merge_rules
 from scheduler.model.slots import Slot
-from scheduler.model.view import Row, View
-from scheduler.policy.place import is_on_hold
-from scheduler.policy.places import capacity_of
+from scheduler.model.view import KINDS, Change, Gone, Row, View
 from scheduler.policy.plan import plan
-from scheduler.policy.rooms import given_to
 
-MOST_SLOTS_MORE = 64
-"""So many more slots, and no more, are thought of."""
+MOST_PLANS: Final = 100
+"""Plans that one search makes at most."""
 
 
 class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
-    """One change that would end the wait: prose, and what exactly it is, as rows and rules that could be applied."""
+    """One change that would end the wait: prose, and what exactly it is."""
 
     kind: str
     text: str
     rows: tuple[Row, ...] = ()
     """Rows as they would be."""
-    pools: Mapping[str, Mapping[str, Any]] = {}
-    """Keys of pools as they would be."""
+    config: Mapping[str, Any] = {}
+    """Keys of the rules as they would be: a partial config."""
+    wait_seconds: float = 0.0
+    """For how long nothing is to be done but to wait."""
 
 
-def suggest_change(view: View, rules: Rules, reservation: Reservation, now: float) -> Suggestion | None:
-    """The first of these that would serve it, by a lease or by a machine on its way: to take it off hold; to
-    uncordon a slot; more slots in a pool; what one slot lacks; an offering that another pool has.
+class Search:
+    """One reservation's search: what is, and the question whether a change would serve it.
 
-    None when it does not wait, or when none of these alone would end its wait.
+    The view is changed for the time of each question and is as it was afterwards. `may_go_on` is asked before each
+    plan; when it says no, or after MOST_PLANS of them, nothing more is tried and `is_cut_short` is true.
     """
-    if reservation.phase != "pending" or _is_served(plan(view, rules, now), reservation.id):
-        return None
-    for kind in (_take_off_hold, _uncordon, _add_slots, _enlarge_slot, _add_offering):
-        for change in kind(view, rules, reservation):
-            if _would_serve(view, rules, reservation, now, change):
+
+    def __init__(
+        self,
+        view: View,
+        rules: Rules,
+        reservation: Reservation,
+        now: float,
+        may_go_on: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.view, self.rules, self.reservation, self.now = view, rules, reservation, now
+        self.is_cut_short = False
+        self._may_go_on, self._plans = may_go_on, 0
+
+    def serves(self, change: Suggestion) -> bool:
+        """Whether the plan with this change leases it, or has all that it needs on its way."""
+        if self._plans >= MOST_PLANS or not self._may_go_on():
+            self.is_cut_short = True
+            return False
+        self._plans += 1
+        with _changed(self.view, change.rows):
+            outcome = plan(self.view, change_rules(self.rules, change.config), self.now + change.wait_seconds)
+        return is_served(outcome, self.reservation.id)
+
+    def find_first(self, changes: Iterable[Suggestion]) -> Suggestion | None:
+        """The first of these that serves it."""
+        for change in changes:
+            if self.serves(change):
                 return change
+            if self.is_cut_short:
+                return None
+        return None
+
+    def find_least(self, make: Callable[[int], Suggestion], most: int) -> Suggestion | None:
+        """The least number from 1 to `most` with which this change serves it, one less of which does not."""
+        if most < 1 or not self.serves(make(most)):
+            return None
+        low, high = 0, most
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.serves(make(middle)) else (middle, high)
+        return None if self.is_cut_short else make(high)
+
+
+Kind = Callable[[Search], Suggestion | None]
+
+
+def suggest_change(search: Search, kinds: Iterable[Kind]) -> Suggestion | None:
+    """The change of the first kind that would serve a reservation which waits; None when it is served as things
+    are, and when no single change of these kinds would do (or was found in time: `search.is_cut_short`).
+    """
+    nothing = Suggestion(kind="nothing", text="")
+    if search.reservation.phase != "pending" or search.serves(nothing):
+        return None
+    for kind in kinds:
+        found = kind(search)
+        if found is not None or search.is_cut_short:
+            return found
     return None
 
 
-def apply_change(view: View, rules: Rules, change: Suggestion) -> tuple[View, Rules]:
-    """View and rules as they would be with that change."""
-    present: dict[tuple[type, str], Row] = {}
-    for row in (*view.slots.values(), *view.reservations.values(), *view.holds.values(), *change.rows):
-        present[type(row), row.id] = row
-    pools = {name: pool.model_copy(update=dict(change.pools.get(name, {}))) for name, pool in rules.pools.items()}
-    for pool in pools.values():
-        pool.__dict__.pop("offering_by_key", None)
-    return View(present.values()), rules.model_copy(update={"pools": pools})
-
-
-def _would_serve(view: View, rules: Rules, reservation: Reservation, now: float, change: Suggestion) -> bool:
-    changed, with_it = apply_change(view, rules, change)
-    return _is_served(plan(changed, with_it, now), reservation.id)
-
-
-def _is_served(outcome: Plan, name: str) -> bool:
+def is_served(outcome: Plan, name: str) -> bool:
     """Whether the plan leases it, or has all that it needs on its way."""
     if any(isinstance(each, Assign) and each.reservation == name for each in outcome.decisions):
         return True
     return any(each.reservation == name and each.code == "booting" for each in outcome.waiting)
 
 
-def _take_off_hold(_view: View, _rules: Rules, reservation: Reservation) -> Iterator[Suggestion]:
-    if is_on_hold(reservation):
-        words = "it would be placed if it were resumed" if reservation.suspended else "a priority above 0 would do"
-        freed = msgspec.structs.replace(reservation, suspended=False, priority=reservation.priority or 1)
-        yield Suggestion(kind="hold", text=words, rows=(freed,))
+def change_rules(rules: Rules, config: Mapping[str, Any]) -> Rules:
+    """The rules with a partial config laid over them."""
+    if not config:
+        return rules
+    return Rules.model_validate(merge_rules(rules.model_dump(exclude_unset=True), dict(config)))
 
 
-def _serving(rules: Rules, reservation: Reservation) -> Iterator[tuple[str, Pool]]:
-    request = reservation.request
-    for name in rules.serving_pools(request.pool, request.system):
-        yield name, rules.pools[name]
+def describe_change(view: View, change: Suggestion) -> dict[str, Any]:
+    """The change as a document: `kind`, `text`, `wait_seconds`, and `actions` as in a scenario's timeline, which
+    make it when they are played one after the other.
+    """
+    actions = [action for row in change.rows for action in _list_actions(view, row)]
+    if change.config:
+        actions.append({"rules": change.config})
+    return {"kind": change.kind, "text": change.text, "wait_seconds": change.wait_seconds, "actions": actions}
 
 
-def _slots_of(view: View, rules: Rules, reservation: Reservation) -> Iterator[tuple[Slot, Pool]]:
-    """The ready slots that may serve it, in no particular order of merit but always the same one."""
-    pools = dict(_serving(rules, reservation))
-    for slot in sorted(view.slots.values(), key=lambda each: (each.pool, len(each.id), each.id)):
-        if slot.pool in pools and slot.state == "ready":
-            yield slot, pools[slot.pool]
+def _list_actions(view: View, row: Row) -> Iterator[dict[str, Any]]:
+    known = view.find(row)
+    if isinstance(row, Reservation) and isinstance(known, Reservation):
+        if row.phase != known.phase:
+            yield {"release": row.id}
+        if row.suspended != known.suspended:
+            yield {"resume": row.id}
+        if row.priority != known.priority:
+            yield {"priority": {"reservation": row.id, "priority": row.priority}}
+    elif isinstance(row, Slot) and (known is not None or row.state == "ready"):
+        # Empty slots that are new come with the rules.
+        if known is not None and row == msgspec.structs.replace(known, cordoned=False):
+            yield {"uncordon": row.id}
+        else:
+            yield {"slot": describe_slot_record(row, view.leases_of(row.id))}
 
 
-def _uncordon(view: View, rules: Rules, reservation: Reservation) -> Iterator[Suggestion]:
-    for slot, _ in _slots_of(view, rules, reservation):
-        if slot.cordoned:
-            freed = msgspec.structs.replace(slot, cordoned=False)
-            yield Suggestion(kind="cordon", text=f"slot {slot.id} would do and is cordoned", rows=(freed,))
-
-
-def _add_slots(_view: View, rules: Rules, reservation: Reservation) -> Iterator[Suggestion]:
-    """One more, two more, … in each pool: as many as it has instances, at most."""
-    wanted = sum(each.count for each in reservation.request.components if each.kind == "essential")
-    for more in range(1, min(wanted, MOST_SLOTS_MORE) + 1):
-        for name, pool in _serving(rules, reservation):
-            if pool.is_elastic and pool.max_slots is not None:
-                yield _with_more_slots(name, pool.max_slots, more)
-
-
-def _with_more_slots(name: str, most: int, more: int) -> Suggestion:
-    new = tuple(Slot(id=f"{name}-{most + number}", pool=name) for number in range(1, more + 1))
-    text = f"pool {name} is at its max_slots of {most}: {most + more} would do"
-    return Suggestion(kind="max_slots", text=text, rows=new, pools={name: {"max_slots": most + more}})
-
-
-def _enlarge_slot(view: View, rules: Rules, reservation: Reservation) -> Iterator[Suggestion]:
-    """What a slot lacks to take one instance more; the fewest names first, then the least."""
-    found: list[tuple[int, float, int, Slot, Pool, dict[str, float]]] = []
-    for slot, pool in _slots_of(view, rules, reservation):
-        missing = _find_missing(view, reservation, slot, pool)
-        if missing and not slot.cordoned:
-            found.append((len(missing), sum(missing.values()), len(found), slot, pool, missing))
-    for *_, slot, pool, missing in sorted(found, key=lambda each: each[:3]):
-        held = dict(capacity_of(slot, pool) or {})
-        larger = {name: held.get(name, 0) + missing.get(name, 0) for name in {**held, **missing}}
-        words = ", ".join(f"{amount:g} more {name}" for name, amount in sorted(missing.items()))
-        grown = msgspec.structs.replace(slot, resources=larger)
-        yield Suggestion(kind="resources", text=f"needs {words} on one slot ({slot.id})", rows=(grown,))
-
-
-def _find_missing(view: View, reservation: Reservation, slot: Slot, pool: Pool) -> dict[str, float]:
-    """Name by name what the slot lacks for the essential components of one instance; {} = that is not it."""
-    capacity = capacity_of(slot, pool)
-    essential = [each for each in reservation.request.components if each.kind == "essential"]
-    if capacity is None or len(essential) != 1 or essential[0].count != 1:
-        return {}
-    required = {**reservation.request.labels, **essential[0].labels}
-    if not has_labels(slot.labels, required):
-        return {}
-    used: dict[str, float] = {}
-    for _, lease in view.leases_of(slot.id):
-        for name, amount in lease.resources.items() if lease.epoch == slot.epoch else ():
-            used[name] = used.get(name, 0) + amount
-    wanted = given_to(essential[0], pool)
-    lacking = {
-        name: amount + used.get(name, 0) - capacity.get(name, 0) for name, amount in wanted.items() if amount > 0
-    }
-    return {name: amount for name, amount in lacking.items() if amount > SLACK}
-
-
-def _add_offering(_view: View, rules: Rules, reservation: Reservation) -> Iterator[Suggestion]:
-    """Offerings that other pools have, the cheapest first."""
-    known = [offering for pool in rules.pools.values() for offering in pool.offerings]
-    for offering in sorted(known, key=lambda each: (each.price, each.name)):
-        for name, pool in _serving(rules, reservation):
-            if pool.is_elastic and offering not in pool.offerings:
-                text = f"offering {offering.name} would fit and is not in the pool {name}"
-                yield Suggestion(kind="offering", text=text, pools={name: {"offerings": (*pool.offerings, offering)}})
+@contextmanager
+def _changed(view: View, rows: Iterable[Row]) -> Iterator[None]:
+    """The view with these rows, for the time of the block."""
+    back: list[Change] = []
+    try:
+        for row in rows:
+            known = view.find(row)
+            back.append(known or Gone(KINDS[type(row)], row.id, row.version + 1))
+            view.apply(row)
+        yield
+    finally:
+        for change in reversed(back):
+            view.apply(change)

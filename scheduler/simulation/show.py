@@ -3,10 +3,16 @@
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
-from scheduler.simulation.play import Line, play
+from scheduler.model.view import View
+from scheduler.operations.explain import explain_wait
+from scheduler.simulation.play import Line, Player
 from scheduler.simulation.scenario import load_scenario
+from scheduler.simulation.stage import Stage
+
+MOST_EXPLAINED: Final = 20
+"""Of those who wait when a play is over."""
 
 
 def simulate_file(path: Path, *, json_lines: bool, out: TextIO) -> int:
@@ -14,12 +20,30 @@ def simulate_file(path: Path, *, json_lines: bool, out: TextIO) -> int:
 
     Raises InvalidInputError, with nothing played or printed, when the file is wrong anywhere.
     """
-    scenario = load_scenario(path)
-    for line in play(scenario):
+    player = Player(load_scenario(path))
+    for line in player.play():
         texts = [json.dumps(tidy(line), ensure_ascii=False)] if json_lines else describe_line(line)
         for text in texts:
             print(text, file=out)
+    if not json_lines:
+        for text in describe_waits(player.stage):
+            print(text, file=out)
     return 0
+
+
+def describe_waits(stage: Stage) -> Iterator[str]:
+    """For those who wait at the end, why, and the smallest change that would end it: of the first ones."""
+    rules, now = stage.engine.rules(), stage.agenda.now
+    waiting = stage.store.find_reservations(phases=["pending"], limit=MOST_EXPLAINED + 1)
+    if waiting:
+        yield ""
+    for row in waiting[:MOST_EXPLAINED]:
+        found = explain_wait(View(stage.store.read_rows()), rules, row, now)
+        why = found["waiting"]["code"] if found["waiting"] else "nothing, the next tick serves it"
+        change = f"; smallest change: {found['change']['text']}" if found["change"] else ""
+        yield f"{row.id} waits: {why}{change}"
+    if len(waiting) > MOST_EXPLAINED:
+        yield "and others wait"
 
 
 def tidy(value: Any) -> Any:

@@ -195,6 +195,43 @@ def test_reading_shows_the_view(stack: FakeIntake, run: Run) -> None:
     assert "\x1b" not in run("list").out
 
 
+def test_a_wait_is_explained_with_the_smallest_change(stack: FakeIntake, run: Run) -> None:
+    stack.publish(a_row("r1"))
+    change = {"kind": "max_slots", "text": "2 would do", "wait_seconds": 0, "actions": [{"rules": {"pools": {}}}]}
+    answer = {"ok": True, "reservation": "r1", "phase": "pending", "position": 1, "of": 3, "change": change}
+    answer |= {"waiting": {"code": "at_max_slots", "detail": "full"}, "pools": {"linux": ["EC2 asked us to slow down"]}}
+    stack.handler = lambda verb, _document: answer if verb == "explain" else None
+    assert run("explain", "r1").out.splitlines() == [
+        "r1 is pending, 1 of 3 in the queue: at_max_slots: full",
+        "pool linux: EC2 asked us to slow down",
+        "smallest change: 2 would do",
+    ]
+    assert json.loads(run("explain", "r1", "--json").out)["change"] == change
+
+
+def test_without_a_worker_the_last_tick_explains_a_wait(
+    stack: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasehold.cli.reading.WORKER_SECONDS", 0.1)
+    stack.publish(a_row("r1"))
+    stack.board.write_report({"at": 5.0, "waiting": {"r1": ["booting", "soon"]}})
+    stack.handler = lambda _verb, _document: None
+    found = run("explain", "r1")
+    assert (found.status, found.out) == (0, "r1 is pending, 1 of 1 in the queue: booting: soon\n")
+    assert len(found.complaints) == 1
+
+
+def test_slots_are_shown_with_their_conditions_in_words(stack: FakeIntake, run: Run) -> None:
+    stack.publish(a_slot("linux-1", version=1))
+    said = {"slots": {"linux-1": ["offline: not heard of for 5 min"]}, "pools": {"linux": ["no capacity"]}}
+    stack.handler = lambda _verb, _document: {"ok": True, "as_of": 5.0, **said}
+    shown = run("slots").out
+    assert "offline: not heard of for 5 min" in shown
+    assert "pool linux: no capacity" in shown
+    (slot,) = json.loads(run("slots", "--json").out)
+    assert slot["conditions"] == ["offline: not heard of for 5 min"]
+
+
 def test_a_reservation_that_left_the_view_is_asked_for(stack: FakeIntake, run: Run) -> None:
     old = {"id": "r0", "phase": "released", "request": {"components": []}}
     stack.handler = lambda verb, document: {"ok": True, "reservations": [old] if "r0" in document["ids"] else []}
@@ -289,6 +326,18 @@ def test_a_scenario_is_played(run: Run, tmp_path: Path) -> None:
     assert json.loads(found.out.splitlines()[-1])["state"]["reservations"][0]["id"] == "r1"
     (tmp_path / "bad.json").write_text('{"timelime": []}')
     assert run("simulate", "bad.json").status == 2
+
+
+def test_who_waits_at_the_end_of_a_play_is_told_with_the_smallest_change(run: Run, tmp_path: Path) -> None:
+    scenario = {
+        "config": {"pools": {"linux": {"system": "s", "max_slots": 1}}},
+        "timeline": [{"at": 0, "submit": [{"id": "r1", "system": "s"}, {"id": "r2", "system": "s"}]}],
+        "tick_every": 1,
+        "until": 2,
+    }
+    (tmp_path / "full.json").write_text(json.dumps(scenario))
+    last = run("simulate", "full.json").out.splitlines()[-1]
+    assert last == "r2 waits: at_max_slots; smallest change: pool linux is at its max_slots of 1: 2 would do"
 
 
 def test_help_pulls_in_nothing_heavy(run: Run) -> None:

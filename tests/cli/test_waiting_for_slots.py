@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from scheduler.model.moves import SlotState
 from tests.builders import a_lease, a_slot
 from tests.cli.conftest import Run
 from tests.client.intake import Document, FakeIntake, a_row
@@ -24,7 +25,7 @@ def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> Fake
 
 
 def heed(intake: FakeIntake, verb: str, document: Document) -> Document:
-    state = "draining" if verb == "drain" else "ready"
+    state: SlotState = "draining" if verb == "drain" else "ready"
     intake.publish(a_slot("linux-1", state=state, cordoned=verb == "cordon", version=2))
     return {"ok": True, "slot": document["slot"], "state": state, "cordoned": verb == "cordon"}
 
@@ -33,7 +34,7 @@ def held(name: str, **changes: Any) -> Any:
     return a_row(name, phase="leased", token=7, leases=(a_lease("linux-1"),), **changes)
 
 
-RELEASED = {"phase": "released", "version": 2, "finished_at": 1.0}
+RELEASED: dict[str, Any] = {"phase": "released", "version": 2, "finished_at": 1.0}
 
 
 def start(stack: FakeIntake, tmp_path: Path, *words: str) -> subprocess.Popen[str]:

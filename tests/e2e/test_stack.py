@@ -93,6 +93,8 @@ BAD_DOCUMENTS = [
     ("priority", {"reservation": "first", "priority": float("inf")}, "priority"),
     ("cordon", {"slot": "nowhere-1"}, "slot"),
     ("query", {"ids": 3}, "ids"),
+    ("explain", {"reservation": "nobody"}, "reservation"),
+    ("conditions", {"pool": ["linux"]}, "pool"),
 ]
 
 

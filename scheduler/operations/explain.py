@@ -1,0 +1,81 @@
+"""Explain: why a reservation waits, the smallest change that would end it, and conditions in words.
+
+Readers: they plan on a copy of their own, made of one consistent read, lock nothing and write nothing, and give up
+searching after a few seconds. No tick waits for them.
+"""
+
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, Final
+
+from scheduler.model.decisions import Plan
+from scheduler.model.reservations import Reservation
+from scheduler.model.rules import Rules
+from scheduler.model.view import View
+from scheduler.operations.engine import Engine
+from scheduler.policy.changes import KINDS_OF_CHANGE
+from scheduler.policy.conditions import describe_pool, describe_slot
+from scheduler.policy.plan import plan
+from scheduler.policy.suggest import Search, describe_change, is_served, suggest_change
+
+SEARCH_SECONDS: Final = 1.5
+"""A search for the smallest change begins no further plan after this: before a client asks again."""
+
+
+def explain(engine: Engine, name: str, patience: float = SEARCH_SECONDS) -> dict[str, Any]:
+    """Why this reservation is where it is, on the rows and rules as they are now.
+
+    `waiting`: code and detail; `position` of `of` in the queue of those who wait; `change`: see `describe_change`
+    (None: no single change that is thought of would do, or it is served by the next tick, which `served` says);
+    `is_complete`: whether every kind was tried in time; `pools`: what holds back launches of the pools that may
+    serve it. {} for a reservation that nobody knows.
+    """
+    row = next(iter(engine.store.find_reservations(ids=[name])), None)
+    if row is None:
+        return {}
+    now, rules = engine.store.now(), engine.rules()
+    found: dict[str, Any] = {"reservation": name, "phase": row.phase, "reason": row.reason, "as_of": now}
+    if row.phase != "pending":
+        return found
+    deadline = monotonic() + patience
+    return found | explain_wait(View(engine.store.read_rows()), rules, row, now, lambda: monotonic() < deadline)
+
+
+def explain_wait(
+    view: View, rules: Rules, row: Reservation, now: float, may_go_on: Callable[[], bool] = lambda: True
+) -> dict[str, Any]:
+    """The same for one that is pending in this view."""
+    outcome = plan(view, rules, now)
+    search = Search(view, rules, view.reservations.get(row.id, row), now, may_go_on)
+    change = suggest_change(search, KINDS_OF_CHANGE)
+    pools = rules.serving_pools(row.request.pool, row.request.system)
+    return {
+        **_find_place(outcome, row.id),
+        "served": is_served(outcome, row.id),
+        "change": None if change is None else describe_change(view, change),
+        "is_complete": not search.is_cut_short,
+        "pools": {name: words for name in pools if (words := describe_pool(view, rules, name, now))},
+    }
+
+
+def _find_place(outcome: Plan, name: str) -> dict[str, Any]:
+    place, found = next(
+        ((place, each) for place, each in enumerate(outcome.waiting, 1) if each.reservation == name), (None, None)
+    )
+    waiting = {"code": found.code, "detail": found.detail} if found else None
+    return {"waiting": waiting, "position": place, "of": len(outcome.waiting)}
+
+
+def describe_conditions(engine: Engine, pool: str | None = None) -> dict[str, Any]:
+    """Of all slots and pools, or of one pool, what is to be said of them: `slots` and `pools`, texts by id; those of
+    which nothing is to be said are left out.
+    """
+    now, rules = engine.store.now(), engine.rules()
+    view = View(each for each in engine.store.read_rows() if not isinstance(each, Reservation))
+    slots = (each for each in view.slots.values() if pool in {None, each.pool})
+    names = [name for name in rules.pools if pool in {None, name}]
+    return {
+        "as_of": now,
+        "slots": {each.id: words for each in slots if (words := describe_slot(each, rules.pools.get(each.pool), now))},
+        "pools": {name: words for name in names if (words := describe_pool(view, rules, name, now))},
+    }

@@ -1,0 +1,68 @@
+"""Explain: why it waits on the rows as they are, the smallest change, and conditions; nothing is written."""
+
+from typing import Any
+
+from scheduler.operations.apply import apply_rules
+from scheduler.operations.explain import describe_conditions, explain
+from tests.operations.rig import CONFIG, NOW, Rig
+
+
+def a_full_rig() -> Rig:
+    """Two wait for the third machine's room to end."""
+    rig = Rig()
+    for number in range(5):
+        rig.submit(f"r{number}")
+    rig.tick()
+    return rig
+
+
+def test_a_wait_is_told_with_its_place_and_the_smallest_change() -> None:
+    found = explain(a_full_rig().engine, "r4")
+    change = {
+        "kind": "max_slots",
+        "text": "pool linux is at its max_slots of 3: 5 would do",
+        "wait_seconds": 0.0,
+        "actions": [{"rules": {"pools": {"linux": {"max_slots": 5}}}}],
+    }
+    assert found["waiting"]["code"] == "at_max_slots"
+    assert (found["position"], found["of"], found["served"], found["change"]) == (5, 5, False, change)
+
+
+def test_it_is_told_of_what_is_now_and_not_of_the_last_tick() -> None:
+    rig = a_full_rig()
+    rig.ask("cancel", reservation="r3")
+    assert explain(rig.engine, "r4")["change"]["actions"] == [{"rules": {"pools": {"linux": {"max_slots": 4}}}}]
+
+
+def test_one_that_does_not_wait_has_no_change() -> None:
+    rig = Rig().leased()
+    assert explain(rig.engine, "r1") == {"reservation": "r1", "phase": "leased", "reason": None, "as_of": NOW}
+    assert explain(rig.engine, "nobody") == {}
+
+
+def test_explaining_writes_nothing() -> None:
+    rig = a_full_rig()
+
+    def look() -> tuple[Any, ...]:
+        store = rig.engine.store
+        return (list(store.read_rows()), len(rig.events), store.find_reservations())
+
+    before = look()
+    explain(rig.engine, "r4")
+    describe_conditions(rig.engine)
+    assert look() == before
+
+
+def test_without_time_it_says_that_it_did_not_search_to_the_end() -> None:
+    found = explain(a_full_rig().engine, "r4", patience=0.0)
+    assert (found["change"], found["is_complete"]) == (None, False)
+    assert found["waiting"]["code"] == "at_max_slots"
+
+
+def test_conditions_are_those_of_one_pool_or_of_all() -> None:
+    rig = a_full_rig()
+    both = {"pools": {**CONFIG["pools"], "other": {"system": "s", "max_slots": 1}}}
+    apply_rules(rig.engine, both)
+    rig.ask("cordon", slot="other-1")
+    assert set(describe_conditions(rig.engine)["slots"]) == {"linux-1", "linux-2", "linux-3", "other-1"}
+    assert describe_conditions(rig.engine, "other")["slots"] == {"other-1": ["cordoned: takes no new leases"]}

@@ -1,0 +1,102 @@
+"""Generated fleets, as scenarios, with reservations that wait for one reason or another."""
+
+from random import Random
+
+from scheduler.model.reservations import Reservation
+from scheduler.model.rules import Rules
+from scheduler.model.view import View
+from scheduler.policy.plan import plan
+from scheduler.simulation.play import Player
+from scheduler.simulation.scenario import read_scenario
+from tests.scenarios.playing import Document, a_pool, a_scenario, a_wish, play_out, tick
+
+SLOW = {"launch": 0, "boot": 10_000, "bind": 0, "terminate": 10_000}
+"""Nothing arrives while we look."""
+
+
+def a_fleet(random: Random) -> Document:
+    """A small fleet after its first tick: an elastic pool, hosts, another pool; some hold leases, some wait."""
+    linux, slots = _elastic(random), [*_hosts(random)]
+    pools = {"linux": linux, "hosts": a_pool(provider="static", max_slots=None, **_sizes(random))}
+    pools["spare"] = a_pool(system="other", offerings=[_offering("huge", 20, 64), _offering("vast", 30, 128)])
+    del pools["hosts"]["max_slots"]
+    if random.random() < 0.5:
+        linux["system"] = "elastic"
+    scheduler = random.choice([{}, {}, {"backfill": False}, {"queue": "priority"}, {"max_slots": 1}])
+    wishes = [_wish(random, number) for number in range(random.randint(2, 6))]
+    outage = [{"at": 0, "outage": {"pool": "linux", "error": random.choice(["capacity", "quota"]), "until": 5}}]
+    timeline = [*(outage if random.random() < 0.3 else []), {"at": 0, "submit": wishes}, tick(0), tick(1)]
+    return a_scenario(*timeline, pools=pools, scheduler=scheduler, slots=slots, cloud=SLOW)
+
+
+def _sizes(random: Random) -> Document:
+    return {"resources": {"cpus": random.choice([2, 4]), "memory_mib": 8192}} if random.random() < 0.8 else {}
+
+
+def _offering(name: str, price: float, cpus: float) -> Document:
+    return {"name": name, "price": price, "resources": {"cpus": cpus, "memory_mib": 1024 * cpus}}
+
+
+def _elastic(random: Random) -> Document:
+    pool = a_pool(max_slots=random.randint(0, 3))
+    if random.random() < 0.6:
+        offerings = [_offering("small", 1, 1), _offering("medium", 2, 2), _offering("large", 5, 8)]
+        pool["offerings"] = offerings[: random.randint(1, 3)]
+    else:
+        pool |= _sizes(random)
+    if random.random() < 0.3:
+        pool["max_leases_per_slot"] = 1
+    return pool
+
+
+def _hosts(random: Random) -> list[Document]:
+    return [
+        {
+            "id": f"hosts-{number}",
+            "pool": "hosts",
+            "cordoned": random.random() < 0.2,
+            "labels": {"disk": "ssd"} if random.random() < 0.4 else {},
+        }
+        for number in range(1, random.randint(1, 4))
+    ]
+
+
+def _wish(random: Random, number: int) -> Document:
+    wish = a_wish(f"r{number}", priority=random.choice([0, 1, 1, 1, 2]))
+    if random.random() < 0.4:
+        wish["system"] = "elastic"
+    resources = {"cpus": random.choice([1, 2, 3, 4, 6])}
+    if random.random() < 0.2:
+        resources["memory_mib"] = random.choice([1024, 10_000])
+    if random.random() < 0.2:
+        wish["components"] = [{"name": "node", "count": random.randint(2, 3), "resources": resources}]
+    else:
+        wish["resources"] = resources
+    if random.random() < 0.2:
+        wish["labels"] = {"disk": "ssd"}
+    return wish
+
+
+def look_at(fleet: Document) -> tuple[View, Rules, float]:
+    """The rows and rules at the end of a play."""
+    player = Player(read_scenario(fleet))
+    list(player.play())
+    store = player.stage.store
+    return View(store.read_rows()), store.load_rules().rules, player.stage.agenda.now
+
+
+def list_waiting(fleet: Document) -> list[Reservation]:
+    """Those who wait at its end, not for what is on its way."""
+    view, rules, now = look_at(fleet)
+    return [view.reservations[each.reservation] for each in plan(view, rules, now).waiting if each.code != "booting"]
+
+
+def is_served_after(fleet: Document, change: Document, name: str) -> bool:
+    """Whether it is served by the next tick when the printed change is played after all the rest."""
+    at = fleet["timeline"][-1]["at"]
+    actions = [{"at": at, **action} for action in change["actions"]]
+    waited = tick(at + change["wait_seconds"])
+    played = play_out({**fleet, "timeline": [*fleet["timeline"], *actions, waited]})
+    told = [line for line in played.lines if "tick" in line][-1]
+    codes = {each["reservation"]: each["code"] for each in told["waiting"]}
+    return played.phases[name] == "leased" or codes.get(name) == "booting"
