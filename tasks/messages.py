@@ -7,9 +7,10 @@ other tasks.
 
 import base64
 from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime
 from typing import Any, Final
 
-from celery.utils.time import maybe_iso8601
+from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu import serialization
 from kombu.exceptions import ContentDisallowed, DecodeError
 
@@ -33,6 +34,12 @@ def check_message(queue: str, raw: object, known: Collection[str]) -> None:
     _check_properties(properties)
     _check_content(envelope)
     _check_body(_decode(envelope.get("body"), properties.get("body_encoding")))
+
+
+def is_expired(raw: Mapping[str, Any], now: datetime) -> bool:
+    """Has the time passed by which a checked message had to be begun? One without a zone is in UTC, as for Celery."""
+    expires = raw["headers"].get("expires")
+    return expires is not None and maybe_make_aware(maybe_iso8601(expires)) <= now
 
 
 def describe_message(raw: object) -> dict[str, str]:

@@ -3,17 +3,21 @@
 kombu and Celery end the worker over an envelope that lacks a field (tried: a worker exits over one line that is
 not JSON). Here such a message is named in a log line and thrown away; it was taken off its list already.
 
+What has expired is left here too. Celery would take note of each, discard it and acknowledge it, in several round
+trips; a worker that comes back to a thousand old ticks and sweeps would be busy with them for longer than it was away.
+
 And with one client of Redis for each pool of connections: kombu makes one for every command (a millisecond each,
 several for every message: a third of what a worker's main process did).
 """
 
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
 from kombu.transport import redis
 
 from scheduler.model.validation import InvalidInputError, show
-from tasks.messages import check_message, describe_message
+from tasks.messages import check_message, describe_message, is_expired
 from tasks.queues import PREFIX, QUEUE_NAMES
 from workers.logs import get_logger
 
@@ -78,5 +82,9 @@ class Transport(redis.Transport):
             except InvalidInputError as error:
                 described = describe_message(message)
                 log.warning(_SENTENCE, action="message.refused", queue=queue, error=str(error), **described)
+                return
+            if is_expired(message, datetime.now(UTC)):
+                described = describe_message(message)
+                log.info("A message came too late.", action="message.expired", queue=queue, **described)
                 return
         super()._deliver(message, queue)
