@@ -10,6 +10,8 @@ from pathlib import Path
 
 from celery.signals import after_task_publish
 
+from workers.imports import without_collecting
+
 
 def keep_pulse(file: Path) -> None:
     """From now on touch this file with every task that this process sends. Raises OSError if it cannot be written."""
@@ -25,15 +27,16 @@ def keep_pulse(file: Path) -> None:
 
 def main() -> None:
     """Fire until stopped."""
-    from tasks.app import app, require_broker, settings  # noqa: PLC0415 - a fault in the configuration ends the import
+    with without_collecting():
+        from tasks.app import app, require_broker, settings  # noqa: PLC0415 - a fault in the configuration ends it
 
-    require_broker()
+        require_broker()
     if settings.celery.beat_file:
         try:
             keep_pulse(Path(settings.celery.beat_file))
         except OSError as error:
             sys.exit(f"leasehold: celery.beat_file: expected a file that can be written, got {error}")
-    app.start(["--quiet", "beat"])
+    app.Beat(quiet=True).run()
 
 
 if __name__ == "__main__":

@@ -7,11 +7,13 @@ The same as `celery -A tasks.app worker -Q QUEUE …`; but the concurrency comes
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from celery.exceptions import SecurityWarning
+from celery.utils.nodenames import host_format
 
 from tasks.queues import HEALTH, LAUNCH, QUEUE_NAMES, RESERVATIONS, TERMINATE, TICKS
+from workers.imports import without_collecting
 from workers.settings import ConcurrencySettings
 
 Pool = Literal["prefork", "solo", "threads"]
@@ -26,18 +28,17 @@ POOLS: Final[dict[str, Pool]] = {
 """Processes where time limits must hold and Python computes; threads where EC2 and machines are waited for."""
 
 
-def worker_arguments(queue: str, concurrency: ConcurrencySettings) -> list[str]:
-    """The options of `celery worker` for this queue."""
-    return [
-        "--quiet",
-        "worker",
-        f"--queues={queue}",
-        f"--hostname={queue}@%h",
-        f"--pool={POOLS[queue]}",
-        f"--concurrency={getattr(concurrency, queue)}",
-        "--without-gossip",
-        "--without-mingle",
-    ]
+def worker_options(queue: str, concurrency: ConcurrencySettings) -> dict[str, Any]:
+    """What Celery's worker is to be for this queue."""
+    return {
+        "queues": [queue],
+        "hostname": host_format(f"{queue}@%h"),
+        "pool": POOLS[queue],
+        "concurrency": getattr(concurrency, queue),
+        "without_gossip": True,
+        "without_mingle": True,
+        "quiet": True,
+    }
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -45,14 +46,20 @@ def main(arguments: Sequence[str]) -> None:
     if len(arguments) != 1 or arguments[0] not in QUEUE_NAMES:
         sys.stderr.write(f"usage: python -m tasks.worker {{{','.join(QUEUE_NAMES)}}}\n")
         sys.exit(2)
-    from tasks.app import app, require_broker, services, settings  # noqa: PLC0415 - only when it is going to be used
+    queue = arguments[0]
+    with without_collecting():
+        from tasks.app import app, require_broker, services, settings  # noqa: PLC0415 - only when it is to be used
 
-    require_broker()
-    # Said of root, for fear of pickle: we take JSON only. Containers run as root.
-    warnings.simplefilter("ignore", SecurityWarning)
-    if POOLS[arguments[0]] == "threads":
-        services.warm_up(fleet=True)
-    app.worker_main(worker_arguments(arguments[0], settings.celery.concurrency))
+        require_broker()
+        # Said of root, for fear of pickle: we take JSON only. Containers run as root.
+        warnings.simplefilter("ignore", SecurityWarning)
+        services.import_adapters()
+        if POOLS[queue] == "threads":
+            services.warm_up(fleet=True)
+        # Not by Celery's command line, which imports all of its commands first, Flower's and the shell's too.
+        worker = app.Worker(**worker_options(queue, settings.celery.concurrency))
+    worker.start()
+    sys.exit(worker.exitcode)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar, cast
 from uuid import uuid4
 
 from pydantic import SecretStr
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
     from workers.ec2.fleet import Ec2Access
 
 Value = TypeVar("Value")
+ADAPTERS: Final = (
+    "scheduler.store.opening",
+    "scheduler.view.redis_bell",
+    "scheduler.view.redis_board",
+    "scheduler.view.redis_lock",
+    "scheduler.view.redis_meter",
+    "workers.probes",
+)
 
 
 class TickingDispatcher(Dispatcher, Protocol):
@@ -109,6 +118,13 @@ class Services:
             engine = self.engine
             if fleet:
                 _ = engine.fleet.launch
+
+    def import_adapters(self) -> None:
+        """Import what `engine` is made of, and make nothing: a pool's processes then share what is imported before
+        the fork, and need not do it each.
+        """
+        for module in ADAPTERS:
+            import_module(module)
 
     def open_store(self) -> Store:
         """A store of its own, for commands that need nothing else."""

@@ -1,6 +1,7 @@
 """What the Celery side promises without a broker: names and routes, alarms, arguments for people, start conditions."""
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -22,7 +23,7 @@ from tasks.dispatch import Alarm, CeleryDispatcher
 from tasks.monitor import refuse
 from tasks.queues import QUEUE_NAMES, list_routes, task_name
 from tasks.requests import ReadableRequest, describe_arguments
-from tasks.worker import worker_arguments
+from tasks.worker import worker_options
 from tests.builders import a_slot
 from workers.services import PerProcess
 from workers.settings import FlowerSettings, read_settings
@@ -217,9 +218,11 @@ def test_flower_starts_without_a_password_in_the_local_stack_only(
 
 @pytest.mark.parametrize("queue", QUEUE_NAMES)
 def test_a_worker_takes_its_queue_alone(queue: str) -> None:
-    words = worker_arguments(queue, read_settings().celery.concurrency)
-    assert f"--queues={queue}" in words
-    assert {"--without-gossip", "--without-mingle"} < set(words)
+    options = worker_options(queue, read_settings().celery.concurrency)
+    assert options["queues"] == [queue]
+    assert options["hostname"] == f"{queue}@{socket.gethostname()}"
+    assert options["without_gossip"]
+    assert options["without_mingle"]
 
 
 @pytest.mark.parametrize("name", QUEUE_NAMES)

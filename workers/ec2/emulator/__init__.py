@@ -6,7 +6,10 @@ docs/emulator.md tells how to steer it. One emulator a process: moto's state is 
 services of AWS (SQS, EventBridge, STS) reach moto as they are.
 """
 
-from workers.ec2.emulator.server import EmulatorServer, make_server, run_emulator
-from workers.ec2.emulator.settings import EmulatorSettings, FaultRule
+from workers.imports import without_collecting
+
+with without_collecting():
+    from workers.ec2.emulator.server import EmulatorServer, make_server, run_emulator
+    from workers.ec2.emulator.settings import EmulatorSettings, FaultRule
 
 __all__ = ["EmulatorServer", "EmulatorSettings", "FaultRule", "make_server", "run_emulator"]
