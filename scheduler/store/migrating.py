@@ -11,8 +11,11 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from alembic.script.revision import RevisionError
+from alembic.util import CommandError
 from sqlalchemy import Connection
 
+from scheduler.ports import StoreUnavailableError
 from scheduler.store.opening import MEMORY, choose_dialect
 from scheduler.store.session import explaining
 
@@ -35,8 +38,8 @@ def migrate(url: str) -> list[str]:
     """Apply all missing revisions, all or none; the ids of those that were applied, oldest first.
 
     A SQLite file that is missing is made, a PostgreSQL database is not. Of two processes that migrate at once the
-    second one waits and finds nothing to do. Raises StoreUnavailableError and InvalidInputError (for an unknown kind
-    of URL).
+    second one waits and finds nothing to do. Raises StoreUnavailableError, also for a database that a newer program
+    migrated, and InvalidInputError (for an unknown kind of URL).
     """
     if url == MEMORY:
         return []
@@ -85,5 +88,11 @@ def _find_current(connection: Connection) -> str | None:
 
 
 def _find_missing(script: ScriptDirectory, current: str | None) -> list[str]:
-    newer = script.iterate_revisions("head", current or "base")
+    try:
+        newer = list(script.iterate_revisions("head", current or "base"))
+    except (CommandError, RevisionError):
+        raise StoreUnavailableError(
+            f"the database is at revision {current}, which this program does not know:"
+            " migrate with the version that brought it there, or a newer one"
+        ) from None
     return [revision.revision for revision in newer][::-1]

@@ -113,6 +113,31 @@ def test_rows_that_are_there_are_kept(url: str) -> None:
         assert store.find_slots() == [Slot(**OLD_SLOT, labels={"role": "build"}, cordoned=True)]
 
 
+def test_a_database_of_the_first_schema_is_refused_with_what_to_do(url: str) -> None:
+    with connected(url) as connection:
+        command.upgrade(_configure(connection), "0001")
+    state = schema_state(url)
+    assert (state.current, state.is_current) == ("0001", False)
+    with (
+        closing(open_store(url)) as store,
+        pytest.raises(StoreUnavailableError, match="older than this program .*: run `leasehold migrate`") as found,
+    ):
+        store.find_slots()
+    assert "\n" not in str(found.value)
+
+
+def test_a_database_of_a_newer_program_is_refused_with_what_to_do(url: str) -> None:
+    migrate(url)
+    with connected(url) as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0999'")
+    before = read_schema(url)
+    with pytest.raises(StoreUnavailableError, match="at revision 0999, which this program does not know") as found:
+        migrate(url)
+    assert "migrate with the version that" in str(found.value)
+    assert read_schema(url) == before
+    assert schema_state(url).current == "0999"
+
+
 def test_of_two_at_once_one_migrates_and_both_end_well(url: str) -> None:
     meeting = Barrier(2)
 
