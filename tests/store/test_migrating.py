@@ -120,7 +120,7 @@ def test_a_database_of_the_first_schema_is_refused_with_what_to_do(url: str) -> 
     assert (state.current, state.is_current) == ("0001", False)
     with (
         closing(open_store(url)) as store,
-        pytest.raises(StoreUnavailableError, match="older than this program .*: run `leasehold migrate`") as found,
+        pytest.raises(StoreUnavailableError, match=r"older than this program .*: run `leasehold migrate`") as found,
     ):
         store.find_slots()
     assert "\n" not in str(found.value)
