@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from leasehold.cli.failures import INTERRUPTED, CommandError
+
 
 def demo(
     trace: Annotated[
@@ -52,7 +54,6 @@ def demo(
         typer.echo(f"leasehold: {error}", err=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        typer.echo("leasehold: interrupted; everything is stopped", err=True)
-        raise typer.Exit(130) from None
+        raise CommandError("interrupted; everything is stopped", INTERRUPTED) from None
     report(summary, console, as_json=as_json)
     raise typer.Exit(0 if summary.is_good else 1)

@@ -34,7 +34,7 @@ def run_safely(arguments: list[str]) -> int:
     except typer.Exit as exit_:
         return exit_.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        return INTERRUPTED
+        result = INTERRUPTED
     except BrokenPipeError:
         # Whoever read us (`| head`) has enough; nothing more may be written at the end either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -44,6 +44,9 @@ def run_safely(arguments: list[str]) -> int:
         for line in lines:
             say_error(line)
         return status
+    # typer, too, makes this status of a Ctrl-C, and says nothing; our own commands raise CommandError.
+    if result == INTERRUPTED:
+        say_error("interrupted")
     return result if isinstance(result, int) else 0
 
 

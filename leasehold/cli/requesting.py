@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leasehold.cli.connecting import connect
-from leasehold.cli.failures import BAD_INPUT, FAILED, CommandError
+from leasehold.cli.failures import BAD_INPUT, FAILED, INTERRUPTED, CommandError
 from leasehold.cli.output import AsJson, example, parse_amounts, parse_pairs, print_json, print_thing
 from leasehold.errors import Refused
 
@@ -114,11 +114,20 @@ def _reserve_one(client: "Client", fields: dict[str, Any], wait: float | None, a
     except Refused as refused:
         raise CommandError("\n".join(map(str, refused.errors)) or str(refused), BAD_INPUT) from None
     if wait is not None:
-        row = client.wait(row.id, "leased", wait)
+        row = _await_lease(client, row.id, wait)
     if as_json:
         print_json(row)
     else:
         print_thing(describe_reservation(row))
+
+
+def _await_lease(client: "Client", name: str, seconds: float) -> "Reservation":
+    """The reservation once it is leased. Ctrl-C ends the wait alone: what was accepted is taken back by `cancel`."""
+    try:
+        return client.wait(name, "leased", seconds)
+    except KeyboardInterrupt:
+        told = f"interrupted: {name} goes on; `leasehold cancel {name}` ends it"
+        raise CommandError(told, INTERRUPTED) from None
 
 
 def _reserve_many(client: "Client", items: list[dict[str, Any]], as_json: bool) -> None:

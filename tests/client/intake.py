@@ -60,6 +60,11 @@ class FakeIntake:
         """The same without the hint: a notice that got lost."""
         self.board.publish(rows)
 
+    def count_listeners(self, name: str) -> int:
+        """How many wait for notices about this reservation."""
+        ((_, count),) = self._redis.pubsub_numsub(f"leasehold:notice:{name}")
+        return int(count)
+
     def stop(self) -> None:
         """End the thread."""
         self._stop.set()
