@@ -1,6 +1,7 @@
 """Decisions: the lines of a plan. Each names what it saw (`seen`), so that the commit can tell whether it holds.
 
-The names are those of SCENARIOS.md: `do` is the tag, fields of the contract come first.
+The names are those of SCENARIOS.md: `do` is the tag, fields of the contract come first. There are as many as there are
+reservations, and they cannot form cycles: the garbage collector is spared looking at them (`gc=False`).
 """
 
 from typing import Any, Literal
@@ -8,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 
-class Placement(msgspec.Struct, frozen=True):
+class Placement(msgspec.Struct, frozen=True, gc=False):
     """One component instance and the slot that it gets; `resources` is what it is given."""
 
     component: str
@@ -17,21 +18,21 @@ class Placement(msgspec.Struct, frozen=True):
     resources: dict[str, float] = {}
 
 
-class Expire(msgspec.Struct, frozen=True, kw_only=True, tag="expire", tag_field="do"):
+class Expire(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="expire", tag_field="do"):
     """Its time is over: the leases end in the same tick."""
 
     reservation: str
     reason: str = "ttl"
 
 
-class Fail(msgspec.Struct, frozen=True, kw_only=True, tag="fail", tag_field="do"):
+class Fail(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="fail", tag_field="do"):
     """An essential component lost its slot or died: all its leases end."""
 
     reservation: str
     reason: str
 
 
-class Requeue(msgspec.Struct, frozen=True, kw_only=True, tag="requeue", tag_field="do"):
+class Requeue(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="requeue", tag_field="do"):
     """Taken back into the queue; with `revoke_by` its holder keeps the leases until then, at most."""
 
     reservation: str
@@ -39,14 +40,14 @@ class Requeue(msgspec.Struct, frozen=True, kw_only=True, tag="requeue", tag_fiel
     revoke_by: float | None = None
 
 
-class Restart(msgspec.Struct, frozen=True, kw_only=True, tag="restart", tag_field="do"):
+class Restart(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="restart", tag_field="do"):
     """A failed one is pending again."""
 
     reservation: str
     reason: str = "restart_due"
 
 
-class Assign(msgspec.Struct, frozen=True, kw_only=True, tag="assign", tag_field="do"):
+class Assign(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="assign", tag_field="do"):
     """All essential components of a pending reservation get their slots."""
 
     reservation: str
@@ -54,7 +55,7 @@ class Assign(msgspec.Struct, frozen=True, kw_only=True, tag="assign", tag_field=
     level: int | None = None
 
 
-class Launch(msgspec.Struct, frozen=True, kw_only=True, tag="launch", tag_field="do"):
+class Launch(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="launch", tag_field="do"):
     """A machine is wanted on an empty slot."""
 
     slot: str
@@ -80,21 +81,21 @@ SlotReason = Literal[
 ]
 
 
-class Drain(msgspec.Struct, frozen=True, kw_only=True, tag="drain", tag_field="do"):
+class Drain(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="drain", tag_field="do"):
     """A ready slot takes no new leases and goes when it is free."""
 
     slot: str
     reason: SlotReason
 
 
-class Terminate(msgspec.Struct, frozen=True, kw_only=True, tag="terminate", tag_field="do"):
+class Terminate(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="terminate", tag_field="do"):
     """The machine of that slot, in that epoch, has to go."""
 
     slot: str
     reason: SlotReason
 
 
-class Reset(msgspec.Struct, frozen=True, kw_only=True, tag="reset", tag_field="do"):
+class Reset(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="reset", tag_field="do"):
     """A slot is empty again without a machine to terminate."""
 
     slot: str
@@ -123,7 +124,7 @@ WAITING_CODES = (
 """Why a reservation waits; the first that applies is told."""
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class Waiting(msgspec.Struct, frozen=True, gc=False):
     """One reservation that the plan leaves unplaced: a stable code, and prose."""
 
     reservation: str

@@ -7,7 +7,7 @@ Labels = Mapping[str, str]
 
 def has_labels(offered: Labels, required: Labels) -> bool:
     """Whether every required label is there with an equal value; an absent one matches nothing, "" neither."""
-    return all(name in offered and offered[name] == value for name, value in required.items())
+    return required.items() <= offered.items()
 
 
 def count_preferred(offered: Labels, preferred: Labels) -> int:

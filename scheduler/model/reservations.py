@@ -173,6 +173,11 @@ def is_over(reservation: Reservation) -> bool:
     return reservation.phase in ENDED and not may_restart(reservation)
 
 
+def is_on_hold(reservation: Reservation) -> bool:
+    """Whether nothing is to be done for it while it waits."""
+    return reservation.suspended or reservation.priority == 0
+
+
 def may_restart(reservation: Reservation) -> bool:
     """Whether it failed and its own policy asks for a restart (whether one is left: `max_restarts`)."""
     return reservation.phase == "failed" and reservation.request.restart_policy == "on_failure"

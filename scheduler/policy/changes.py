@@ -13,13 +13,12 @@ import msgspec
 
 from scheduler.model.holds import Hold
 from scheduler.model.labels import Labels, has_labels
-from scheduler.model.reservations import Component, Reservation, list_instances
+from scheduler.model.reservations import Component, Reservation, is_on_hold, list_instances
 from scheduler.model.resources import SLACK, Resources, fits
 from scheduler.model.rules import Offering, Pool
 from scheduler.model.slots import Slot
-from scheduler.policy.place import is_on_hold
+from scheduler.policy.needs import given_to
 from scheduler.policy.places import capacity_of
-from scheduler.policy.rooms import given_to
 from scheduler.policy.suggest import Kind, Search, Suggestion
 
 MOST_SLOTS_MORE: Final = 64

@@ -1,6 +1,7 @@
 """The draft: the scratch copy of the view that all steps of a tick spend from, and what they decided so far."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from math import inf, nextafter
 
 import msgspec
@@ -11,8 +12,9 @@ from scheduler.model.reservations import Reservation, Shape
 from scheduler.model.rules import Pool, Rules, SchedulerKeys
 from scheduler.model.slots import Slot, slot_order
 from scheduler.model.view import View
+from scheduler.policy.needs import Demand, make_needs
 from scheduler.policy.places import Place, capacity_of
-from scheduler.policy.rooms import Demand, Rooms
+from scheduler.policy.rooms import Rooms
 
 _RANK_OF_CODE = {code: rank for rank, code in enumerate(WAITING_CODES)}
 
@@ -45,11 +47,7 @@ class Draft:
         """Slots without leases that they would use besides."""
         self.failed_boots: dict[str, list[str]] = {}
         """By pool: the slots whose boots this tick ended."""
-        self.found_no_room: set[Shape] = set()
-        self.found_no_cover: set[Shape] = set()
-        self.misfits: dict[Shape, str | None] = {}
-        """What this tick found out for all reservations of one shape."""
-        self._serving: dict[Shape, tuple[tuple[str, ...], str, SchedulerKeys]] = {}
+        self._demands: dict[Shape, Demand] = {}
         self._wake_at = inf
         self._open_pools()
 
@@ -108,15 +106,24 @@ class Draft:
         return sorted(found, key=lambda each: each.sequence)
 
     def demand_of(self, reservation: Reservation) -> Demand:
-        """What it needs, and the pools that may serve it."""
+        """What it needs, and the pools that may serve it; one object for all that are alike."""
         shape = self.view.shapes[reservation.id]
-        if shape not in self._serving:
-            asked = shape.pool, shape.system
-            terms = self.rules.queue_of(*asked), self.rules.settings_of(*asked)
-            self._serving[shape] = self.rules.serving_pools(*asked), *terms
-        pools, queue, settings = self._serving[shape]
-        spreads = settings.profile == "spread"
-        return Demand(reservation, shape, pools, queue, settings, spreads, self._find_impatient(reservation, pools))
+        demand = self._demands.get(shape)
+        if demand is None:
+            demand = self._demands[shape] = self._make_demand(shape)
+        if not reservation.declined and not reservation.interruptions:
+            return demand
+        impatient = self._find_impatient(reservation, demand.pools)
+        if not reservation.declined and not impatient:
+            return demand
+        return replace(demand, declined=reservation.declined, impatient=impatient)
+
+    def _make_demand(self, shape: Shape) -> Demand:
+        asked = shape.pool, shape.system
+        pools, settings = self.rules.serving_pools(*asked), self.rules.settings_of(*asked)
+        serving = [(name, self.rules.pools[name]) for name in pools]
+        needs = make_needs(shape, serving, spreads=settings.profile == "spread")
+        return Demand(shape, pools, self.rules.queue_of(*asked), settings, needs)
 
     def settings_of(self, reservation: Reservation) -> SchedulerKeys:
         """The scheduler's settings that hold for it."""
@@ -124,8 +131,6 @@ class Draft:
 
     def _find_impatient(self, reservation: Reservation, pools: Iterable[str]) -> tuple[str, ...]:
         """The pools in which its machines were interrupted so often that it may have an on-demand one."""
-        if not reservation.interruptions:
-            return ()
         limits = {name: self.rules.pools[name].on_demand_after for name in pools}
         return tuple(name for name, most in limits.items() if most and reservation.interruptions >= most)
 
@@ -168,8 +173,8 @@ class Draft:
         """Every slot of a configured pool, pools as configured, slots in their order."""
         return (place for places in self.pools.values() for place in places)
 
-    def finish(self, queue: list[Reservation]) -> Plan:
+    def finish(self, queue: Iterable[tuple[Reservation, Demand]]) -> Plan:
         """The plan, with those who wait in the order of the queue."""
-        waiting = tuple(self.waiting[each.id] for each in queue if each.id in self.waiting)
+        waiting = tuple([self.waiting[each.id] for each, _ in queue if each.id in self.waiting])
         wake_at = None if self._wake_at == inf else self._wake_at
         return Plan(tuple(self.decisions), waiting, wake_at)

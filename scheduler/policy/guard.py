@@ -3,10 +3,12 @@
 Without it a big reservation waits for ever while small ones keep every slot half full. Orchard's backfill, bounded.
 """
 
+from scheduler.model.reservations import Reservation, Shape
 from scheduler.policy.draft import Draft
-from scheduler.policy.limits import Limits, first_code, has_cordoned_room
+from scheduler.policy.limits import Limits, first_code
+from scheduler.policy.needs import Demand
 from scheduler.policy.places import Place
-from scheduler.policy.rooms import Demand, could_hold, fill, undo
+from scheduler.policy.rooms import has_room
 
 
 class Guard:
@@ -14,14 +16,24 @@ class Guard:
 
     def __init__(self, draft: Draft, limits: Limits) -> None:
         self._draft, self._limits = draft, limits
+        self._looked_after: set[tuple[Shape, tuple[str, ...]]] = set()
+        """For whom all that could serve them is kept already, or need not be."""
 
-    def protect(self, demand: Demand) -> None:
+    def protect(self, reservation: Reservation, demand: Demand) -> None:
         """Protect it if it has been pending for longer than `starvation_guard` (0 = off), unless what it waits for
         is not a slot: it is held by `capacity`, or only cordoned slots have room.
         """
         limit = demand.settings.starvation_guard
-        if not limit or self._draft.now - demand.reservation.created_at <= limit or self._waits_otherwise(demand):
+        if not limit or self._draft.now - reservation.created_at <= limit:
             return
+        kind = (demand.shape, demand.impatient)
+        if kind in self._looked_after:
+            return
+        self._looked_after.add(kind)
+        if not self._waits_otherwise(demand):
+            self._keep_slots(demand)
+
+    def _keep_slots(self, demand: Demand) -> None:
         for place in list(self._draft.ready.list_places()):
             if _could_serve(demand, place):
                 self._draft.ready.remove(place)
@@ -31,24 +43,17 @@ class Guard:
         """Whether it would have got a lease but for the slots that are kept for others."""
         if self._draft.kept.is_empty:
             return False
-        rooms = [self._draft.ready, self._draft.kept]
-        places = fill(demand, rooms)
-        if places is None:
-            return False
-        undo(demand, rooms, places)
-        return True
+        return has_room(demand, [self._draft.ready, self._draft.kept])
 
     def _waits_otherwise(self, demand: Demand) -> bool:
-        components = [instance.component for instance in demand.instances]
-        codes = [first_code(code for *_, code in self._limits.list_choices(demand, each)) for each in components]
+        codes = [first_code(code for *_, code in self._limits.list_choices(demand, need)) for need in demand.needs]
         if "capacity" in codes:
             return True
-        return not any(codes) and all(has_cordoned_room(self._draft, demand, each) for each in components)
+        return not any(codes) and all(map(self._limits.has_cordoned_room, demand.needs))
 
 
 def _could_serve(demand: Demand, place: Place) -> bool:
     """Whether the slot, if it were empty, could hold one of its instances."""
     return place.slot.pool in demand.pools and any(
-        could_hold(demand, instance.component, place.pool, place.capacity, place.labels)
-        for instance in demand.instances
+        need.could_hold(place.slot.pool, place.capacity, place.labels) for need in demand.needs
     )

@@ -11,10 +11,8 @@ def keep(draft: Draft, limits: Limits) -> None:
     for name, places in draft.pools.items():
         pool = draft.rules.pools[name]
         if pool.is_elastic:
-            while count_serving(places) < pool.min_slots and _launch(limits, draft, name, "minimum"):
-                pass
-            while count_reserve(places) < pool.target_warm_slots and _launch(limits, draft, name, "warm"):
-                pass
+            _launch(limits, draft, name, "minimum", pool.min_slots - count_serving(places))
+            _launch(limits, draft, name, "warm", pool.target_warm_slots - count_reserve(places))
 
 
 def count_serving(places: list[Place]) -> int:
@@ -27,14 +25,17 @@ def count_reserve(places: list[Place]) -> int:
     return sum(place.is_idle or (place.is_serving and place.is_coming and not place.wanted) for place in places)
 
 
-def _launch(limits: Limits, draft: Draft, name: str, reason: str) -> bool:
-    """Launch the first choice that nothing holds back; False when there is none.
+def _launch(limits: Limits, draft: Draft, name: str, reason: str, lacking: int) -> None:
+    """Launch so many, each the first choice that nothing holds back, as long as there is one.
 
     Where launches are withheld from those who wait, none is made that would be the next to make way for them.
     """
+    if lacking <= 0 or draft.withheld_launches.get(name):
+        return
     pool = draft.rules.pools[name]
-    for choice in list_eligible(list_choices(pool), pool):
-        if limits.find_code(name, choice) is None and not draft.withheld_launches.get(name):
-            limits.launch(name, choice, reason)
-            return True
-    return False
+    choices = list_eligible(list_choices(pool), pool)
+    for _ in range(lacking):
+        free = next((choice for choice in choices if limits.find_code(name, choice) is None), None)
+        if free is None:
+            return
+        limits.launch(name, free, reason)

@@ -3,40 +3,43 @@
 Sources: the autoscaler's tick (what is in flight counts first), Arvados (choice of the offering, holds).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from scheduler.model.reservations import Component, Shape
+from scheduler.model.reservations import Reservation
 from scheduler.policy.draft import Draft
-from scheduler.policy.limits import Limits, first_code, has_cordoned_room
+from scheduler.policy.limits import Limits, first_code
+from scheduler.policy.needs import Demand, Need
 from scheduler.policy.offerings import Choice
-from scheduler.policy.order import find_rank
+from scheduler.policy.order import Queue
 from scheduler.policy.place import wait_for
 from scheduler.policy.places import Place
-from scheduler.policy.rooms import Demand, fill
+from scheduler.policy.rooms import fill
+
+WITHHELD = {"at_max_slots", "at_quota"}
+"""With one of these codes it is only room that a launch lacks."""
 
 
-def launch(draft: Draft, unplaced: Sequence[Demand], limits: Limits) -> None:
+def launch(draft: Draft, unplaced: Queue, limits: Limits) -> None:
     """In queue order: room on slots launched before it in this tick, else launches for all that it lacks.
 
     n reservations for which p places are on their way ask for ceil((n - p) / places of a slot) launches.
     What cannot be launched whole launches nothing and waits with the code of what holds it back.
     """
-    rank = find_rank(draft)
-    refused: dict[Shape, tuple[str, int]] = {}
-    for demand in sorted(unplaced, key=lambda each: rank(each.reservation)):
-        code, launches = refused.get(demand.shape, ("", -1))
-        if launches != limits.launches or not demand.is_plain:
-            code = _launch_for(draft, demand, limits)
-        if code:
-            if demand.is_plain:
-                refused[demand.shape] = code, limits.launches
-            draft.wait(demand.reservation, code, limits.describe(code, demand.pools))
-        if code in {"at_max_slots", "at_quota"}:
+    refused: dict[Demand, tuple[int, str, str]] = {}
+    for reservation, demand in unplaced:
+        launches, code, detail = refused.get(demand, (-1, "", ""))
+        if launches != limits.launches:
+            code = _launch_for(draft, reservation, demand, limits)
+            if not code:
+                continue
+            detail = limits.describe(code, demand.pools)
+            refused[demand] = limits.launches, code, detail
+        draft.wait(reservation, code, detail)
+        if code in WITHHELD:
             draft.withheld.append(demand)
 
 
-def _launch_for(draft: Draft, demand: Demand, limits: Limits) -> str:
+def _launch_for(draft: Draft, reservation: Reservation, demand: Demand, limits: Limits) -> str:
     """Give it room on what this tick launches; "" or, with nothing launched, the code of what holds it back."""
     opening = _Opening(draft, limits, demand)
     places = fill(demand, [draft.ready, draft.coming, draft.launched], opening.launch)
@@ -44,7 +47,7 @@ def _launch_for(draft: Draft, demand: Demand, limits: Limits) -> str:
         opening.undo()
         opening.probe()
         return opening.find_code()
-    wait_for(draft, demand, places)
+    wait_for(draft, reservation, places)
     return ""
 
 
@@ -59,10 +62,10 @@ class _Opening:
     codes: set[str] = field(default_factory=set)
     """What held back the launch that it lacked."""
 
-    def launch(self, component: Component) -> Place | None:
+    def launch(self, need: Need) -> Place | None:
         """A new place for one instance in the first pool that can launch something; None notes the codes."""
         codes: set[str] = set()
-        for name, choice, code in self.limits.list_choices(self.demand, component):
+        for name, choice, code in self.limits.list_choices(self.demand, need):
             if code is None:
                 place = self.limits.launch(name, choice, "demand")
                 self.launched.append((name, choice, place))
@@ -92,12 +95,9 @@ class _Opening:
 
     def _code_without_launch(self) -> str:
         """Why it waits when no launch would serve it."""
-        components = [instance.component for instance in self.demand.instances]
-        if any(self._has_room(each) for each in components):
+        if any(map(self._has_room, self.demand.needs)):
             return "gang_incomplete"
-        cordoned = all(has_cordoned_room(self.draft, self.demand, each) for each in components)
-        return "cordoned" if cordoned else "no_capacity"
+        return "cordoned" if all(map(self.limits.has_cordoned_room, self.demand.needs)) else "no_capacity"
 
-    def _has_room(self, component: Component) -> bool:
-        rooms = (self.draft.ready, self.draft.coming)
-        return any(each.find(self.demand, component) for each in rooms)
+    def _has_room(self, need: Need) -> bool:
+        return any(rooms.find(need, self.demand.declined) for rooms in (self.draft.ready, self.draft.coming))

@@ -4,12 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from scheduler.model.decisions import Launch
 from scheduler.model.holds import Hold, hold_id
-from scheduler.model.reservations import Component
 from scheduler.model.rules import Pool
 from scheduler.policy.draft import Draft
-from scheduler.policy.offerings import Choice, list_eligible, list_fitting
+from scheduler.policy.needs import Demand, Need
+from scheduler.policy.offerings import Choice, list_choices, list_eligible
 from scheduler.policy.places import Place
-from scheduler.policy.rooms import Demand, could_hold
 
 DETAILS = {
     "at_max_slots": "a launch would serve it, but no slot is left within max_slots",
@@ -35,8 +34,14 @@ class Limits:
         """How many this tick has decided so far."""
         self._active = {name: sum(p.is_active for p in places) for name, places in draft.pools.items()}
         self._active_at_first = dict(self._active)
+        self._choices = {name: list_choices(draft.rules.pools[name]) for name in draft.pools}
+        self._eligible: dict[tuple[Need, tuple[str, ...]], list[tuple[str, Choice]]] = {}
+        self._cordoned_room: dict[Need, bool] = {}
         self._strangers = {hold.pool: hold for hold in draft.view.holds.values() if hold.kind == "strangers"}
         self._bounds = {name: tuple(self._list_bounds(name)) for name in draft.pools}
+        self._cordoned = {
+            name: [p for p in places if p.state == "ready" and p.slot.cordoned] for name, places in draft.pools.items()
+        }
         self._empty = {
             name: [p for p in reversed(places) if p.state == "empty" and not p.slot.cordoned]
             for name, places in draft.pools.items()
@@ -83,14 +88,25 @@ class Limits:
             return f"{DETAILS[code]}; machines of ours that no slot knows: {count}"
         return DETAILS[code]
 
-    def list_choices(self, demand: Demand, component: Component) -> Iterator[tuple[str, Choice, str | None]]:
+    def list_choices(self, demand: Demand, need: Need) -> Iterator[tuple[str, Choice, str | None]]:
         """What could be launched for one instance, best first: (pool, choice, what holds it back or None)."""
+        wanted = (need, demand.impatient)
+        if wanted not in self._eligible:
+            self._eligible[wanted] = list(self._list_eligible(demand, need))
+        for name, choice in self._eligible[wanted]:
+            yield name, choice, self.find_code(name, choice)
+
+    def list_fitting(self, name: str, need: Need) -> list[Choice]:
+        """What a new slot of that pool could be and hold one instance, the cheapest first."""
+        return [each for each in self._choices[name] if need.could_hold(name, each.capacity, each.labels)]
+
+    def _list_eligible(self, demand: Demand, need: Need) -> Iterator[tuple[str, Choice]]:
         for name in demand.pools:
-            pool = self._draft.rules.pools[name]
-            fitting = list_fitting(pool, demand, component) if pool.is_elastic else []
+            pool = self.pool(name)
+            fitting = self.list_fitting(name, need) if pool.is_elastic else []
             eligible = list_eligible(fitting, pool)
-            for choice in eligible + self._list_fallback(name, demand, fitting, eligible):
-                yield name, choice, self.find_code(name, choice)
+            yield from ((name, choice) for choice in eligible)
+            yield from ((name, choice) for choice in self._list_fallback(name, demand, fitting, eligible))
 
     def _list_fallback(self, name: str, demand: Demand, fitting: list[Choice], eligible: list[Choice]) -> list[Choice]:
         """On-demand offerings beyond `price_factor`: after `on_demand_after` interruptions of the reservation, or as
@@ -128,6 +144,16 @@ class Limits:
         self.launches -= 1
         self._empty[name].append(place)
         place.state = "empty"
+
+    def has_cordoned_room(self, need: Need) -> bool:
+        """Whether a cordoned slot would have room for one instance."""
+        if need not in self._cordoned_room:
+            self._cordoned_room[need] = any(
+                place.has_place and need.could_hold(name, place.free, place.labels)
+                for name in need.given
+                for place in self._cordoned[name]
+            )
+        return self._cordoned_room[need]
 
     def pool(self, name: str) -> Pool:
         """The pool of that name."""
@@ -204,15 +230,3 @@ def first_code(codes: Iterable[str | None]) -> str:
     """Which of several codes is told; "" when there is none, or when one of them is None: a launch is possible."""
     found = set(codes)
     return "" if None in found else next((code for code in ORDER_OF_CODES if code in found), "")
-
-
-def has_cordoned_room(draft: Draft, demand: Demand, component: Component) -> bool:
-    """Whether a cordoned slot would have room for one instance."""
-    return any(
-        place.slot.cordoned
-        and place.state == "ready"
-        and place.has_place
-        and could_hold(demand, component, place.pool, place.free, place.labels)
-        for name in demand.pools
-        for place in draft.pools[name]
-    )

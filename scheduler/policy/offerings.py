@@ -6,10 +6,8 @@ Source: Arvados' choice of an instance type. A pool that lists no offerings coun
 from dataclasses import dataclass
 
 from scheduler.model.labels import Labels
-from scheduler.model.reservations import Component
 from scheduler.model.resources import Resources
 from scheduler.model.rules import Pool
-from scheduler.policy.rooms import Demand, could_hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +50,3 @@ def list_eligible(choices: list[Choice], pool: Pool) -> list[Choice]:
     """
     most = choices[0].price * max(1.0, pool.price_factor) if choices else 0.0
     return [choice for choice in choices if choice.price <= most]
-
-
-def list_fitting(pool: Pool, demand: Demand, component: Component) -> list[Choice]:
-    """The choices of this pool that could hold one instance."""
-    return [
-        choice for choice in list_choices(pool) if could_hold(demand, component, pool, choice.capacity, choice.labels)
-    ]

@@ -1,15 +1,18 @@
 """Step 4, order: the queue of those who wait, under the setting `queue`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from operator import attrgetter
 
 from scheduler.model.reservations import Reservation
 from scheduler.policy.draft import Draft
+from scheduler.policy.needs import Demand
 
+Queue = list[tuple[Reservation, Demand]]
+"""Who waits, and what each needs."""
 Rank = Callable[[Reservation], tuple[float, ...]]
 
 
-def _fifo(reservation: Reservation) -> tuple[float, ...]:
-    return (reservation.created_at, reservation.sequence)
+_fifo: Rank = attrgetter("created_at", "sequence")
 
 
 def _priority(reservation: Reservation) -> tuple[float, ...]:
@@ -24,12 +27,17 @@ RANKS: dict[str, Rank] = {"fifo": _fifo, "priority": _priority, "size": _size}
 """What sorts the queue; ties go to the older one, then to the order of submission."""
 
 
-def order(draft: Draft) -> list[Reservation]:
+def order(draft: Draft) -> Queue:
     """The pending reservations, first one first; those who return to the queue keep their old place."""
-    return sorted(draft.pending.values(), key=find_rank(draft))
+    return sort_queue(draft, draft.pending.values())
 
 
-def find_rank(draft: Draft) -> Rank:
+def sort_queue(draft: Draft, reservations: Iterable[Reservation]) -> Queue:
+    """These reservations, first one first, each with what it needs."""
+    return [(each, draft.demand_of(each)) for each in sorted(reservations, key=_find_rank(draft))]
+
+
+def _find_rank(draft: Draft) -> Rank:
     """What sorts those who wait. Systems with settings of their own have a queue each, behind the common one: they
     share no slot with it, and of what is left within `max_slots` over all pools the common one takes first.
     """

@@ -5,7 +5,7 @@ from math import inf
 
 from scheduler.model.moves import IN_FLIGHT, INACTIVE, SlotState
 from scheduler.model.reservations import Lease
-from scheduler.model.resources import Resources, add, subtract, total
+from scheduler.model.resources import Resources, subtract, total
 from scheduler.model.rules import Pool
 from scheduler.model.slots import Slot
 
@@ -27,7 +27,7 @@ class Place:
     """Leases of the slot's present epoch, under (reservation, component)."""
     given: int = 0
     """Instances that this tick put on it, or set against it."""
-    free: dict[str, float] | None = None
+    free: Resources | None = None
     unconfirmed: int = 0
     """Leases in a row that nobody confirmed, this tick's too."""
     unclean: bool = False
@@ -97,22 +97,9 @@ class Place:
 
     def count_free(self) -> None:
         """Work out what is free from its capacity and its leases."""
-        if self.capacity is None:
-            self.free = None
-        else:
+        self.free = self.capacity
+        if self.capacity is not None and self.leases:
             self.free = subtract(self.capacity, total(lease.resources for lease in self.leases.values()))
-
-    def take(self, resources: Resources) -> None:
-        """Put one more instance on it, or set one against it."""
-        self.given += 1
-        if self.free is not None:
-            self.free = subtract(self.free, resources)
-
-    def give_back(self, resources: Resources) -> None:
-        """Undo `take`."""
-        self.given -= 1
-        if self.free is not None:
-            self.free = add(self.free, {name: resources[name] for name in resources if name in self.free})
 
 
 def capacity_of(slot: Slot, pool: Pool) -> Resources | None:

@@ -10,13 +10,13 @@ from math import inf
 
 from scheduler.model.decisions import Drain, Terminate
 from scheduler.model.moves import INACTIVE
-from scheduler.model.reservations import Component, Shape
 from scheduler.model.slots import Slot
 from scheduler.policy.draft import Draft
 from scheduler.policy.limits import Limits
+from scheduler.policy.needs import Demand, Need
 from scheduler.policy.offerings import Choice
 from scheduler.policy.places import Place
-from scheduler.policy.rooms import Demand, Rooms, fill
+from scheduler.policy.rooms import Rooms, fill
 
 
 def release(draft: Draft) -> None:
@@ -80,16 +80,17 @@ def _imagine_launches(draft: Draft, limits: Limits) -> dict[str, int]:
     wish = _WhatIf(limits)
     rooms = [draft.ready, draft.kept, draft.coming, draft.launched, wish.rooms]
     most = {name: len(places) * _could_matter(places, limits) for name, places in draft.pools.items()}
-    hopeless: set[Shape] = set()
+    done: set[Demand] = set()
     for demand in draft.withheld:
-        is_enough = all(wish.by_quota[name] + wish.by_limit[name] >= most[name] for name in demand.pools)
-        if is_enough or demand.shape in hopeless:
+        if demand in done:
+            continue
+        if all(wish.by_quota[name] + wish.by_limit[name] >= most[name] for name in demand.pools):
+            done.add(demand)
             continue
         wish.begin(demand)
         if fill(demand, rooms, wish.launch) is None:
             wish.undo()
-            if demand.is_plain:
-                hopeless.add(demand.shape)
+            done.add(demand)
     return wish.count()
 
 
@@ -108,10 +109,10 @@ class _WhatIf:
         """The launches from now on are for this one."""
         self.demand, self.made = demand, []
 
-    def launch(self, component: Component) -> Place | None:
+    def launch(self, need: Need) -> Place | None:
         """The slot that would be launched for one instance, in the first pool where room is all that it lacks."""
         assert self.demand is not None, "begin() goes before"  # noqa: S101
-        for name, choice, code in self.limits.list_choices(self.demand, component):
+        for name, choice, code in self.limits.list_choices(self.demand, need):
             if code not in {None, "at_max_slots", "at_quota"} or not self.limits.lacks_only_room(name, choice):
                 continue
             if sum(place.slot.pool == name for place, _ in self.made) >= self.limits.find_bound(name):

@@ -3,6 +3,8 @@
 What was there before the tick is noted by the steps that looked at it and found it not yet due.
 """
 
+from collections.abc import Iterable
+
 from scheduler.model.decisions import Assign, Decision, Fail, Launch, Requeue, Restart, Terminate
 from scheduler.model.reservations import Reservation
 from scheduler.policy.draft import Draft
@@ -14,6 +16,8 @@ def wake(draft: Draft) -> None:
     """Ask for a tick at each instant at which a decision of this one gives the next one something to do."""
     for decision in draft.decisions:
         _wake_after(draft, decision)
+    for reservation in _list_leased(draft):
+        _wake_for_lease(draft, reservation)
     if any(place.state == "draining" and not place.leases for place in draft.all_places()):
         draft.wake_by(draft.now)  # the following tick lets it go, also where its last lease ended in this one
 
@@ -21,7 +25,7 @@ def wake(draft: Draft) -> None:
 def _wake_after(draft: Draft, decision: Decision) -> None:
     match decision:
         case Assign():
-            _wake_for_lease(draft, draft.view.reservations[decision.reservation])
+            pass  # all at once: see _list_leased
         case Requeue(revoke_by=None) | Restart():
             request = draft.view.reservations[decision.reservation].request
             draft.wake_by(expiry_of_pending(request, draft.rules, draft.now))
@@ -33,6 +37,13 @@ def _wake_after(draft: Draft, decision: Decision) -> None:
             _wake_after_timeout(draft, draft.places[decision.slot].pool.terminating_timeout)
         case _:
             pass
+
+
+def _list_leased(draft: Draft) -> Iterable[Reservation]:
+    """Those that this tick gives leases to, one for all whose time to live and settings are the same."""
+    rows = draft.view.reservations
+    leased = [rows[each.reservation] for each in draft.decisions if isinstance(each, Assign)]
+    return {(each.request.ttl, each.request.pool, each.request.system): each for each in leased}.values()
 
 
 def _wake_for_lease(draft: Draft, reservation: Reservation) -> None:

@@ -82,18 +82,16 @@ MUTANTS = (
     Mutant(
         "order",
         "the older one first, whatever the order of submission",
-        "    return (reservation.created_at, reservation.sequence)\n\n\ndef _priority",
-        "    return (reservation.sequence,)\n\n\ndef _priority",
+        'attrgetter("created_at", "sequence")',
+        'attrgetter("sequence")',
     ),
-    Mutant(
-        "rooms", "pack: the fullest first", "if demand.spreads else -place.load", "if demand.spreads else place.load"
-    ),
-    Mutant("rooms", "spread: the emptiest first", "place.load if demand.spreads", "-place.load if demand.spreads"),
+    Mutant("rooms", "pack: the fullest first", "if need.spreads else -group.load", "if need.spreads else group.load"),
+    Mutant("rooms", "spread: the emptiest first", "group.load if need.spreads", "-group.load if need.spreads"),
     Mutant(
         "guard",
         "no longer guard than it is due",
-        "demand.reservation.created_at <= limit",
-        "demand.reservation.created_at < limit",
+        "reservation.created_at <= limit",
+        "reservation.created_at < limit",
     ),
     Mutant("guard", "only slots that could serve it are kept", "if _could_serve(demand, place):", "if place:"),
     Mutant(
@@ -136,8 +134,8 @@ MUTANTS = (
     Mutant(
         "keep",
         "no more than the minimum",
-        "count_serving(places) < pool.min_slots",
-        "count_serving(places) <= pool.min_slots",
+        "pool.min_slots - count_serving(places)",
+        "pool.min_slots + 1 - count_serving(places)",
     ),
     Mutant(
         "shrink",
@@ -202,8 +200,8 @@ MUTANTS = (
     Mutant(
         "place",
         "a replacement is launched while the holder has its grace",
-        "return unplaced + _cover_returning(draft)",
-        "return unplaced",
+        "    returning = _cover_returning(draft, search)",
+        "    returning: list[Reservation] = []",
     ),
     Mutant("launch", "what cannot be launched whole launches nothing", "        opening.undo()\n", ""),
     Mutant("ttl", "an own ttl of 0 means never", "if request.ttl is not None:", "if request.ttl:"),

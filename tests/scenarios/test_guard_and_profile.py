@@ -127,3 +127,28 @@ def test_after_so_many_unconfirmed_assignments_it_fails() -> None:
     told = [(each["do"], each["reason"]) for each in played.decisions("requeue", "fail")]
     assert told == [("requeue", "unconfirmed"), ("fail", "unconfirmed")]
     assert played.reservations["silent"]["phase"] == "failed"
+
+
+def test_a_slot_that_takes_a_lease_is_not_idle_though_a_gang_behind_was_kept_off_it() -> None:
+    """`gang` would have filled linux-1 and the slot that is kept for `big`; trying that leaves linux-1 as it was."""
+    pool = {"system": "x", "max_slots": 2, "lease_ttl": 0, "max_leases_per_slot": 9, "idle_scale_down": 10}
+    linux = {"id": "linux-1", "pool": "linux", "resources": {"cpus": 2}}
+    kept = {"id": "linux-2", "pool": "linux", "resources": {"cpus": 4}, "leases": [{"reservation": "old"}]}
+    played = play(
+        {
+            "config": {"scheduler": {"starvation_guard": 50}, "pools": {"linux": pool}},
+            "slots": [linux, kept],
+            "reservations": [{"id": "old", "system": "x", "resources": {"cpus": 1}, "phase": "leased"}],
+            "timeline": [
+                asking(0, "big", 4),
+                asking(99, "small", 1),
+                {"at": 99, "submit": {"id": "gang", "system": "x", "components": [TWO]}},
+                {"at": 99, "tick": True},
+            ],
+        }
+    )
+    assert [each["reservation"] for each in played.decisions("assign")] == ["small"]
+    assert played.decisions("drain") == []
+
+
+TWO = {"name": "w", "count": 2, "resources": {"cpus": 1}}

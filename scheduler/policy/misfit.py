@@ -1,0 +1,59 @@
+"""Before placing: for whom nothing is even tried, and why. Source: Arvados (what no instance type could hold)."""
+
+from collections.abc import Iterable
+
+from scheduler.model.labels import Labels
+from scheduler.model.reservations import Reservation, is_on_hold
+from scheduler.model.resources import Resources
+from scheduler.policy.draft import Draft
+from scheduler.policy.limits import Limits
+from scheduler.policy.needs import Demand, Need
+from scheduler.policy.places import Place
+
+Told = tuple[str, str]
+"""A waiting code, and the sentence."""
+
+
+class Misfits:
+    """Who is on hold, whom no pool serves, and what no slot or offering could hold, even empty."""
+
+    def __init__(self, draft: Draft, limits: Limits) -> None:
+        self._draft, self._limits = draft, limits
+        self._told: dict[Demand, Told | None] = {}
+        self._kinds = {name: list(_list_kinds(places)) for name, places in draft.pools.items()}
+
+    def tells(self, reservation: Reservation, demand: Demand) -> bool:
+        """Whether nothing is to be tried for it; it is told why."""
+        if is_on_hold(reservation):
+            self._draft.wait(reservation, "on_hold", "on hold until it is resumed, or its priority is above 0")
+            return True
+        if demand not in self._told:
+            self._told[demand] = self._find(demand)
+        told = self._told[demand]
+        if told is not None:
+            self._draft.wait(reservation, *told)
+        return told is not None
+
+    def _find(self, demand: Demand) -> Told | None:
+        asked = demand.shape.pool or demand.shape.system or "nothing"
+        if not demand.pools:
+            return "no_pool", f"no pool serves {asked}"
+        for need in dict.fromkeys(demand.needs):
+            if not any(self._could_ever_hold(name, need) for name in demand.pools):
+                return "never_fits", f"no slot or offering of {asked} could hold {need.component.name}, even empty"
+        return None
+
+    def _could_ever_hold(self, name: str, need: Need) -> bool:
+        if self._draft.rules.pools[name].is_elastic and self._limits.list_fitting(name, need):
+            return True
+        return any(need.could_hold(name, *kind) for kind in self._kinds[name])
+
+
+def _list_kinds(places: Iterable[Place]) -> Iterable[tuple[Resources | None, Labels]]:
+    """Capacity and labels of the active ones, those that are alike once."""
+    kinds: dict[tuple[object, object], tuple[Resources | None, Labels]] = {}
+    for place in places:
+        if place.is_active:
+            held = None if place.capacity is None else tuple(place.capacity.items())
+            kinds.setdefault((held, tuple(place.labels.items())), (place.capacity, place.labels))
+    return kinds.values()

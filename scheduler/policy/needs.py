@@ -1,0 +1,84 @@
+"""Needs and demands: what reservations look for, worked out once a tick for all that are alike."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scheduler.model.labels import Labels, count_preferred, count_surplus, has_labels
+from scheduler.model.reservations import Component, Shape
+from scheduler.model.resources import Resources, fits, merge
+from scheduler.model.rules import Pool, SchedulerKeys
+
+Step = tuple[tuple[str, float], ...]
+"""Resources in a hashable form."""
+
+
+@dataclass(slots=True, eq=False)
+class Need:
+    """What one instance of a component asks of a place. Compared by identity: there is one for all alike."""
+
+    component: Component
+    labels: Labels
+    """What the whole reservation requires, beside the component's own labels."""
+    prefers: Labels
+    given: dict[str, Resources]
+    """By pool that may serve it: what it is given there."""
+    steps: dict[str, Step]
+    """The same in a hashable form."""
+    spreads: bool
+    """Whether the slot with fewest leases is taken first, not the one with most."""
+
+    def could_hold(self, pool: str, capacity: Resources | None, labels: Labels) -> bool:
+        """Whether a slot of this pool with this much left, and these labels, could take it."""
+        if self.rank_labels(labels) is None:
+            return False
+        return capacity is None or fits(self.given[pool], capacity)
+
+    def rank_labels(self, labels: Labels) -> tuple[int, int] | None:
+        """Most preferred labels first, then fewest beyond those required; None without those."""
+        if not has_labels(labels, self.labels) or not has_labels(labels, self.component.labels):
+            return None
+        surplus = count_surplus(labels, {**self.labels, **self.component.labels})
+        return -count_preferred(labels, self.prefers), surplus
+
+
+@dataclass(slots=True, eq=False)
+class Demand:
+    """What a reservation needs. All with the same shape share one, but those who declined slots or are impatient:
+    what a tick finds out about a demand holds for everybody who shares it.
+    """
+
+    shape: Shape
+    pools: tuple[str, ...]
+    """The pools that may serve it."""
+    queue: str
+    """Whose queue it waits in: its system's own, or "" for the common one."""
+    settings: SchedulerKeys
+    """The scheduler's settings that hold for it."""
+    needs: tuple[Need, ...]
+    """One for each essential instance, in the order in which they are placed."""
+    declined: tuple[str, ...] = ()
+    """Slots that are left out."""
+    impatient: tuple[str, ...] = ()
+    """Pools whose on-demand offerings it may have whatever they cost: it was interrupted there too often."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is the one of its shape: it excludes no slots and may have no more of its own."""
+        return not self.declined and not self.impatient
+
+
+def make_needs(shape: Shape, pools: Iterable[tuple[str, Pool]], *, spreads: bool) -> tuple[Need, ...]:
+    """The needs of a shape in these pools, instances of one component with the same one."""
+    serving = list(pools)
+    needs: dict[str, Need] = {}
+    for component in shape.components:
+        if component.kind == "essential":
+            given = {name: given_to(component, pool) for name, pool in serving}
+            steps = {name: tuple(each.items()) for name, each in given.items()}
+            needs[component.name] = Need(component, shape.labels, shape.prefers, given, steps, spreads)
+    return tuple(needs[instance.component.name] for instance in shape.essential)
+
+
+def given_to(component: Component, pool: Pool) -> Resources:
+    """What an instance is given in that pool: its wishes over the pool's defaults."""
+    return merge(pool.default_resources, component.resources) if pool.default_resources else component.resources
