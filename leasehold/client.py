@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, Self, TypedDict, Unpack
 import msgspec
 
 from leasehold.errors import Refused, Unavailable, Unknown, read_faults
+from leasehold.hosts import Hosts
 from leasehold.lease import Lease
 from leasehold.probing import Probe
 from leasehold.reading import ViewReader
@@ -116,6 +117,11 @@ class Client:
     def probe(self) -> Probe:
         """For operators: whether the stack is alive."""
         return Probe(self._wire)
+
+    @property
+    def hosts(self) -> Hosts:
+        """For hosts of static pools: register, send heartbeats, leave, and learn of leases."""
+        return Hosts(self._wire, self._reader, self.timeout)
 
     # What changes something.
 

@@ -50,6 +50,14 @@ class ViewKeys:
         """The leader lock."""
         return f"{self.prefix}leader"
 
+    def heartbeat(self, slot: str) -> str:
+        """What the host of this slot sets to say that it is alive: its machine's id."""
+        return f"{self.prefix}heartbeat:{slot}"
+
+    def host(self, slot: str) -> str:
+        """The channel on which the host of a slot is told that something changed there."""
+        return f"{self.prefix}host:{slot}"
+
     def notice(self, reservation: str) -> str:
         """The channel on which the waiters of a reservation are told of its changes."""
         return f"{self.prefix}notice:{reservation}"

@@ -118,7 +118,31 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
     address: str | None = None
     instance_type: str | None = None
     zone: str | None = None
+    machine: str | None = None
+    """Of a static pool: the host that it belongs to."""
     uses: int = 0
+
+
+class Hosted(msgspec.Struct, frozen=True, kw_only=True):
+    """One lease as the host is told of it."""
+
+    reservation: str
+    component: str
+    token: int
+    resources: dict[str, float] = {}
+    assigned_at: float = 0.0
+    state: str = "held"
+    revoke_by: float | None = None
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """A host's slot as the database has it, with the leases on it."""
+
+    slot: str
+    state: str
+    cordoned: bool = False
+    offline_timeout: float | None = None
+    leases: tuple[Hosted, ...] = ()
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +161,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     slot: str | None = None
     state: str | None = None
     cordoned: bool | None = None
+    offline_timeout: float | None = None
+    """Of `register`: the host has to be heard of at least so often, in seconds."""
     errors: tuple[Fault, ...] = ()
 
 

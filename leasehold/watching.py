@@ -18,22 +18,57 @@ UNKNOWN_SECONDS: Final = 10.0
 """How long a valid view may lack a row until it is taken for unknown: longer than a tick's look for gaps."""
 
 
+class Hints:
+    """One channel on which we are told that something changed; a hint may be lost. For one thread."""
+
+    def __init__(self, wire: Wire, channel: str) -> None:
+        self._wire, self._name = wire, channel
+        self._channel = PubSub(wire.redis.connection_pool, ignore_subscribe_messages=True)
+        self._subscribed = False
+
+    def listen(self) -> None:
+        """Subscribe, if Redis is there; `wait` tries it again."""
+        try:
+            self._channel.subscribe(self._name)
+        except redis.RedisError:
+            return
+        self._subscribed = True
+
+    def wait(self, seconds: float) -> bool:
+        """Return when a hint came (True), or after so many seconds, whichever is first."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not self._wire.is_closed:
+            try:
+                if not self._subscribed:
+                    self.listen()
+                if self._subscribed and self._channel.get_message(timeout=left) is not None:
+                    return True
+            except redis.RedisError:
+                self._wire.pause()
+            if not self._subscribed:
+                self._wire.pause()
+        return False
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._channel.close()
+
+
 class Watch:
     """The present row of one reservation, again and again. To be used as a context, by one thread."""
 
     def __init__(self, wire: Wire, reader: ViewReader, reservation: str) -> None:
-        self._wire, self._reader, self.reservation = wire, reader, reservation
-        self._channel = PubSub(wire.redis.connection_pool, ignore_subscribe_messages=True)
-        self._subscribed = False
+        self._reader, self.reservation = reader, reservation
+        self._hints = Hints(wire, reader.keys.notice(reservation))
 
     def __enter__(self) -> Self:
-        self._listen()
+        self._hints.listen()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._channel.close()
+        self._hints.close()
 
     def read(self) -> Reservation | None:
         """The row as it is now; None when a valid view has none. Raises Unavailable."""
@@ -41,24 +76,7 @@ class Watch:
 
     def wait_for_hint(self, seconds: float) -> None:
         """Return when a notice came, or after so many seconds, whichever is first."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0 and not self._wire.is_closed:
-            try:
-                if not self._subscribed:
-                    self._listen()
-                if self._subscribed and self._channel.get_message(timeout=left) is not None:
-                    return
-            except redis.RedisError:
-                self._wire.pause()
-            if not self._subscribed:
-                self._wire.pause()
-
-    def _listen(self) -> None:
-        try:
-            self._channel.subscribe(self._reader.keys.notice(self.reservation))
-        except redis.RedisError:
-            return
-        self._subscribed = True
+        self._hints.wait(seconds)
 
 
 def wait_for_phase(watch: Watch, phases: frozenset[str], timeout: float | None) -> Reservation:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from celery.schedules import crontab, schedule
 
-from tasks.queues import INTERRUPTIONS, PRUNE, RECONCILE, RECOVER, SWEEP, TICK
+from tasks.queues import HEAR, INTERRUPTIONS, PRUNE, RECONCILE, RECOVER, SWEEP, TICK
 from workers.settings import Settings
 
 FULL_SWEEP: Final = 3
@@ -25,6 +25,7 @@ def make_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
         "recover": _every(recover, RECOVER),
         "sweep": _every(settings.sweep_interval, SWEEP),
         "full sweep": _every(FULL_SWEEP * recover, SWEEP, {"all_machines": True}),
+        "hear": _every(settings.sweep_interval, HEAR),
         "reconcile": _every(FULL_SWEEP * recover, RECONCILE),
         "prune": {"task": PRUNE, "schedule": crontab(minute=str(PRUNE_MINUTE)), "options": {"expires": 1800}},
         **notices,

@@ -5,11 +5,12 @@ from typing import Final
 import msgspec
 
 from scheduler.operations.check import check
+from scheduler.operations.hosts import hear_hosts
 from scheduler.operations.interrupt import heed_notices
 from scheduler.operations.reconcile import Reconciled, reconcile
 from scheduler.operations.recover import recover, sweep
 from tasks.app import app, services
-from tasks.queues import CHECK, INTERRUPTIONS, PRUNE, RECONCILE, RECOVER, SWEEP
+from tasks.queues import CHECK, HEAR, INTERRUPTIONS, PRUNE, RECONCILE, RECOVER, SWEEP
 from workers.logs import get_logger
 
 log = get_logger(__name__)
@@ -27,6 +28,12 @@ def check_slots(slot_ids: list[str]) -> str:
 def sweep_slots(all_machines: bool = False) -> str:  # noqa: FBT001, FBT002 - an argument of a message
     """Have every slot looked at that is on its way up or down, or every one that has a machine."""
     return f"sent: {sweep(services.engine, all_machines=all_machines)}"
+
+
+@app.task(name=HEAR)
+def hear() -> str:
+    """Take note of the heartbeats of static hosts."""
+    return f"heard: {hear_hosts(services.engine)}"
 
 
 @app.task(name=RECOVER)

@@ -11,11 +11,13 @@ from pydantic import AfterValidator
 from scheduler.model.validation import Document, InvalidInputError, Name, Text, expected, fault, read_document, show
 from scheduler.model.wishes import WISHES
 from scheduler.operations.explain import describe_conditions, explain
+from scheduler.operations.hosts import describe_host
 from scheduler.operations.intake import Answer, accept
+from scheduler.operations.words import Refusal
 from scheduler.ports import ConflictError, ForeignAddressError, StaleWriteError
 from scheduler.view.addresses import check_reply_address
 from tasks.app import app, services
-from tasks.queues import CONDITIONS, EXPLAIN, QUERY, RESERVATIONS, task_name
+from tasks.queues import CONDITIONS, EXPLAIN, LEASES, QUERY, RESERVATIONS, task_name
 from workers.logs import get_logger
 
 log = get_logger(__name__)
@@ -58,6 +60,13 @@ class ConditionsDocument(Question):
     pool: Name | None = None
 
 
+class LeasesDocument(Question):
+    """A host asks for its slot and the leases on it, as SQL has them."""
+
+    slot: Name
+    machine: Name
+
+
 AnyQuestion = TypeVar("AnyQuestion", bound=Question)
 
 
@@ -96,6 +105,12 @@ def conditions(document: Any) -> str:
     return _answer(ConditionsDocument, document, lambda word: describe_conditions(services.engine, word.pool))
 
 
+@app.task(name=LEASES)
+def leases(document: Any) -> str:
+    """Answer a host with its slot and the leases on it: see `operations.hosts`."""
+    return _answer(LeasesDocument, document, lambda word: describe_host(services.engine, word.slot, word.machine))
+
+
 def _find_rows(word: QueryDocument) -> Answer:
     rows = services.engine.store.find_reservations(ids=word.ids, limit=MOST_QUERIED)
     return {"reservations": [msgspec.to_builtins(row) for row in rows]}
@@ -115,6 +130,8 @@ def _answer(model: type[AnyQuestion], document: object, act: Callable[[AnyQuesti
         answer: Answer = {"ok": True, **act(read_document(model, document))}
     except InvalidInputError as error:
         answer = {"ok": False, "errors": [{"index": 0, **msgspec.to_builtins(each)} for each in error.faults]}
+    except Refusal as refusal:
+        answer = {"ok": False, "errors": [{"index": 0, **msgspec.to_builtins(refusal.fault)}]}
     send_answer(address, answer)
     return describe_answer(answer)
 

@@ -146,6 +146,7 @@ class Services:
         from scheduler.view.redis_board import RedisBoard
         from scheduler.view.redis_lock import RedisLock
         from scheduler.view.redis_meter import RedisMeter
+        from scheduler.view.redis_pulse import RedisPulse
         from workers.probes import Probes
 
         view, ticks, prefix = self.settings.view, self.settings.ticks, self.settings.view.prefix
@@ -155,6 +156,7 @@ class Services:
             board=RedisBoard(client, prefix, kept_seconds=view.tombstones),
             lock=RedisLock(client, prefix, lock_seconds=ticks.lock_seconds),
             bell=RedisBell(client, dispatcher.send_tick, prefix, kick_seconds=ticks.kick_seconds),
+            pulse=RedisPulse(client, prefix),
             dispatcher=dispatcher,
             meter=RedisMeter(client, prefix),
             fleet=self._make_fleet(),

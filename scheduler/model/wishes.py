@@ -149,6 +149,24 @@ class SlotDocument(Document):
     slot: Name
 
 
+class RegisterDocument(Document):
+    """What a host says of itself; `machine` is an id that it keeps as long as it is the same machine."""
+
+    slot: Name
+    pool: Name
+    machine: Name
+    resources: ResourceMap | None = None
+    labels: LabelMap | None = None
+    address: Name | None = None
+
+
+class HostDocument(Document):
+    """A host's word about its slot; `machine` proves that it is its own."""
+
+    slot: Name
+    machine: Name
+
+
 WISHES: dict[str, type[Document]] = {
     "submit": ReservationDocument,
     "release": HolderDocument,
@@ -164,8 +182,12 @@ WISHES: dict[str, type[Document]] = {
     "cordon": SlotDocument,
     "uncordon": SlotDocument,
     "drain": SlotDocument,
+    "register": RegisterDocument,
+    "leave": HostDocument,
+    "remove": SlotDocument,
 }
 """The verbs, and what a document of each holds. Each is a Celery task `leasehold.reservations.<verb>`."""
 
-OPERATOR_VERBS = frozenset({"cordon", "uncordon", "drain"})
-"""Words of an operator; all others are a producer's or a holder's."""
+OPERATOR_VERBS = frozenset({"cordon", "uncordon", "drain", "remove"})
+HOST_VERBS = frozenset({"register", "leave"})
+"""Words of an operator, and of a host of a static pool; all others are a producer's or a holder's."""

@@ -11,7 +11,7 @@ from scheduler.model.view import Change
 from scheduler.operations.boots import count_boots
 from scheduler.operations.ledger import Outcome
 from scheduler.operations.notices import describe_notice
-from scheduler.ports import Bell, Board, Dispatcher, Fleet, Lock, Meter, Outgoing, Probe, Store, StoredRules
+from scheduler.ports import Bell, Board, Dispatcher, Fleet, Lock, Meter, Outgoing, Probe, Pulse, Store, StoredRules
 
 ASKED_AGAIN = "slot_asked_again"
 """The event of a termination that is asked for once more: no change of state."""
@@ -25,6 +25,7 @@ class Engine:
     board: Board
     lock: Lock
     bell: Bell
+    pulse: Pulse
     dispatcher: Dispatcher
     meter: Meter
     fleet: Fleet
@@ -52,6 +53,7 @@ def announce(engine: Engine, outcome: Outcome, *, kick: bool) -> None:
     send_slow_work(engine, outcome)
     count_boots(engine.meter, outcome)
     send_notices(engine, outcome)
+    push_to_hosts(engine, outcome)
     send_callbacks(engine, outcome.outgoing)
     if kick:
         engine.bell.kick()
@@ -74,6 +76,12 @@ def send_notices(engine: Engine, outcome: Outcome) -> None:
         row = rows.get(event.reservation or "")
         if row is not None and event.name != "reservation_submitted":
             engine.bell.notify(row.id, describe_notice(event, row, outcome.slots))
+
+
+def push_to_hosts(engine: Engine, outcome: Outcome) -> None:
+    """Tell static hosts that their slot or its leases changed: every lease that comes or goes writes its slot."""
+    for slot in outcome.hosts:
+        engine.bell.push(slot.id, {"slot": slot.id, "state": slot.state, "cordoned": slot.cordoned})
 
 
 def last_by_reservation(events: Iterable[Event]) -> Iterable[Event]:

@@ -27,10 +27,11 @@ from scheduler.model.validation import (
     suggest,
 )
 from scheduler.model.view import Row
-from scheduler.model.wishes import OPERATOR_VERBS, WISHES, ReservationDocument
+from scheduler.model.wishes import HOST_VERBS, OPERATOR_VERBS, WISHES, ReservationDocument
 from scheduler.operations.engine import Engine, announce
 from scheduler.operations.ledger import Ledger, Outcome
-from scheduler.operations.words import Refusal, rows_of, say
+from scheduler.operations.register import HOST_WORDS
+from scheduler.operations.words import WORDS, Refusal, rows_of
 from scheduler.policy.ttl import expiry_of_pending
 from scheduler.ports import Answered
 
@@ -62,7 +63,7 @@ def accept(engine: Engine, verb: str, document: object, *, operator: bool = Fals
         # The same whenever it is asked again: there is nothing to write for it.
         return _join([_refuse_word(word, index) for index, word in enumerate(words)], single=is_single)
     rules = engine.rules()
-    cause: Cause = "operator" if operator or verb in OPERATOR_VERBS else "holder"
+    cause = _find_cause(verb, operator=operator)
     with engine.store.transaction() as transaction:
         known = transaction.find_answers([request]).get(request)
         if known is not None:
@@ -75,8 +76,15 @@ def accept(engine: Engine, verb: str, document: object, *, operator: bool = Fals
     if outcome is None:
         _repeat(engine, answer)
     else:
-        announce(engine, outcome, kick=outcome.is_change)
+        # A host that registers may have been silent: then it is no mark of time like any other.
+        announce(engine, outcome, kick=outcome.is_change or verb == "register")
     return answer
+
+
+def _find_cause(verb: str, *, operator: bool) -> Cause:
+    if verb in HOST_VERBS:
+        return "cloud"
+    return "operator" if operator or verb in OPERATOR_VERBS else "holder"
 
 
 def _join(results: list[Answer], *, single: bool) -> Answer:
@@ -147,12 +155,14 @@ def _say(ledger: Ledger, rules: Rules, verb: str, word: Word, index: int) -> Ans
     if isinstance(word, InvalidInputError):
         return _refuse(word.faults, index)
     try:
-        row = say(ledger, rules, verb, word)
+        row = {**WORDS, **HOST_WORDS}[verb](ledger, rules, word)
     except Refusal as refusal:
         return _refuse([refusal.fault], index)
     answer = describe_answer(row)
     if verb in TRUSTED and isinstance(row, Reservation):
         answer["ttl"] = None if row.expires_at is None else row.expires_at - ledger.now
+    if verb == "register" and isinstance(row, Slot):
+        answer["offline_timeout"] = rules.pools[row.pool].offline_timeout
     return answer
 
 

@@ -28,6 +28,8 @@ class Outcome:
     outgoing: list[Outgoing] = field(default_factory=list)
     slots: dict[str, Slot] = field(default_factory=dict)
     """The slots that it looked at, changed or not."""
+    hosts: list[Slot] = field(default_factory=list)
+    """The slots of static hosts of which more than a mark of time was written."""
     is_change: bool = False
     """Whether more than marks of time was written: a tick should hear of that."""
 
@@ -78,6 +80,10 @@ class Ledger:
         """The leases of the slot's present epoch, under (reservation, component)."""
         found = self._leases.get(slot.id, {})
         return {key: lease for key, lease in found.items() if lease.epoch == slot.epoch}
+
+    def last_epoch(self, slot: str) -> int:
+        """The highest epoch of this slot that any lease names, though the slot may be gone; 0 for none."""
+        return max((lease.epoch for lease in self._leases.get(slot, {}).values()), default=0)
 
     def is_there(self, lease: Lease) -> bool:
         """Whether the slot still is the one, in the epoch, that the lease was given on."""
@@ -164,6 +170,7 @@ class Ledger:
     def flush(self) -> Outcome:
         """Write everything that was staged, with its events and callbacks."""
         rows = self.transaction.save(list(self._changed.values())) if self._changed else []
+        hosts = [row for row in (*rows, *self._deleted) if isinstance(row, Slot) and row.machine is not None]
         if self._marked:
             rows = [*rows, *self.transaction.mark(list(self._marked.values()))]
         gone = self.transaction.delete(self._deleted) if self._deleted else []
@@ -173,7 +180,7 @@ class Ledger:
         if outgoing:
             self.transaction.save_outgoing(outgoing)
         is_change = bool(self._changed or gone)
-        return Outcome(rows, gone, self._events, outgoing, self.slots, is_change)
+        return Outcome(rows, gone, self._events, outgoing, self.slots, hosts, is_change)
 
     def _list_callbacks(self) -> list[Outgoing]:
         found = []

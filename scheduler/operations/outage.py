@@ -9,6 +9,7 @@ from scheduler.model.slots import Slot
 from scheduler.model.view import View
 from scheduler.operations.engine import Engine, announce
 from scheduler.operations.ledger import Ledger
+from scheduler.operations.write_slots import is_silent
 from scheduler.policy.ttl import expiry_when_renewed
 from scheduler.ports import Tenure
 
@@ -21,7 +22,7 @@ def forgive_outage(engine: Engine, view: View, rules: Rules, tenure: Tenure, now
     outage of this one. Raises DeposedError when another leads.
     """
     overdue = [each.id for each in view.reservations.values() if _is_overdue(each, now)]
-    silent = [each.id for each in view.slots.values() if _was_silent(each, rules, now)]
+    silent = [each.id for each in view.slots.values() if _fell_silent(each, rules, tenure, now)]
     with engine.store.transaction() as transaction:
         transaction.note_tick(tenure, now)
         ledger = Ledger(transaction, "tick")
@@ -33,7 +34,7 @@ def forgive_outage(engine: Engine, view: View, rules: Rules, tenure: Tenure, now
                 ledger.mark(msgspec.structs.replace(current, expires_at=expiry))
         for name in silent:
             slot = ledger.slots.get(name)
-            if slot is not None and _was_silent(slot, rules, now):
+            if slot is not None and _fell_silent(slot, rules, tenure, now):
                 ledger.mark(msgspec.structs.replace(slot, last_seen=now))
         outcome = ledger.flush()
     announce(engine, outcome, kick=False)
@@ -46,8 +47,6 @@ def _is_overdue(reservation: Reservation, now: float) -> bool:
     return due is not None and now >= due and reservation.phase not in ENDED
 
 
-def _was_silent(slot: Slot, rules: Rules, now: float) -> bool:
-    pool = rules.pools.get(slot.pool)
-    if pool is None or pool.is_elastic or slot.last_seen is None:
-        return False
-    return now - slot.last_seen > pool.offline_timeout
+def _fell_silent(slot: Slot, rules: Rules, tenure: Tenure, now: float) -> bool:
+    """Whether it is silent now and was not yet when a tick last looked: an outage brings no dead host back."""
+    return is_silent(rules, slot, now) and not is_silent(rules, slot, tenure.ticked_at)

@@ -1,5 +1,9 @@
-"""Register: a host of a static pool says who and what it is. Source: Orchard's registration of workers."""
+"""Register, leave, remove: a host of a static pool says who and what it is, and that it goes; an operator forgets it.
 
+Source: Orchard's registration of workers.
+"""
+
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -7,20 +11,9 @@ import msgspec
 from scheduler.model.events import Event
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
-from scheduler.model.validation import Document, LabelMap, Name, ResourceMap
+from scheduler.model.wishes import HostDocument, RegisterDocument, SlotDocument
 from scheduler.operations.ledger import Ledger
-from scheduler.operations.words import Refusal
-
-
-class RegisterDocument(Document):
-    """What a host says of itself; `machine` is an id that it keeps as long as it is the same machine."""
-
-    slot: Name
-    pool: Name
-    machine: Name
-    resources: ResourceMap | None = None
-    labels: LabelMap | None = None
-    address: Name | None = None
+from scheduler.operations.words import Refusal, find_slot, start_draining
 
 
 def register(ledger: Ledger, rules: Rules, word: RegisterDocument) -> Slot:
@@ -35,7 +28,8 @@ def register(ledger: Ledger, rules: Rules, word: RegisterDocument) -> Slot:
         raise Refusal("pool", "a pool of static hosts", word.pool)
     current = ledger.slots.get(word.slot)
     if current is None:
-        current = Slot(id=word.slot, pool=word.pool, since=ledger.now)
+        # Leases on one that was removed a moment ago may be left, for no tick has ended them yet.
+        current = Slot(id=word.slot, pool=word.pool, since=ledger.now, epoch=ledger.last_epoch(word.slot))
     _check_identity(ledger, current, word)
     says: dict[str, Any] = {
         "machine": word.machine,
@@ -81,3 +75,35 @@ def _move_in(ledger: Ledger, current: Slot, says: dict[str, Any]) -> Slot:
     moved = ledger.move_slot(current, "ready", epoch=current.epoch + 1, idle_since=ledger.now, **says)
     ledger.cause = cause
     return moved
+
+
+def leave(ledger: Ledger, _rules: Rules, word: HostDocument) -> Slot:
+    """The host wants to go: it takes no new leases, those it has run on; without leases its slot is empty.
+
+    A second word changes nothing. Raises Refusal for a slot that is unknown or another machine's.
+    """
+    return start_draining(ledger, check_host(find_slot(ledger, word.slot), word.machine), "requested", "cloud")
+
+
+def check_host(slot: Slot, machine: str) -> Slot:
+    """The slot, if it belongs to this machine. Raises Refusal."""
+    if slot.machine != machine:
+        raise Refusal("machine", f"the machine that {slot.id} belongs to", machine)
+    return slot
+
+
+def remove(ledger: Ledger, rules: Rules, word: SlotDocument) -> Slot:
+    """An operator's word: this host does not come back. What it holds fails in the next tick (`slot_gone`), and any
+    machine may register under its name. Raises Refusal for a slot that is no host's: its machine would be leaked.
+    """
+    slot = find_slot(ledger, word.slot)
+    pool = rules.pools.get(slot.pool)
+    if (slot.machine is None) if pool is None else pool.is_elastic:
+        raise Refusal("slot", "a slot of a static pool", word.slot)
+    ledger.delete(slot)
+    ledger.tell(Event(at=ledger.now, name="slot_removed", cause=ledger.cause, slot=slot.id))
+    return msgspec.structs.replace(slot, state="empty")
+
+
+HOST_WORDS: dict[str, Callable[[Ledger, Rules, Any], Slot]] = {"register": register, "leave": leave, "remove": remove}
+"""What is done for each verb about a host."""

@@ -15,6 +15,7 @@ from scheduler.model.rules import Rules
 from scheduler.model.view import Gone, View
 from scheduler.operations.commit import commit, slots_of
 from scheduler.operations.engine import Engine, announce
+from scheduler.operations.hosts import hear_before_judging
 from scheduler.operations.ledger import Outcome
 from scheduler.operations.mending import LOOK_BACK_SECONDS, Mended, audit, look, read_fresh
 from scheduler.operations.outage import forgive_outage
@@ -133,6 +134,7 @@ def decide(engine: Engine, leader: Leader, tenure: Tenure) -> Ticked:
     now = engine.store.now()
     mended = _look_in_time(engine, leader, view, now)
     rules = engine.rules()
+    hear_before_judging(engine, view, rules, tenure, now)
     if now - tenure.ticked_at > leader.patience and tenure.ticked_at:
         forgive_outage(engine, view, rules, tenure, now)
     return Ticked(plan(view, rules, now), rules, tenure.term, now, view, mended=mended)

@@ -184,7 +184,8 @@ def set_priority(ledger: Ledger, _rules: Rules, word: PriorityDocument) -> Reser
     return changed
 
 
-def _find_slot(ledger: Ledger, name: str) -> Slot:
+def find_slot(ledger: Ledger, name: str) -> Slot:
+    """The slot of this id. Raises Refusal."""
     slot = ledger.slots.get(name)
     if slot is None:
         raise Refusal("slot", "a known slot", name)
@@ -202,7 +203,7 @@ def uncordon(ledger: Ledger, _rules: Rules, word: SlotDocument) -> Slot:
 
 
 def _set_cordon(ledger: Ledger, name: str, *, cordoned: bool) -> Slot:
-    slot = _find_slot(ledger, name)
+    slot = find_slot(ledger, name)
     changed = msgspec.structs.replace(slot, cordoned=cordoned)
     if changed != slot:
         ledger.put(changed)
@@ -213,10 +214,11 @@ def drain(ledger: Ledger, _rules: Rules, word: SlotDocument) -> Slot:
     """A ready slot drains at once; one in flight goes in the next tick; one that goes already, or holds no
     machine, is left as it is.
     """
-    return _drain(ledger, _find_slot(ledger, word.slot), "requested", "operator")
+    return start_draining(ledger, find_slot(ledger, word.slot), "requested", "operator")
 
 
-def _drain(ledger: Ledger, slot: Slot, reason: SlotReason, by: Cause) -> Slot:
+def start_draining(ledger: Ledger, slot: Slot, reason: SlotReason, by: Cause) -> Slot:
+    """See `drain`; whoever asks for it."""
     if slot.state == "ready":
         cause, ledger.cause = ledger.cause, by
         slot = ledger.move_slot(slot, "draining", reason=reason, drain_reason=reason)
@@ -229,7 +231,7 @@ def _drain(ledger: Ledger, slot: Slot, reason: SlotReason, by: Cause) -> Slot:
 
 def interrupt(ledger: Ledger, name: str, gone_at: float) -> Slot:
     """A spot notice: the machine will be gone at that time. A second notice changes nothing."""
-    slot = _find_slot(ledger, name)
+    slot = find_slot(ledger, name)
     if slot.interrupted_at is None and slot.state in IN_FLIGHT | HOLDING:
         slot = msgspec.structs.replace(slot, interrupted_at=ledger.now, interrupted_by=gone_at)
         ledger.put(slot)
@@ -242,16 +244,16 @@ def rebalance(ledger: Ledger, rules: Rules, name: str) -> Slot:
     """EC2 recommends to replace the machine: where the pool's `rebalance` is `drain`, it drains as by an operator's
     `drain` (takes nothing new, its leases run on; one in flight goes in the next tick). A second hint changes nothing.
     """
-    slot = _find_slot(ledger, name)
+    slot = find_slot(ledger, name)
     pool = rules.pools.get(slot.pool)
     if pool is None or pool.rebalance == "ignore":
         return slot
-    return _drain(ledger, slot, "rebalance", "cloud")
+    return start_draining(ledger, slot, "rebalance", "cloud")
 
 
 def lose(ledger: Ledger, name: str) -> Slot:
     """Its machine is gone: the slot is empty at once; what it held fails in the next tick."""
-    slot = _find_slot(ledger, name)
+    slot = find_slot(ledger, name)
     if slot.state in {"booting", "binding", "ready", "draining", "terminating"}:
         cause, ledger.cause = ledger.cause, "cloud"
         slot = ledger.move_slot(slot, "empty", reason="lost")
@@ -261,7 +263,7 @@ def lose(ledger: Ledger, name: str) -> Slot:
 
 def hear(ledger: Ledger, name: str) -> Slot:
     """A heartbeat: heard at our own clock's now; nothing else changes."""
-    slot = msgspec.structs.replace(_find_slot(ledger, name), last_seen=ledger.now)
+    slot = msgspec.structs.replace(find_slot(ledger, name), last_seen=ledger.now)
     ledger.mark(slot)
     return slot
 

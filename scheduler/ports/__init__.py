@@ -9,6 +9,7 @@ from scheduler.ports.dispatcher import Dispatcher
 from scheduler.ports.fleet import Category, CloudError, Fleet, LaunchOrder, Probe
 from scheduler.ports.meter import Meter
 from scheduler.ports.notices import INTERRUPTION_SECONDS, Message, Notice, NoticeFeed
+from scheduler.ports.pulse import Heard, Pulse
 from scheduler.ports.store import (
     Answered,
     ConflictError,
@@ -38,6 +39,7 @@ __all__ = [
     "EventFilter",
     "Fleet",
     "ForeignAddressError",
+    "Heard",
     "LaunchOrder",
     "Lock",
     "Message",
@@ -46,6 +48,7 @@ __all__ = [
     "NoticeFeed",
     "Outgoing",
     "Probe",
+    "Pulse",
     "StaleWriteError",
     "Stamp",
     "Store",

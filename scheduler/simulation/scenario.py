@@ -26,8 +26,7 @@ from scheduler.model.validation import (
     read_document,
     suggest,
 )
-from scheduler.model.wishes import ReservationDocument
-from scheduler.operations.register import RegisterDocument
+from scheduler.model.wishes import RegisterDocument, ReservationDocument
 
 
 class CloudDocument(Document):

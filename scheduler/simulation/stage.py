@@ -28,7 +28,7 @@ from scheduler.simulation.agenda import Agenda
 from scheduler.simulation.cloud import SimulatedCloud, SimulatedDispatcher
 from scheduler.simulation.scenario import CloudDocument, GivenReservation, GivenSlot
 from scheduler.store.memory import MemoryStore
-from scheduler.view.memory import MemoryBell, MemoryBoard, MemoryLock, MemoryMeter
+from scheduler.view.memory import MemoryBell, MemoryBoard, MemoryLock, MemoryMeter, MemoryPulse
 from scheduler.view.shelf import Shelf
 
 
@@ -85,6 +85,7 @@ def build_stage(config: dict[str, Any], delays: CloudDocument) -> Stage:
         board=MemoryBoard(Shelf(lambda: agenda.now, kept_seconds=0.0)),
         lock=MemoryLock(clock=lambda: agenda.now),
         bell=bell,
+        pulse=MemoryPulse(lambda: agenda.now),
         dispatcher=dispatcher,
         meter=MemoryMeter(),
         fleet=cloud,

@@ -1,4 +1,4 @@
-"""Belief in memory: board, lock, bell and meter of the simulator and of unit tests."""
+"""Belief in memory: board, lock, bell, pulse and meter of the simulator and of unit tests."""
 
 import time
 from collections import Counter
@@ -8,7 +8,7 @@ from typing import Any
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Change, Row, View, count_rows
-from scheduler.ports import ViewUnavailableError
+from scheduler.ports import Heard, ViewUnavailableError
 from scheduler.view.addresses import DEFAULT_PREFIX, check_reply_address
 from scheduler.view.metric_table import find_label_values
 from scheduler.view.shelf import Shelf
@@ -143,8 +143,34 @@ class MemoryLock:
         return self.seat.holder if self._clock() < self.seat.until else None
 
 
+class MemoryPulse:
+    """The Pulse in memory. `beat` is what a host does; `forget` is what a flush does.
+
+    `kept_since`: since when heartbeats are kept; in a scenario there was never a time without.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, kept_since: float = float("-inf")) -> None:
+        self._clock, self._kept_since = clock, kept_since
+        self._beats: dict[str, tuple[str, float]] = {}
+
+    def forget(self) -> None:
+        """Lose all heartbeats."""
+        self._beats, self._kept_since = {}, self._clock()
+
+    def beat(self, slot: str, machine: str) -> None:
+        """This machine is alive."""
+        self._beats[slot] = (machine, self._clock())
+
+    def listen(self, hosts: Mapping[str, str]) -> Heard:
+        """See Pulse.listen."""
+        now = self._clock()
+        beats = {slot: self._beats[slot] for slot in hosts.keys() & self._beats.keys()}
+        ages = {slot: now - at for slot, (machine, at) in beats.items() if machine == hosts[slot]}
+        return Heard(ages, now - self._kept_since)
+
+
 class MemoryBell:
-    """The Bell in memory. Notices are kept as (reservation, notice), replies by address, both in order.
+    """The Bell in memory. Notices are kept as (reservation, notice), news as (slot, news), replies by address.
 
     `kicks` counts the asks, `ticks_sent` the messages that were sent for them.
     """
@@ -158,6 +184,7 @@ class MemoryBell:
         self.kicks = 0
         self.ticks_sent = 0
         self.notices: list[tuple[str, dict[str, Any]]] = []
+        self.news: list[tuple[str, dict[str, Any]]] = []
         self.replies: dict[str, list[dict[str, Any]]] = {}
         self._send_tick, self._clock, self._kick_seconds = send_tick, clock, kick_seconds
         self._flag_until = float("-inf")
@@ -184,6 +211,10 @@ class MemoryBell:
     def notify(self, reservation: str, notice: Mapping[str, Any]) -> None:
         """See Bell.notify."""
         self.notices.append((reservation, dict(notice)))
+
+    def push(self, slot: str, news: Mapping[str, Any]) -> None:
+        """See Bell.push."""
+        self.news.append((slot, dict(news)))
 
     def reply(self, address: str, answer: Mapping[str, Any]) -> None:
         """See Bell.reply."""

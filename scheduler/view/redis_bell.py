@@ -17,8 +17,8 @@ REPLY_SECONDS = 60
 class RedisBell:
     """The Bell on Redis. `send_tick` sends one tick message; its errors pass through.
 
-    Notices go to the channel `<prefix>notice:<reservation>`, replies to lists named `<prefix>reply:<word>`,
-    both as JSON.
+    Notices go to the channel `<prefix>notice:<reservation>`, news for a host to `<prefix>host:<slot>`, replies to
+    lists named `<prefix>reply:<word>`, all as JSON.
     """
 
     def __init__(
@@ -54,6 +54,11 @@ class RedisBell:
     def notify(self, reservation: str, notice: Mapping[str, Any]) -> None:
         """See Bell.notify."""
         self._client.publish(f"{self._prefix}notice:{reservation}", msgspec.json.encode(notice))
+
+    @redis_errors()
+    def push(self, slot: str, news: Mapping[str, Any]) -> None:
+        """See Bell.push."""
+        self._client.publish(f"{self._prefix}host:{slot}", msgspec.json.encode(news))
 
     @redis_errors()
     def reply(self, address: str, answer: Mapping[str, Any]) -> None:

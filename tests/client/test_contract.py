@@ -91,7 +91,7 @@ def test_every_field_that_is_read_is_written(
 
 def test_every_field_of_an_answer_is_read() -> None:
     written = {*describe_answer(stored.Reservation(id="r", request=stored.Request(components=()), created_at=0))}
-    written |= {*describe_answer(stored_slots.Slot(id="s", pool="p"))} | {"ttl", "errors"}
+    written |= {*describe_answer(stored_slots.Slot(id="s", pool="p"))} | {"ttl", "offline_timeout", "errors"}
     assert set(results.Answer.__struct_fields__) == written
 
 

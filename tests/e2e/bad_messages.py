@@ -159,7 +159,7 @@ class Generator:
 
     def _bad_word(self, name: str) -> BadMessage:
         verb = self._pick(*(each for each in WISHES if each != "submit"))
-        key = "slot" if verb in {"cordon", "uncordon", "drain"} else "reservation"
+        key = "reservation" if "reservation" in WISHES[verb].model_fields else "slot"
         junk = self._junk()
         return self._ask(verb, self._pick({}, {key: junk}, {key: self._target, "colour": junk}), name, "bad")
 
@@ -172,7 +172,7 @@ class Generator:
 
     def _forged_id(self, name: str) -> BadMessage:
         verb = self._pick(*(each for each in WISHES if each != "submit"))
-        key = "slot" if verb in {"cordon", "uncordon", "drain"} else "reservation"
+        key = "reservation" if "reservation" in WISHES[verb].model_fields else "slot"
         more = {"priority": 3} if verb == "priority" else {}
         return self._ask(verb, {key: f"nobody-{name}", **more}, name, "forged id")
 
@@ -202,6 +202,7 @@ class Generator:
         queue, verb, wrong = self._pick(
             ("reservations", "submit", [[], [1, 2], [{}, {}]]),
             ("reservations", "query", [[], [1, 2]]),
+            ("reservations", "leases", [[], [1, 2]]),
             ("ticks", "tick", [[1], ["now"], [[]], [{}]]),
             ("ticks", "canary", [[], [1], [None], ["a", "b"], [{}]]),
             ("launch", "slot", [[], ["warm-1"], ["warm-1", 7], [None, None], [{}, {}], ["a", "b", "c"]]),
@@ -209,6 +210,7 @@ class Generator:
             ("health", "check", [[], ["warm-1"], [[1]], [{}], [None], [["a"], ["b"]]]),
             ("health", "sweep", [["yes"], [1, 2], [{}]]),
             ("health", "recover", [[1], [[]]]),
+            ("health", "hear", [[1], [{}]]),
             ("health", "prune", [["all"], [0]]),
         )
         arguments, named = self._random.choice(wrong), {}

@@ -24,7 +24,7 @@ from scheduler.operations.terminate import terminate
 from scheduler.operations.tick import Leader, Ticked, tick
 from scheduler.ports import CloudError, EventFilter, LaunchOrder, Outgoing, Store
 from scheduler.store.memory import MemoryStore
-from scheduler.view.memory import MemoryBell, MemoryBoard, MemoryLock, MemoryMeter, Seat
+from scheduler.view.memory import MemoryBell, MemoryBoard, MemoryLock, MemoryMeter, MemoryPulse, Seat
 from scheduler.view.shelf import Shelf
 
 NOW = 1_000_000.0
@@ -155,6 +155,7 @@ class Rig:
         self.fleet = fleet or CountingFleet()
         self.mailbox = Mailbox()
         self.shelf, self.seat, self.numbers = shelf or Shelf(self.clock), Seat(), count(1)
+        self.pulse = MemoryPulse(self.clock)
         self.restart()
         apply_rules(self.engine, config or CONFIG)
 
@@ -171,6 +172,7 @@ class Rig:
             board=MemoryBoard(self.shelf, self.clock),
             lock=MemoryLock(self.seat, 15.0, self.clock),
             bell=self.bell,
+            pulse=self.pulse,
             dispatcher=self.mailbox,
             meter=self.meter,
             fleet=self.fleet,

@@ -6,6 +6,7 @@ import threading
 import pytest
 import redis
 
+from leasehold import Client
 from scheduler.ports import ForeignAddressError
 from scheduler.view.connection import make_redis
 from scheduler.view.memory import MemoryBell
@@ -105,6 +106,23 @@ def test_notices_reach_those_who_wait_on_the_reservation(redis_client: redis.Red
         message = listener.get_message(timeout=5)
     assert message is not None
     assert json.loads(message["data"]) == {"event": "leased", "token": 7}
+
+
+def test_news_without_a_host_that_listens_are_fine(make_bell: MakeBell) -> None:
+    make_bell(Ticks()).push("lab-1", {"slot": "lab-1"})
+
+
+def test_news_reach_the_host_of_the_slot(redis_client: redis.Redis, redis_url: str) -> None:
+    with Client(redis_url) as client:
+        hints = client.hosts.hints("lab-1")
+        hints.listen()
+        assert not hints.wait(0.05)
+        bell = RedisBell(redis_client, Ticks())
+        bell.push("lab-2", {"slot": "lab-2"})
+        assert not hints.wait(0.05)
+        bell.push("lab-1", {"slot": "lab-1"})
+        assert hints.wait(5)
+        hints.close()
 
 
 def test_an_answer_waits_a_minute_at_its_address(redis_client: redis.Redis) -> None:

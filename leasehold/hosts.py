@@ -1,0 +1,85 @@
+"""Hosts of static pools, as they speak for themselves: here, alive, gone; and what is leased on them.
+
+A heartbeat is one write to Redis that waits behind no queue; everything else is a request like any other.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+import redis
+
+from leasehold.errors import Fault, Refused, Unavailable, Unknown, read_faults
+from leasehold.reading import ViewReader
+from leasehold.results import Answer, Host, read_answer
+from leasehold.watching import Hints
+from leasehold.wire import Wire, show_url
+
+HEARTBEAT_SECONDS: Final = 86400
+"""Its time to live, by which its age is told: the same for all hosts."""
+
+
+class Hosts:
+    """Speaks for hosts. `machine` is who the host is: an id that it keeps as long as it is the same machine.
+
+    Requests raise Refused, NotAnswered (ask again) and Unavailable; `timeout`: seconds.
+    """
+
+    def __init__(self, wire: Wire, reader: ViewReader, timeout: float) -> None:
+        self._wire, self._reader, self._timeout = wire, reader, timeout
+
+    def register(
+        self,
+        slot: str,
+        *,
+        pool: str,
+        machine: str,
+        resources: Mapping[str, float] | None = None,
+        labels: Mapping[str, str] | None = None,
+        address: str | None = None,
+        timeout: float | None = None,
+    ) -> Answer:
+        """The host is here, with this; what is left out is the pool's. Again from the same machine it updates; from
+        another one it is refused until an operator removes the slot.
+        """
+        said = {"pool": pool, "machine": machine, "resources": resources, "labels": labels, "address": address}
+        document = {"slot": slot, **{key: value for key, value in said.items() if value is not None}}
+        return read_answer(self._ask("register", document, timeout))
+
+    def heartbeat(self, slot: str, machine: str) -> None:
+        """The host is alive. Nobody answers; only the machine that the slot belongs to is heard. Raises Unavailable."""
+        try:
+            self._wire.redis.set(self._reader.keys.heartbeat(slot), machine, ex=HEARTBEAT_SECONDS)
+        except redis.RedisError as error:
+            url = show_url(self._wire.view_url)
+            raise Unavailable(f"Redis at {url} takes no heartbeat: {error}") from error
+
+    def check(self, slot: str, machine: str) -> None:
+        """Raise Unknown or Refused unless this slot is in the view and belongs to this machine."""
+        row = self._reader.find_slots([slot])[0]
+        if row is None:
+            raise Unknown(f"no slot {slot} is in the view: has its host registered?")
+        if row.machine != machine:
+            raise Refused([Fault(0, "machine", f"the machine that {slot} belongs to", f'"{machine}"')])
+
+    def leave(self, slot: str, machine: str, *, timeout: float | None = None) -> Answer:
+        """The host wants to go: its slot takes no new leases, and is empty after the last one."""
+        return read_answer(self._ask("leave", {"slot": slot, "machine": machine}, timeout))
+
+    def remove(self, slot: str, *, timeout: float | None = None) -> Answer:
+        """An operator's word: the host does not come back; what it holds fails, and its name is free."""
+        return read_answer(self._ask("remove", {"slot": slot}, timeout))
+
+    def leases(self, slot: str, machine: str, *, timeout: float | None = None) -> Host:
+        """The slot, with the leases on it, as the database has them."""
+        return msgspec.convert(self._ask("leases", {"slot": slot, "machine": machine}, timeout), Host)
+
+    def hints(self, slot: str) -> Hints:
+        """Tells when something of this slot changed; to be closed."""
+        return Hints(self._wire, self._reader.keys.host(slot))
+
+    def _ask(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
+        answer = self._wire.ask(verb, document, self._timeout if timeout is None else timeout)
+        if not answer.get("ok"):
+            raise Refused(read_faults(answer.get("errors", [])))
+        return answer

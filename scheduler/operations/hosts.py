@@ -1,0 +1,135 @@
+"""Hosts: what is heard of static ones, and what they are told of their leases.
+
+Heartbeats come on a path of their own (see `Pulse`), so neither a full queue nor a worker that is down makes a host
+look dead. Our clock decides: a heartbeat has an age, never a time. Source: Orchard's workers.
+"""
+
+from collections.abc import Iterable, Sequence
+from math import inf
+from typing import Any
+
+import msgspec
+
+from scheduler.model.moves import HOLDING
+from scheduler.model.reservations import Lease
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Slot
+from scheduler.model.view import View
+from scheduler.operations.engine import Engine, announce
+from scheduler.operations.ledger import Ledger, Outcome
+from scheduler.operations.register import check_host
+from scheduler.operations.words import Refusal
+from scheduler.operations.write_slots import is_silent
+from scheduler.ports import Heard, Tenure
+
+SAME_BEAT_SECONDS = 0.25
+"""One heartbeat that is read twice never comes out at exactly the same time; a later one is later by more than this."""
+
+
+def hear_hosts(engine: Engine) -> int:
+    """Move `last_seen` of every host to its last heartbeat; how many were moved. One that was silent and is heard of
+    again asks for a tick.
+    """
+    rules = engine.rules()
+    if not _static_pools(rules):
+        return 0
+    hosts = _list_hosts(engine.store.find_slots(states=sorted(HOLDING)), rules)
+    heard = engine.pulse.listen(_machines(hosts))
+    return len(_note(engine, rules, {slot.id: _heard_ago(slot, heard) for slot in hosts}, hosts).rows)
+
+
+def hear_before_judging(engine: Engine, view: View, rules: Rules, tenure: Tenure, now: float) -> None:
+    """Listen to the hosts that this view takes for silent, before a plan fails anybody for it.
+
+    Heartbeats that Redis lost (flushed, restarted) are no silence: who was not silent at the last tick counts as
+    heard when heartbeats began to be kept again, and so gets one timeout more, once.
+    """
+    if not _static_pools(rules):
+        return
+    silent = [slot for slot in _list_hosts(view.slots.values(), rules) if is_silent(rules, slot, now)]
+    if not silent:
+        return
+    heard = engine.pulse.listen(_machines(silent))
+    ages = {slot.id: _heard_ago(slot, heard) for slot in silent}
+    for slot in silent:
+        if not is_silent(rules, slot, tenure.ticked_at):
+            ages[slot.id] = min(ages[slot.id], heard.kept_for)
+    for row in _note(engine, rules, ages, silent).rows:
+        view.apply(row)
+
+
+def describe_host(engine: Engine, name: str, machine: str) -> dict[str, Any]:
+    """What a host is told of its slot and the leases on it, as the database has them.
+
+    Raises Refusal for a slot that nobody knows, or that belongs to another machine.
+    """
+    with engine.store.transaction() as transaction:
+        slot = transaction.load_slots([name]).get(name)
+        leases = transaction.load_leases([name]).get(name, [])
+    if slot is None:
+        raise Refusal("slot", "a slot that a host registered", name)
+    check_host(slot, machine)
+    pool = engine.rules().pools.get(slot.pool)
+    return {
+        "slot": slot.id,
+        "state": slot.state,
+        "cordoned": slot.cordoned,
+        "offline_timeout": None if pool is None else pool.offline_timeout,
+        "leases": [_describe_lease(owner, lease) for owner, lease in leases if lease.epoch == slot.epoch],
+    }
+
+
+def _static_pools(rules: Rules) -> set[str]:
+    return {name for name, pool in rules.pools.items() if not pool.is_elastic}
+
+
+def _list_hosts(slots: Iterable[Slot], rules: Rules) -> list[Slot]:
+    """The slots of static pools on which somebody serves."""
+    pools = _static_pools(rules)
+    return [slot for slot in slots if slot.pool in pools and slot.state in HOLDING]
+
+
+def _machines(hosts: Sequence[Slot]) -> dict[str, str]:
+    return {slot.id: slot.machine for slot in hosts if slot.machine is not None}
+
+
+def _heard_ago(slot: Slot, heard: Heard) -> float:
+    return heard.ages.get(slot.id, inf)
+
+
+def _note(engine: Engine, rules: Rules, ages: dict[str, float], hosts: Sequence[Slot]) -> Outcome:
+    """Move `last_seen` of those who were heard of since; nothing is written where nobody was."""
+    now = engine.store.now()
+    moved = [slot for slot in hosts if _is_news(slot, now - ages[slot.id])]
+    if not moved:
+        return Outcome()
+    is_back = False
+    with engine.store.transaction() as transaction:
+        ledger = Ledger(transaction, "cloud")
+        ledger.slots = transaction.load_slots([slot.id for slot in moved])
+        for seen in moved:
+            current, at = ledger.slots.get(seen.id), ledger.now - ages[seen.id]
+            if current is None or (current.machine, current.epoch) != (seen.machine, seen.epoch):
+                continue
+            if _is_news(current, at):
+                is_back = is_back or is_silent(rules, current, ledger.now)
+                ledger.mark(msgspec.structs.replace(current, last_seen=at))
+        outcome = ledger.flush()
+    announce(engine, outcome, kick=is_back)
+    return outcome
+
+
+def _is_news(slot: Slot, at: float) -> bool:
+    return slot.last_seen is None or at > slot.last_seen + SAME_BEAT_SECONDS
+
+
+def _describe_lease(owner: str, lease: Lease) -> dict[str, Any]:
+    return {
+        "reservation": owner,
+        "component": lease.component,
+        "token": lease.token,
+        "resources": lease.resources,
+        "assigned_at": lease.assigned_at,
+        "state": lease.state,
+        "revoke_by": lease.revoke_by,
+    }

@@ -1,0 +1,248 @@
+"""Static hosts: registered, heard of, silent, back, gone; and no outage of ours fails one."""
+
+from typing import Any
+
+import pytest
+
+from scheduler.operations.hosts import describe_host, hear_hosts
+from scheduler.operations.words import Refusal
+from tests.operations.rig import CONFIG, Rig
+
+TIMEOUT = 30.0
+RULES: dict[str, Any] = {
+    "pools": {
+        **CONFIG["pools"],
+        "lab": {"system": "lab-linux", "provider": "static", "lease_ttl": 0, "offline_timeout": TIMEOUT},
+    }
+}
+
+
+def a_lab(*, machine: str = "m1", **reservation: Any) -> Rig:
+    """One host, on which one reservation is leased."""
+    rig = Rig(RULES)
+    assert register(rig, machine=machine)["ok"]
+    rig.tick()
+    assert rig.ask("submit", id="r1", system="lab-linux", **reservation)["ok"]
+    rig.tick()
+    assert rig.phase() == "leased"
+    return rig
+
+
+def register(rig: Rig, slot: str = "lab-1", machine: str = "m1", **fields: Any) -> dict[str, Any]:
+    return rig.ask("register", slot=slot, pool="lab", machine=machine, **fields)
+
+
+def go_on(rig: Rig, seconds: float, *beating: str, hear: bool = True) -> None:
+    """Let time pass with ticks; hosts that beat do so at every step, and the health queue hears them if it is there."""
+    end = rig.now + seconds
+    while rig.now < end:
+        rig.now += rig.leader.interval
+        for slot in beating:
+            rig.pulse.beat(slot, "m1")
+        if hear:
+            hear_hosts(rig.engine)
+        rig.tick()
+
+
+def test_a_host_that_registers_is_answered_and_serves() -> None:
+    rig = Rig(RULES)
+    answer = register(rig, resources={"cpus": 4}, labels={"disk": "ssd"}, address="10.0.0.7")
+    assert answer == {
+        "ok": True,
+        "slot": "lab-1",
+        "state": "ready",
+        "cordoned": False,
+        "offline_timeout": TIMEOUT,
+    }
+    slot = rig.slot("lab-1")
+    assert (slot.resources, slot.labels, slot.address) == ({"cpus": 4}, {"disk": "ssd"}, "10.0.0.7")
+    assert rig.bell.is_rung
+
+
+def test_another_machine_is_refused_until_an_operator_removes_the_slot() -> None:
+    rig = a_lab(restart_policy="on_failure")
+    refused = register(rig, machine="m2")
+    assert [error["path"] for error in refused["errors"]] == ["machine"]
+    assert rig.events[-1].name == "register_refused"
+    assert rig.slot("lab-1").machine == "m1"
+
+    assert rig.ask("remove", slot="lab-1")["ok"]
+    assert register(rig, machine="m2")["ok"]
+    rig.tick()
+    assert rig.phase() == "failed"
+    rig.tick()
+    assert rig.phase() == "leased"
+
+
+def test_a_slot_that_is_no_hosts_is_not_removed() -> None:
+    rig = Rig(RULES).leased()
+    refused = rig.ask("remove", slot="linux-1")
+    assert [error["expected"] for error in refused["errors"]] == ["a slot of a static pool"]
+    assert rig.slot("linux-1").state == "ready"
+
+
+def test_who_is_heard_of_stays_and_nothing_but_the_time_is_written() -> None:
+    rig = a_lab()
+    version = rig.slot("lab-1").version
+    go_on(rig, 10 * TIMEOUT, "lab-1")
+    assert rig.phase() == "leased"
+    assert rig.slot("lab-1").last_seen == rig.now
+    assert rig.slot("lab-1").version == version
+
+
+def test_a_heartbeat_keeps_what_an_operator_said_meanwhile() -> None:
+    rig = a_lab()
+    assert rig.ask("cordon", slot="lab-1")["ok"]
+    go_on(rig, TIMEOUT, "lab-1")
+    assert rig.slot("lab-1").cordoned
+
+
+@pytest.mark.parametrize(("after", "phase"), [(TIMEOUT, "leased"), (TIMEOUT + 0.5, "failed")])
+def test_silent_for_longer_than_its_timeout_it_is_offline(after: float, phase: str) -> None:
+    rig = a_lab()
+    last_seen = rig.slot("lab-1").last_seen or 0
+    go_on(rig, TIMEOUT - 5)
+    rig.now = last_seen + after
+    rig.tick()
+    assert rig.phase() == phase
+
+
+def test_offline_fails_once_and_a_restart_is_served_when_it_is_back() -> None:
+    rig = a_lab(restart_policy="on_failure")
+    go_on(rig, TIMEOUT + 5)
+    assert [(event.name, event.detail.get("reason")) for event in rig.events if event.name == "reservation_failed"] == [
+        ("reservation_failed", "slot_offline")
+    ]
+    go_on(rig, TIMEOUT)
+    assert rig.phase() == "pending"
+    rig.pulse.beat("lab-1", "m1")
+    rig.bell.hear()
+    assert hear_hosts(rig.engine) == 1
+    assert rig.bell.is_rung
+    rig.tick()
+    assert rig.phase() == "leased"
+
+
+def test_a_heartbeat_of_one_that_was_not_silent_asks_for_no_tick() -> None:
+    rig = a_lab()
+    rig.now += 5
+    rig.pulse.beat("lab-1", "m1")
+    rig.bell.hear()
+    assert hear_hosts(rig.engine) == 1
+    assert not rig.bell.is_rung
+    assert hear_hosts(rig.engine) == 0
+
+
+def test_another_machines_heartbeat_is_not_heard() -> None:
+    rig = a_lab(machine="m2")
+    go_on(rig, TIMEOUT + 5, "lab-1")
+    assert rig.phase() == "failed"
+
+
+def test_a_tick_listens_itself_before_it_judges() -> None:
+    """The health queue is full, or nobody works on it."""
+    rig = a_lab()
+    go_on(rig, 10 * TIMEOUT, "lab-1", hear=False)
+    assert rig.phase() == "leased"
+
+
+def test_after_an_outage_of_ours_nobody_is_failed_who_went_on_beating() -> None:
+    rig = a_lab()
+    rig.now += 100 * TIMEOUT
+    rig.pulse.beat("lab-1", "m1")
+    rig.now += 5
+    rig.tick()
+    assert rig.phase() == "leased"
+    assert rig.slot("lab-1").last_seen == rig.now - 5
+
+
+def test_after_an_outage_of_ours_a_silent_host_gets_one_timeout_more_once() -> None:
+    rig = a_lab()
+    rig.now += 100 * TIMEOUT
+    rig.tick()
+    assert rig.phase() == "leased"
+    go_on(rig, TIMEOUT)
+    assert rig.phase() == "leased"
+    go_on(rig, 5)
+    assert rig.phase() == "failed"
+
+
+def test_an_outage_of_ours_brings_nobody_back_who_was_offline_before() -> None:
+    rig = a_lab()
+    go_on(rig, TIMEOUT + 5)
+    rig.now += 100 * TIMEOUT
+    assert rig.ask("submit", id="r2", system="lab-linux")["ok"]
+    rig.tick()
+    assert rig.phase("r2") == "pending"
+
+
+def test_heartbeats_that_redis_lost_are_no_silence() -> None:
+    """It was down for longer than a host's timeout, though not for as long as an outage of ours takes to be one."""
+    rig = Rig({"pools": {"lab": {**RULES["pools"]["lab"], "offline_timeout": 10}}})
+    register(rig)
+    rig.tick()
+    assert rig.ask("submit", id="r1", system="lab-linux")["ok"]
+    rig.tick()
+    rig.now += 20
+    rig.pulse.forget()
+    rig.tick()
+    assert rig.phase() == "leased"
+    go_on(rig, 10)
+    assert rig.phase() == "leased"
+    go_on(rig, 5)
+    assert rig.phase() == "failed"
+
+
+def test_a_flush_brings_nobody_back_who_was_offline_before() -> None:
+    rig = a_lab()
+    go_on(rig, TIMEOUT + 5)
+    rig.pulse.forget()
+    assert rig.ask("submit", id="r2", system="lab-linux")["ok"]
+    rig.tick()
+    assert rig.phase("r2") == "pending"
+
+
+def test_a_host_is_told_of_its_leases_and_pushed_when_they_change() -> None:
+    rig = a_lab()
+    answer = describe_host(rig.engine, "lab-1", "m1")
+    (lease,) = answer.pop("leases")
+    assert answer == {
+        "slot": "lab-1",
+        "state": "ready",
+        "cordoned": False,
+        "offline_timeout": TIMEOUT,
+    }
+    assert (lease["reservation"], lease["component"], lease["token"]) == ("r1", "main", rig.token())
+    told = len(rig.bell.news)
+    assert told == 2
+    hear_hosts(rig.engine)
+    rig.ask("release", reservation="r1", token=rig.token())
+    assert rig.bell.news[told:] == [("lab-1", {"slot": "lab-1", "state": "ready", "cordoned": False})]
+    assert describe_host(rig.engine, "lab-1", "m1")["leases"] == []
+
+
+@pytest.mark.parametrize(("slot", "machine", "path"), [("lab-2", "m1", "slot"), ("lab-1", "m2", "machine")])
+def test_nobody_else_is_told(slot: str, machine: str, path: str) -> None:
+    with pytest.raises(Refusal) as caught:
+        describe_host(a_lab().engine, slot, machine)
+    assert caught.value.fault.path == path
+
+
+def test_a_host_that_leaves_drains_and_is_empty_after_its_last_lease() -> None:
+    rig = a_lab()
+    assert rig.ask("leave", slot="lab-1", machine="m1")["state"] == "draining"
+    rig.tick()
+    assert (rig.phase(), rig.slot("lab-1").state) == ("leased", "draining")
+    rig.ask("release", reservation="r1", token=rig.token())
+    rig.tick()
+    assert rig.slot("lab-1").state == "empty"
+    assert rig.ask("leave", slot="lab-1", machine="m1")["state"] == "empty"
+    assert register(rig)["state"] == "ready"
+
+
+@pytest.mark.parametrize(("slot", "machine", "path"), [("lab-2", "m1", "slot"), ("lab-1", "m2", "machine")])
+def test_nobody_leaves_for_another(slot: str, machine: str, path: str) -> None:
+    rig = a_lab()
+    refused = rig.ask("leave", slot=slot, machine=machine)
+    assert [error["path"] for error in refused["errors"]] == [path]
+    assert rig.slot("lab-1").state == "ready"
