@@ -25,7 +25,7 @@ from workers.embedded_redis import RedisServer
 __all__ = ["run"]
 
 FLOWER_AUTH: Final = "operator:flower-password"
-ROLES: Final = ("leasehold", "producer", "reader", "monitor", "metrics")
+ROLES: Final = ("leasehold", "producer", "reader", "monitor", "metrics", "host")
 
 FOREIGN: Final = [
     *((role, words) for role in ROLES for words in ("FLUSHALL", "FLUSHDB", "KEYS *", "SCAN 0", "CONFIG GET bind")),
@@ -42,11 +42,11 @@ FOREIGN: Final = [
     # Messages: producers give them to one queue, nobody but the workers takes them or gives them back.
     *((role, f"RPUSH {queue} x") for role in ROLES[1:] for queue in ("reservations", "terminate")),
     *((role, f"LPUSH {queue} x") for role in ROLES[1:] for queue in ("ticks", "launch", "health", "terminate")),
-    *((role, "LPUSH reservations x") for role in ("reader", "monitor", "metrics")),
+    *((role, "LPUSH reservations x") for role in ("reader", "monitor", "metrics", "host")),
     *((role, "LPUSH shop x") for role in ROLES[1:]),
     *(
         (role, f"{command} reservations 0")
-        for role in ("producer", "reader", "metrics")
+        for role in ("producer", "reader", "metrics", "host")
         for command in ("BRPOP", "BLPOP")
     ),
     *((role, f"{command} reservations") for role in ROLES[1:] for command in ("RPOP", "LPOP")),
@@ -57,14 +57,19 @@ FOREIGN: Final = [
     *((role, "LPUSH leasehold:reply:x {}") for role in ROLES[1:]),
     *((role, "BLPOP leasehold:reply:x 0") for role in ("producer", "monitor", "metrics")),
     *((role, "PUBLISH leasehold:notice:x {}") for role in ROLES[1:]),
-    *((role, "SUBSCRIBE leasehold:notice:x") for role in ("producer", "monitor", "metrics")),
+    *((role, "SUBSCRIBE leasehold:notice:x") for role in ("producer", "monitor", "metrics", "host")),
     ("reader", "PSUBSCRIBE *"),
     # Workers obey what is said there.
-    *((role, "PUBLISH /0.celery.pidbox {}") for role in ("producer", "reader", "metrics")),
-    *((role, "PSUBSCRIBE /0.celeryev/*") for role in ("producer", "reader", "metrics")),
-    *((role, "EVAL return(1) 0") for role in ("producer", "reader", "metrics")),
-    *((role, "HGETALL leasehold:metrics") for role in ("producer", "reader", "monitor")),
-    *((role, "HMGET leasehold:view:slots x") for role in ("producer", "monitor")),
+    *((role, "PUBLISH /0.celery.pidbox {}") for role in ("producer", "reader", "metrics", "host")),
+    *((role, "PSUBSCRIBE /0.celeryev/*") for role in ("producer", "reader", "metrics", "host")),
+    *((role, "EVAL return(1) 0") for role in ("producer", "reader", "metrics", "host")),
+    *((role, "HGETALL leasehold:metrics") for role in ("producer", "reader", "monitor", "host")),
+    *((role, "HMGET leasehold:view:slots x") for role in ("producer", "monitor", "host")),
+    # Who is alive is the hosts' word, and what they are told the workers'.
+    *((role, "SET leasehold:heartbeat:lab-1 x") for role in ("producer", "reader", "monitor", "metrics")),
+    *((role, "SUBSCRIBE leasehold:host:lab-1") for role in ("producer", "reader", "monitor", "metrics")),
+    *((role, "PUBLISH leasehold:host:lab-1 {}") for role in ROLES[1:]),
+    *((role, "SET leasehold:heartbeats:since x") for role in ROLES[1:]),
 ]
 
 
@@ -93,7 +98,9 @@ def find_free_port() -> int:
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackWithRoles]:
     ports: dict[str, Any] = {"FLOWER__PORT": find_free_port(), "METRICS__PORT": find_free_port()}
-    with StackWithRoles(tmp_path_factory.mktemp("roles"), RULES, FLOWER__BASIC_AUTH=FLOWER_AUTH, **ports) as running:
+    lab = {"system": "lab-linux", "provider": "static", "offline_timeout": 60}
+    rules = {"pools": {**RULES["pools"], "lab": lab}}
+    with StackWithRoles(tmp_path_factory.mktemp("roles"), rules, FLOWER__BASIC_AUTH=FLOWER_AUTH, **ports) as running:
         running.start_as("monitor", "flower", "tasks.monitor")
         running.start_as("metrics", "metrics", "workers.exporter")
         yield running
@@ -157,6 +164,28 @@ def test_the_doctor_as_the_workers_user_finds_all_well_and_is_refused_nothing(
         {"check": "aws", "outcome": "skipped", "text": "not asked for", "remedy": ""}
     ]
     assert (found.status, stack.roles.read_refusals()) == (0, [])
+
+
+def test_a_host_does_its_work_and_is_refused_nothing_of_it(stack: StackWithRoles, roles: RedisWithRoles) -> None:
+    """Its requests go in as a producer's; what it says and hears itself is its own role's."""
+    with Client(roles.url("producer"), view_url=roles.url("host")) as client:
+        hosts = client.hosts
+        assert hosts.register("lab-1", pool="lab", machine="m1").state == "ready"
+        registered = stack.slots("lab")[0].last_seen or 0
+        hints = hosts.hints("lab-1")
+        hints.listen()
+
+        def beat_and_look() -> bool:
+            hosts.heartbeat("lab-1", "m1")
+            return (stack.slots("lab")[0].last_seen or 0) > registered
+
+        wait_for(beat_and_look, "a heartbeat to be heard")
+        stack.ask("cordon", {"slot": "lab-1"})
+        wait_for(lambda: hints.wait(1), "a push")
+        hints.close()
+        assert hosts.leases("lab-1", "m1").cordoned
+        assert hosts.leave("lab-1", "m1").state == "draining"
+    assert stack.roles.read_refusals() == []
 
 
 @pytest.mark.parametrize(("role", "words"), FOREIGN, ids=" ".join)

@@ -1,0 +1,206 @@
+"""The agent of a host: registers it, sends its heartbeats, tells of its leases, and leaves cleanly.
+
+Heartbeats have a thread and a path of their own, so nothing that the rest waits for makes the host look dead.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from leasehold.errors import NotAnswered, Unavailable
+from leasehold.hosts import Hosts
+from leasehold.results import Host, Hosted
+from leasehold.watching import Hints
+
+BEATS_A_TIMEOUT: Final = 6
+LONGEST_BEAT_SECONDS: Final = 30.0
+SHORTEST_BEAT_SECONDS: Final = 0.3
+POLL_SECONDS: Final = 10.0
+"""How often a host asks for its leases when nobody hints at a change."""
+ASK_SECONDS: Final = 5.0
+"""How long one question is waited for; then it is asked again."""
+RETRY_SECONDS: Final = 1.0
+NOTICE_SECONDS: Final = 0.5
+"""How long it takes at most to notice that the agent is to stop."""
+
+Tell = Callable[[Mapping[str, Any]], object]
+
+
+@dataclass(frozen=True)
+class HostSpec:
+    """Who a host is and what it has."""
+
+    slot: str
+    pool: str
+    machine: str
+    resources: Mapping[str, float]
+    labels: Mapping[str, str]
+    address: str | None = None
+
+
+class Heart:
+    """Sends heartbeats from a thread of its own until it is stopped; says when they stop coming through."""
+
+    def __init__(self, hosts: Hosts, spec: HostSpec, tell: Tell) -> None:
+        self._hosts, self._spec, self._tell = hosts, spec, tell
+        self.seconds = LONGEST_BEAT_SECONDS
+        """Between two heartbeats."""
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="leasehold-heart", daemon=True)
+
+    def start(self, seconds: float) -> None:
+        """Begin, or go on at another pace."""
+        self.seconds = seconds
+        if not self._thread.is_alive():
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop; what is under way is waited for."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        is_heard = True
+        while not self._stopped.is_set():
+            try:
+                self._hosts.heartbeat(self._spec.slot, self._spec.machine)
+            except Unavailable as error:
+                if is_heard:
+                    self._tell({"event": "unreachable", "error": str(error)})
+                is_heard = False
+            else:
+                if not is_heard:
+                    self._tell({"event": "reachable"})
+                is_heard = True
+            self._stopped.wait(self.seconds if is_heard else min(self.seconds, RETRY_SECONDS))
+
+
+class HostAgent:
+    """One host's life from `register` to `leave`. `tell` gets each event as a table, from several threads."""
+
+    def __init__(self, hosts: Hosts, spec: HostSpec, tell: Tell, *, poll_seconds: float = POLL_SECONDS) -> None:
+        self._hosts, self._spec, self._tell, self._poll_seconds = hosts, spec, tell, poll_seconds
+        self._heart = Heart(hosts, spec, tell)
+        self._leaving, self._gone = threading.Event(), threading.Event()
+        self._held: dict[tuple[str, str, int], Hosted] = {}
+        self._has_served = False
+        self._has_said_leave = False
+
+    def leave(self) -> None:
+        """Drain and end when the last lease has ended; said a second time: end now."""
+        if self._leaving.is_set():
+            self._gone.set()
+        self._leaving.set()
+
+    def run(self) -> None:
+        """Serve until the slot is drained, by us or by an operator. Raises Refused."""
+        try:
+            if self._register():
+                self._serve()
+        finally:
+            self._heart.stop()
+
+    def _register(self) -> bool:
+        """Until we are in; False: we are to go before."""
+        spec = self._spec
+        answer = self._insist(
+            lambda: self._hosts.register(
+                spec.slot,
+                pool=spec.pool,
+                machine=spec.machine,
+                resources=spec.resources,
+                labels=spec.labels,
+                address=spec.address,
+                timeout=ASK_SECONDS,
+            )
+        )
+        if answer is None:
+            return False
+        self._heart.start(find_beat(answer.offline_timeout))
+        self._tell({"event": "registered", "slot": spec.slot, "state": answer.state, "machine": spec.machine})
+        return True
+
+    def _insist(self, ask: Callable[[], Any]) -> Any:
+        """The answer, however long it takes; None when we are to go before. Raises Refused."""
+        is_known = False
+        while not self._leaving.is_set():
+            try:
+                return ask()
+            except (NotAnswered, Unavailable) as error:
+                if not is_known:
+                    self._tell({"event": "waiting", "error": str(error)})
+                is_known = True
+                self._leaving.wait(RETRY_SECONDS)
+        return None
+
+    def _serve(self) -> None:
+        hints = self._hosts.hints(self._spec.slot)
+        hints.listen()
+        try:
+            while not self._gone.is_set():
+                if self._leaving.is_set() and not self._has_said_leave:
+                    self._say_leave()
+                host = self._look()
+                if host is not None and host.state == "empty" and not self._is_back():
+                    self._tell({"event": "left", "slot": self._spec.slot})
+                    return
+                self._wait(hints, seconds=self._poll_seconds if host is not None else RETRY_SECONDS)
+        finally:
+            hints.close()
+
+    def _is_back(self) -> bool:
+        """A slot that still drained when we came is empty now: then we register again. One that served was drained."""
+        return not self._has_served and not self._leaving.is_set() and self._register()
+
+    def _say_leave(self) -> None:
+        try:
+            answer = self._hosts.leave(self._spec.slot, self._spec.machine, timeout=ASK_SECONDS)
+        except (NotAnswered, Unavailable) as error:
+            self._tell({"event": "waiting", "error": str(error)})
+            return
+        self._has_said_leave = True
+        self._tell({"event": "leaving", "slot": self._spec.slot, "state": answer.state, "leases": len(self._held)})
+
+    def _look(self) -> Host | None:
+        """What the database says of our slot; None when nobody answers (the next look is soon)."""
+        try:
+            host = self._hosts.leases(self._spec.slot, self._spec.machine, timeout=ASK_SECONDS)
+        except (NotAnswered, Unavailable):
+            return None
+        self._has_served = self._has_served or host.state == "ready"
+        self._heart.start(find_beat(host.offline_timeout))
+        self._compare(host)
+        return host
+
+    def _compare(self, host: Host) -> None:
+        """Tell of each lease that came, changed or ended."""
+        present = {(each.reservation, each.component, each.token): each for each in host.leases}
+        for key, lease in self._held.items():
+            if key not in present:
+                self._tell({"event": "ended", "reservation": lease.reservation, "component": lease.component})
+        for key, lease in present.items():
+            if self._held.get(key) != lease:
+                event = "leased" if lease.state == "held" else lease.state
+                self._tell({"event": event, **msgspec.to_builtins(lease)})
+        self._held = present
+
+    def _wait(self, hints: Hints, seconds: float) -> None:
+        """Until something changed there, or so many seconds are over, or there is something to do here."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not self._gone.is_set():
+            if hints.wait(min(left, NOTICE_SECONDS)):
+                return
+            if self._leaving.is_set() and not self._has_said_leave:
+                return
+
+
+def find_beat(offline_timeout: float | None) -> float:
+    """Seconds between two heartbeats: several in the timeout, so that one may be lost."""
+    if offline_timeout is None:
+        return LONGEST_BEAT_SECONDS
+    return min(max(offline_timeout / BEATS_A_TIMEOUT, SHORTEST_BEAT_SECONDS), LONGEST_BEAT_SECONDS)

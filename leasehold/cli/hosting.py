@@ -1,0 +1,255 @@
+"""Commands of hosts that register themselves: `leasehold host …`."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from leasehold.cli.connecting import connect
+from leasehold.cli.failures import BAD_INPUT, FAILED, INTERRUPTED, CommandError, say_error
+from leasehold.cli.output import AsJson, example, parse_amounts, parse_pairs, print_json, print_thing
+from leasehold.errors import Refused, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from leasehold.agent import HostSpec
+    from leasehold.results import Answer
+
+SlotId = Annotated[str | None, typer.Argument(metavar="SLOT", help="Its slot; left out: the name of this host.")]
+Pool = Annotated[str, typer.Option(help='A pool with provider = "static".')]
+Machine = Annotated[str | None, typer.Option(help="Who this host is; left out: from /etc/machine-id, else --state.")]
+State = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Keeps a machine id where there is none; left out: ~/.local/state/leasehold."),
+]
+Cpus = Annotated[str | None, typer.Option(help="Cpus; left out: those of this machine.")]
+Memory = Annotated[str | None, typer.Option(help="Memory in MiB; left out: all of this machine.")]
+Resource = Annotated[list[str] | None, typer.Option(metavar="NAME=AMOUNT", help="Any other resource.")]
+Label = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="What reservations may require.")]
+Address = Annotated[str | None, typer.Option(help="Where holders reach this host.")]
+Timeout = Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.1)]
+_REFUSED_HERE = frozenset({"slot", "machine"})
+"""What is well-formed, and refused because of what is there."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    group = typer.Typer(help="Hosts of static pools.", no_args_is_help=True, rich_markup_mode=None)
+    group.command(
+        "run",
+        epilog=example(
+            "leasehold host run --pool lab",
+            "leasehold host run lab-7 --pool lab --cpus 8 --label disk=ssd --address 10.0.0.7 --json",
+        ),
+    )(run)
+    group.command("register", epilog=example("leasehold host register lab-7 --pool lab --cpus 8 --label disk=ssd"))(
+        register_host
+    )
+    group.command("heartbeat", epilog=example("leasehold host heartbeat lab-7"))(heartbeat)
+    group.command("leave", epilog=example("leasehold host leave lab-7"))(leave)
+    group.command("remove", epilog=example("leasehold host remove lab-7"))(remove)
+    group.callback()(_group)
+    app.add_typer(group, name="host", epilog=example("leasehold host run --pool lab"))
+
+
+def _group() -> None:
+    """Hosts that register themselves with pools of provider "static"."""
+
+
+def run(  # noqa: PLR0913, PLR0917 - an option each
+    pool: Pool,
+    slot: SlotId = None,
+    machine: Machine = None,
+    cpus: Cpus = None,
+    memory: Memory = None,
+    resource: Resource = None,
+    label: Label = None,
+    address: Address = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Register this host, send its heartbeats and tell of its leases, a line each; Ctrl-C or SIGTERM drains it and
+    ends when its last lease has ended, a second one at once.
+    """
+    spec = _describe(slot, pool, machine, cpus, memory, resource, label, address, state)
+    from leasehold.agent import HostAgent
+    from leasehold.client import Client
+
+    with Client() as client:
+        agent = HostAgent(client.hosts, spec, _print_json_line if as_json else _print_event)
+        try:
+            with _leaving_on_signals(agent.leave) as signals:
+                agent.run()
+        except Refused as refused:
+            raise _explain(refused) from None
+    if len(signals) > 1:
+        raise typer.Exit(INTERRUPTED)
+
+
+@contextmanager
+def _leaving_on_signals(leave: "Callable[[], None]") -> "Iterator[list[int]]":
+    """Call it for each signal that asks us to end; gives those that came."""
+    came: list[int] = []
+
+    def heed(number: int, _frame: "FrameType | None") -> None:
+        came.append(number)
+        leave()
+
+    before = {number: signal.signal(number, heed) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def register_host(  # noqa: PLR0913, PLR0917 - an option each
+    pool: Pool,
+    slot: SlotId = None,
+    machine: Machine = None,
+    cpus: Cpus = None,
+    memory: Memory = None,
+    resource: Resource = None,
+    label: Label = None,
+    address: Address = None,
+    state: State = None,
+    timeout: Timeout = 30,
+    as_json: AsJson = False,
+) -> None:
+    """Say that this host is here; again it updates what it has. Another machine is refused."""
+    spec = _describe(slot, pool, machine, cpus, memory, resource, label, address, state)
+    with connect(timeout) as client:
+        try:
+            answer = client.hosts.register(
+                spec.slot,
+                pool=spec.pool,
+                machine=spec.machine,
+                resources=spec.resources,
+                labels=spec.labels,
+                address=spec.address,
+            )
+        except Refused as refused:
+            raise _explain(refused) from None
+        _show(answer, as_json)
+
+
+def heartbeat(slot: SlotId = None, machine: Machine = None, state: State = None, as_json: AsJson = False) -> None:
+    """Say that this host is alive: several times in its pool's offline_timeout. Waits behind no queue."""
+    name, who = _find_slot(slot), _find_machine(machine, state)
+    with connect() as client:
+        client.hosts.heartbeat(name, who)
+        is_checked = True
+        try:
+            client.hosts.check(name, who)
+        except Unavailable as error:
+            is_checked = False
+            say_error(f"sent; whether {name} is this machine's could not be seen: {error}")
+        if as_json:
+            print_json({"slot": name, "machine": who, "checked": is_checked})
+        else:
+            print_thing(f"{name} alive")
+
+
+def leave(
+    slot: SlotId = None,
+    machine: Machine = None,
+    state: State = None,
+    timeout: Timeout = 30,
+    as_json: AsJson = False,
+) -> None:
+    """Take no new leases; without leases the host is out, until it registers again."""
+    name, who = _find_slot(slot), _find_machine(machine, state)
+    with connect(timeout) as client:
+        try:
+            _show(client.hosts.leave(name, who), as_json)
+        except Refused as refused:
+            raise _explain(refused) from None
+
+
+def remove(
+    slot: Annotated[str, typer.Argument(metavar="SLOT", help="Its slot.")],
+    timeout: Timeout = 30,
+    as_json: AsJson = False,
+) -> None:
+    """Forget a host that does not come back: what it holds fails, and another machine may have its name."""
+    with connect(timeout) as client:
+        try:
+            answer = client.hosts.remove(slot)
+        except Refused as refused:
+            raise _explain(refused) from None
+    if as_json:
+        print_json(answer)
+    else:
+        print_thing(f"{slot} removed")
+
+
+def _describe(  # noqa: PLR0913, PLR0917 - an option each
+    slot: str | None,
+    pool: str,
+    machine: str | None,
+    cpus: str | None,
+    memory: str | None,
+    resource: list[str] | None,
+    label: list[str] | None,
+    address: str | None,
+    state: Path | None,
+) -> "HostSpec":
+    from leasehold.agent import HostSpec
+    from leasehold.machine import find_resources
+
+    resources: dict[str, Any] = find_resources()
+    for option, name, value in (("--cpus", "cpus", cpus), ("--memory", "memory_mib", memory)):
+        if value is not None:
+            resources |= parse_amounts(option, [f"{name}={value}"])
+    resources |= parse_amounts("--resource", resource or [])
+    return HostSpec(
+        slot=_find_slot(slot),
+        pool=pool,
+        machine=_find_machine(machine, state),
+        resources=resources,
+        labels=parse_pairs("--label", label or []),
+        address=address,
+    )
+
+
+def _find_slot(given: str | None) -> str:
+    from leasehold.machine import find_slot_name
+
+    return given or find_slot_name()
+
+
+def _find_machine(given: str | None, state: Path | None) -> str:
+    from leasehold.machine import find_machine_id, find_state_folder
+
+    return given or find_machine_id(state or find_state_folder())
+
+
+def _explain(refused: Refused) -> CommandError:
+    """Status 2 for what is not well-formed, 1 for what is refused because of what is there."""
+    is_input = not {fault.path for fault in refused.errors} <= _REFUSED_HERE
+    return CommandError("\n".join(map(str, refused.errors)) or str(refused), BAD_INPUT if is_input else FAILED)
+
+
+def _show(answer: "Answer", as_json: bool) -> None:
+    if as_json:
+        print_json(answer)
+    else:
+        print_thing(f"{answer.slot} {answer.state}" + (" cordoned" if answer.cordoned else ""))
+
+
+def _print_json_line(event: Mapping[str, Any]) -> None:
+    print_json(event)
+    sys.stdout.flush()
+
+
+def _print_event(event: Mapping[str, Any]) -> None:
+    words = [str(event["event"]), *(f"{key}={value}" for key, value in event.items() if key != "event" and value)]
+    sys.stdout.write(" ".join(words) + os.linesep)
+    sys.stdout.flush()

@@ -1,0 +1,72 @@
+"""Who and what this machine is, as a host of a static pool says it."""
+
+import hashlib
+import hmac
+import os
+import socket
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+MACHINE_ID: Final = Path("/etc/machine-id")
+STATE_FILE: Final = "machine-id"
+MIB: Final = 1024 * 1024
+
+
+def find_machine_id(state: Path, source: Path = MACHINE_ID) -> str:
+    """An id that stays as long as it is this machine: of `source`, else a random one that is kept in `state`, a folder.
+
+    Of systemd's id only a digest is told: machine-id(5) wants it kept on its machine. Raises OSError when there is
+    none and none can be written.
+    """
+    known = _read(source)
+    if known:
+        return hmac.new(known.encode(), b"leasehold", hashlib.sha256).hexdigest()[:32]
+    kept = state / STATE_FILE
+    return _read(kept) or _keep(kept)
+
+
+def _read(path: Path) -> str | None:
+    """The id in this file; None for one that is not there, or empty, as in images of containers."""
+    try:
+        return path.read_text(encoding="utf-8").strip() or None
+    except FileNotFoundError:
+        return None
+
+
+def _keep(path: Path) -> str:
+    """Write a random id; of two processes at a time both take the one that was first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{uuid4().hex}")
+    draft.write_text(uuid4().hex, encoding="utf-8")
+    try:
+        # Unlike a rename, a link does not replace what is there.
+        os.link(draft, path)
+    except FileExistsError:
+        if _read(path) is None:
+            draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    return _read(path) or _keep(path)
+
+
+def find_state_folder() -> Path:
+    """Where programs of this user keep what has to last, by the XDG rules."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "leasehold"
+
+
+def find_resources() -> dict[str, float]:
+    """`cpus` that this process may use, and all memory in MiB."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {"cpus": _count_cpus(), "memory_mib": memory // MIB}
+
+
+def _count_cpus() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def find_slot_name() -> str:
+    """The host's name without its domain."""
+    return socket.gethostname().partition(".")[0]

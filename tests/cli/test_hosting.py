@@ -1,0 +1,134 @@
+"""`leasehold host`: each command a request or a heartbeat, one clear line for what is wrong."""
+
+import json
+from typing import Any
+
+import pytest
+import redis
+
+from leasehold.machine import find_resources, find_slot_name
+from tests.builders import a_slot
+from tests.cli.conftest import Run
+from tests.client.intake import Document, FakeIntake
+
+READY = {"ok": True, "slot": "lab-1", "state": "ready", "cordoned": False}
+
+
+@pytest.fixture(autouse=True)
+def _stack(run: Run, intake: FakeIntake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEASEHOLD_BROKER__URL", intake.url)
+    intake.handler = lambda _verb, _document: dict(READY)
+
+
+def refuse(path: str) -> Any:
+    error = {"index": 0, "path": path, "expected": "something else", "got": "this"}
+    return lambda _verb, _document: {"ok": False, "errors": [error]}
+
+
+def last(intake: FakeIntake) -> tuple[str, Document]:
+    verb, document = intake.seen[-1]
+    return verb, {key: value for key, value in document.items() if key not in {"request", "reply_to"}}
+
+
+def test_register_says_what_is_given(run: Run, intake: FakeIntake) -> None:
+    words = "host register lab-1 --pool lab --machine m1 --cpus 8 --memory 512 --resource gpus=2 --label disk=ssd"
+    found = run(*words.split(), "--address", "10.0.0.7")
+    assert (found.status, found.out, found.err) == (0, "lab-1 ready\n", "")
+    assert last(intake) == (
+        "register",
+        {
+            "slot": "lab-1",
+            "pool": "lab",
+            "machine": "m1",
+            "resources": {"cpus": 8, "memory_mib": 512, "gpus": 2},
+            "labels": {"disk": "ssd"},
+            "address": "10.0.0.7",
+        },
+    )
+
+
+def test_register_finds_out_what_is_left_out(run: Run, intake: FakeIntake) -> None:
+    assert run("host", "register", "--pool", "lab").status == 0
+    _, document = last(intake)
+    assert (document["slot"], document["resources"]) == (find_slot_name(), find_resources())
+    first = document["machine"]
+    assert run("host", "leave").status == 0
+    assert last(intake) == ("leave", {"slot": find_slot_name(), "machine": first})
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        # Not well-formed, or no such pool.
+        ("resources.cpus", 2),
+        ("pool", 2),
+        # Another machine's.
+        ("machine", 1),
+    ],
+)
+@pytest.mark.parametrize("command", ["register", "run"])
+def test_a_refused_host_is_told_why_in_a_line(
+    command: str, path: str, status: int, run: Run, intake: FakeIntake
+) -> None:
+    intake.handler = refuse(path)
+    found = run("host", command, "lab-1", "--pool", "lab", "--machine", "m2")
+    assert (found.status, found.complaints) == (status, [f"leasehold: {path}: expected something else, got this"])
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("register",), "Missing option '--pool'"),
+        (("register", "--pool", "lab", "--label", "disk"), "expected name=value, got 'disk'"),
+        (("run", "--pool", "lab", "--resource", "gpus"), "expected name=value, got 'gpus'"),
+        (("remove",), "Missing argument 'SLOT'"),
+    ],
+)
+def test_bad_usage_is_said_in_a_line(words: tuple[str, ...], complaint: str, run: Run, intake: FakeIntake) -> None:
+    found = run("host", *words)
+    assert found.status == 2
+    assert len(found.complaints) == 1
+    assert complaint in found.err
+    assert intake.seen == []
+
+
+def test_a_heartbeat_is_written_and_asks_nobody(run: Run, intake: FakeIntake, redis_client: redis.Redis) -> None:
+    intake.publish(a_slot("lab-1", state="ready", machine="m1"))
+    found = run("host", "heartbeat", "lab-1", "--machine", "m1", "--json")
+    assert (found.status, json.loads(found.out)) == (0, {"slot": "lab-1", "machine": "m1", "checked": True})
+    assert redis_client.get("leasehold:heartbeat:lab-1") == b"m1"
+    assert intake.seen == []
+
+
+@pytest.mark.parametrize(
+    ("slot", "machine", "line"),
+    [
+        ("lab-9", "m1", "leasehold: no slot lab-9 is in the view: has its host registered?"),
+        ("lab-1", "m2", 'leasehold: machine: expected the machine that lab-1 belongs to, got "m2"'),
+    ],
+)
+def test_a_heartbeat_that_nobody_hears_is_said(
+    slot: str, machine: str, line: str, run: Run, intake: FakeIntake
+) -> None:
+    intake.publish(a_slot("lab-1", state="ready", machine="m1"))
+    found = run("host", "heartbeat", slot, "--machine", machine)
+    assert (found.status, found.complaints) == (1, [line])
+
+
+def test_without_a_view_a_heartbeat_is_sent_all_the_same(run: Run, redis_client: redis.Redis) -> None:
+    redis_client.delete("leasehold:view:generation")
+    found = run("host", "heartbeat", "lab-1", "--machine", "m1")
+    assert (found.status, found.out) == (0, "lab-1 alive\n")
+    assert "sent; whether lab-1 is this machine's could not be seen" in found.err
+    assert redis_client.get("leasehold:heartbeat:lab-1") == b"m1"
+
+
+@pytest.mark.parametrize(("command", "out"), [("leave", "lab-1 draining\n"), ("remove", "lab-1 removed\n")])
+def test_leave_and_remove_are_requests(command: str, out: str, run: Run, intake: FakeIntake) -> None:
+    intake.handler = lambda _verb, _document: {**READY, "state": "draining"}
+    more = ["--machine", "m1"] if command == "leave" else []
+    found = run("host", command, "lab-1", *more)
+    assert (found.status, found.out) == (0, out)
+    assert last(intake) == (command, {"slot": "lab-1"} | ({"machine": "m1"} if more else {}))
+    intake.handler = refuse("slot")
+    assert run("host", command, "lab-1", *more).status == 1

@@ -1,0 +1,208 @@
+"""The agent of a host, against a stand-in for the stack: what it asks, what it tells, when it ends."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+import redis
+
+from leasehold import Client, Refused
+from leasehold.agent import HostAgent, HostSpec, find_beat
+from tests.client.intake import Document, FakeIntake
+from tests.e2e.processes import wait_for
+
+SPEC = HostSpec("lab-1", "lab", "m1", {"cpus": 4}, {"disk": "ssd"}, "10.0.0.7")
+LEASE: Document = {"reservation": "r1", "component": "main", "token": 7, "resources": {"cpus": 1}}
+UNKNOWN: Document = {"ok": False, "errors": [{"index": 0, "path": "slot", "expected": "a slot", "got": '"lab-1"'}]}
+
+
+class FakeHost:
+    """The stack's side of one host: `answer` is what its intake says, and may be changed at any time."""
+
+    def __init__(self) -> None:
+        self.state: str = "ready"
+        self.leases: list[Document] = [LEASE]
+        self.refusal: Document = {}
+        self.drains_to = "draining"
+
+    def answer(self, verb: str, _document: Document) -> Document | None:
+        """What is answered to a host."""
+        if self.refusal:
+            return dict(self.refusal)
+        if verb == "leave":
+            self.state = self.drains_to
+        if verb == "register" and self.state == "empty":
+            self.state = "ready"
+        return {"ok": True, "slot": "lab-1", "state": self.state, "offline_timeout": 1.8, "leases": self.leases}
+
+
+class Running:
+    """An agent in a thread of its own; `told` is what it told."""
+
+    def __init__(self, client: Client) -> None:
+        self.told: list[Mapping[str, Any]] = []
+        self.error: Exception | None = None
+        self.agent = HostAgent(client.hosts, SPEC, self.told.append, poll_seconds=0.1)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.agent.run()
+        except Refused as error:
+            self.error = error
+
+    def await_told(self, event: str) -> Mapping[str, Any]:
+        """The first event of this kind."""
+        return wait_for(lambda: next((each for each in self.told if each["event"] == event), None), event)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it came to its end."""
+        return not self._thread.is_alive()
+
+
+@pytest.fixture
+def host(intake: FakeIntake) -> FakeHost:
+    """What the intake says of the host."""
+    fake = FakeHost()
+    intake.handler = fake.answer
+    return fake
+
+
+@pytest.fixture
+def start(client: Client) -> Iterator[Callable[[], Running]]:
+    """Starts the agent, and ends it after the test."""
+    started: list[Running] = []
+
+    def begin() -> Running:
+        started.append(Running(client))
+        return started[-1]
+
+    yield begin
+    for each in started:
+        each.agent.leave()
+        each.agent.leave()
+        wait_for(lambda each=each: each.has_ended, "the agent's end")  # type: ignore[misc]
+
+
+Start = Callable[[], Running]
+
+
+def test_it_says_what_it_has_and_beats_by_itself(
+    host: FakeHost, start: Start, intake: FakeIntake, redis_client: redis.Redis
+) -> None:
+    running = start()
+    assert running.await_told("registered") == {
+        "event": "registered",
+        "slot": "lab-1",
+        "state": "ready",
+        "machine": "m1",
+    }
+    verb, document = intake.seen[0]
+    said = {key: value for key, value in document.items() if key not in {"request", "reply_to"}}
+    assert (verb, said) == (
+        "register",
+        {
+            "slot": "lab-1",
+            "pool": "lab",
+            "machine": "m1",
+            "resources": {"cpus": 4},
+            "labels": {"disk": "ssd"},
+            "address": "10.0.0.7",
+        },
+    )
+    wait_for(lambda: redis_client.get("leasehold:heartbeat:lab-1") == b"m1", "a heartbeat")
+    redis_client.delete("leasehold:heartbeat:lab-1")
+    wait_for(lambda: redis_client.get("leasehold:heartbeat:lab-1"), "the next one")
+
+
+def test_it_beats_while_nobody_answers(
+    host: FakeHost, start: Start, intake: FakeIntake, redis_client: redis.Redis
+) -> None:
+    running = start()
+    running.await_told("leased")
+    intake.handler = lambda _verb, _document: None
+    for _ in range(3):
+        redis_client.delete("leasehold:heartbeat:lab-1")
+        wait_for(lambda: redis_client.get("leasehold:heartbeat:lab-1"), "a heartbeat")
+
+
+def test_it_tells_of_each_lease_that_comes_changes_and_ends(host: FakeHost, start: Start) -> None:
+    running = start()
+    running.await_told("leased")
+    host.leases = [{**LEASE, "state": "revoking", "revoke_by": 5.0}]
+    running.await_told("revoking")
+    host.leases = []
+    running.await_told("ended")
+    host.leases = [{**LEASE, "token": 8}]
+    wait_for(lambda: [each["event"] for each in running.told].count("leased") == 2, "the next lease")
+    told = [(each["event"], each.get("token")) for each in running.told[1:]]
+    assert told == [("leased", 7), ("revoking", 7), ("ended", None), ("leased", 8)]
+
+
+def test_it_leaves_when_its_last_lease_has_ended(host: FakeHost, start: Start) -> None:
+    running = start()
+    running.await_told("leased")
+    running.agent.leave()
+    running.await_told("leaving")
+    assert not running.has_ended
+    host.leases, host.state = [], "empty"
+    running.await_told("left")
+    wait_for(lambda: running.has_ended, "its end")
+
+
+def test_said_twice_it_goes_at_once(host: FakeHost, start: Start) -> None:
+    running = start()
+    running.await_told("leased")
+    running.agent.leave()
+    running.agent.leave()
+    wait_for(lambda: running.has_ended, "its end")
+    assert "left" not in {each["event"] for each in running.told}
+
+
+def test_drained_by_an_operator_it_ends_and_does_not_come_back_by_itself(
+    host: FakeHost, start: Start, intake: FakeIntake
+) -> None:
+    running = start()
+    running.await_told("leased")
+    host.leases, host.state = [], "empty"
+    wait_for(lambda: running.has_ended, "its end")
+    assert intake.verbs().count("register") == 1
+
+
+def test_started_while_its_slot_still_drains_it_registers_again_when_that_is_empty(
+    host: FakeHost, start: Start, intake: FakeIntake
+) -> None:
+    host.state = "draining"
+    running = start()
+    assert running.await_told("registered")["state"] == "draining"
+    host.state = "empty"
+    wait_for(lambda: running.told[-1].get("state") == "ready", "the second registration")
+    assert intake.verbs().count("register") == 2
+
+
+def test_whose_slot_was_removed_ends_with_the_refusal(host: FakeHost, start: Start) -> None:
+    running = start()
+    running.await_told("leased")
+    host.refusal = UNKNOWN
+    wait_for(lambda: running.has_ended, "its end")
+    assert [error.path for error in getattr(running.error, "errors", ())] == ["slot"]
+
+
+@pytest.mark.parametrize(
+    ("timeout", "seconds"),
+    [
+        # The default: six in a timeout.
+        (180.0, 30.0),
+        (60.0, 10.0),
+        # Never less often than every half minute.
+        (3600.0, 30.0),
+        (None, 30.0),
+        # Never faster than it can be told from the one before.
+        (0.5, 0.3),
+    ],
+)
+def test_several_heartbeats_fit_a_timeout(timeout: float | None, seconds: float) -> None:
+    assert find_beat(timeout) == seconds
