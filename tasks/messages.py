@@ -38,8 +38,8 @@ def check_message(queue: str, raw: object, known: Collection[str]) -> None:
 
 def is_expired(raw: Mapping[str, Any], now: datetime) -> bool:
     """Has the time passed by which a checked message had to be begun? One without a zone is in UTC, as for Celery."""
-    expires = raw["headers"].get("expires")
-    return expires is not None and maybe_make_aware(maybe_iso8601(expires)) <= now
+    instant = maybe_iso8601(raw["headers"].get("expires"))
+    return instant is not None and maybe_make_aware(instant) <= now
 
 
 def describe_message(raw: object) -> dict[str, str]:

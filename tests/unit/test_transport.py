@@ -21,7 +21,7 @@ def deliver(**headers: Any) -> list[dict[str, Any]]:
     """What comes through of one message to the queue of ticks that has these headers."""
     envelope = an_envelope(TICKS, task_name(TICKS, "tick"), [[], {}, None], "one")
     envelope["headers"] |= headers
-    transport = Transport(Connection("redis://127.0.0.1:1"))
+    transport: Any = Transport(Connection("redis://127.0.0.1:1"))
     passed: list[dict[str, Any]] = []
     transport._callbacks[TICKS] = passed.append
     transport._deliver(envelope, TICKS)
