@@ -1,4 +1,7 @@
-"""Reservations: what a producer asks for, and leases: what a slot gives to one of its components."""
+"""Reservations: what a producer asks for, and leases: what a slot gives to one of its components.
+
+There may be a million, and they cannot form cycles: the garbage collector is spared looking at them (`gc=False`).
+"""
 
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -16,7 +19,7 @@ ComponentKind = Literal["essential", "elastic"]
 NO_COST = (0.0, 0.0, 0.0, 0.0, 0.0)
 
 
-class Component(msgspec.Struct, frozen=True, kw_only=True):
+class Component(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """`count` alike instances, each on one slot. Essential ones are placed all at once or not at all."""
 
     name: str
@@ -26,7 +29,7 @@ class Component(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
 
 
-class Instance(msgspec.Struct, frozen=True):
+class Instance(msgspec.Struct, frozen=True, gc=False):
     """One instance of a component: `name` if its count is 1, else `name.0`, `name.1`, …"""
 
     name: str
@@ -48,14 +51,14 @@ class Shape:
     """The essential instances, in the order in which they are placed."""
 
 
-class Callback(msgspec.Struct, frozen=True, kw_only=True):
+class Callback(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A Celery task of the producer's own application that is told of a lease or of the end."""
 
     task: str
     queue: str
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What was asked for; never changes. `ttl` in seconds, 0 = never expires, None = the pool's rule."""
 
     system: str | None = None
@@ -75,7 +78,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     on_end: Callback | None = None
 
 
-class Lease(msgspec.Struct, frozen=True, kw_only=True):
+class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One component instance's hold on one slot, in one epoch of that slot.
 
     `token` is the fencing token: essential leases carry their reservation's, each elastic one its own.
@@ -96,7 +99,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     revoke_by: float | None = None
 
 
-class Reservation(msgspec.Struct, frozen=True, kw_only=True):
+class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A reservation as stored and viewed, with its leases. Times are seconds since the epoch.
 
     `version` and `marked_at` order the copies of a row as they do for slots, and stay the first fields.

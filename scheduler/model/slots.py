@@ -34,7 +34,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """The last four are read from the machine's tags."""
 
 
-class Slot(msgspec.Struct, frozen=True, kw_only=True):
+class Slot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A slot as stored and viewed. Times are seconds since the epoch, None where it never happened.
 
     `version` counts the writes that changed more than a mark of time; `marked_at` is the time of the last

@@ -18,6 +18,9 @@ from scheduler.policy.rooms import Rooms
 
 _RANK_OF_CODE = {code: rank for rank, code in enumerate(WAITING_CODES)}
 
+Queue = list[tuple[Reservation, Demand]]
+"""Who waits, and what each needs."""
+
 
 class Draft:
     """What a tick knows and has decided: places by pool, who is pending, decisions, reasons, wake-ups."""
@@ -118,6 +121,17 @@ class Draft:
             return demand
         return replace(demand, declined=reservation.declined, impatient=impatient)
 
+    def add_demands(self, reservations: Iterable[Reservation]) -> Queue:
+        """Each with what it needs; written out, because it is done for every one that waits."""
+        shapes, demands = self.view.shapes, self._demands
+        found: Queue = []
+        for each in reservations:
+            demand = demands.get(shapes[each.id])
+            if demand is None or each.declined or each.interruptions:
+                demand = self.demand_of(each)
+            found.append((each, demand))
+        return found
+
     def _make_demand(self, shape: Shape) -> Demand:
         asked = shape.pool, shape.system
         pools, settings = self.rules.serving_pools(*asked), self.rules.settings_of(*asked)
@@ -173,7 +187,7 @@ class Draft:
         """Every slot of a configured pool, pools as configured, slots in their order."""
         return (place for places in self.pools.values() for place in places)
 
-    def finish(self, queue: Iterable[tuple[Reservation, Demand]]) -> Plan:
+    def finish(self, queue: Queue) -> Plan:
         """The plan, with those who wait in the order of the queue."""
         waiting = tuple([self.waiting[each.id] for each, _ in queue if each.id in self.waiting])
         wake_at = None if self._wake_at == inf else self._wake_at

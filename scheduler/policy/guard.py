@@ -41,9 +41,7 @@ class Guard:
 
     def keeps_out(self, demand: Demand) -> bool:
         """Whether it would have got a lease but for the slots that are kept for others."""
-        if self._draft.kept.is_empty:
-            return False
-        return has_room(demand, [self._draft.ready, self._draft.kept])
+        return not self._draft.kept.is_empty and has_room(demand, [self._draft.ready, self._draft.kept])
 
     def _waits_otherwise(self, demand: Demand) -> bool:
         codes = [first_code(code for *_, code in self._limits.list_choices(demand, need)) for need in demand.needs]

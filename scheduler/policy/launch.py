@@ -6,11 +6,10 @@ Sources: the autoscaler's tick (what is in flight counts first), Arvados (choice
 from dataclasses import dataclass, field
 
 from scheduler.model.reservations import Reservation
-from scheduler.policy.draft import Draft
+from scheduler.policy.draft import Draft, Queue
 from scheduler.policy.limits import Limits, first_code
 from scheduler.policy.needs import Demand, Need
 from scheduler.policy.offerings import Choice
-from scheduler.policy.order import Queue
 from scheduler.policy.place import wait_for
 from scheduler.policy.places import Place
 from scheduler.policy.rooms import fill

@@ -4,11 +4,8 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 
 from scheduler.model.reservations import Reservation
-from scheduler.policy.draft import Draft
-from scheduler.policy.needs import Demand
+from scheduler.policy.draft import Draft, Queue
 
-Queue = list[tuple[Reservation, Demand]]
-"""Who waits, and what each needs."""
 Rank = Callable[[Reservation], tuple[float, ...]]
 
 
@@ -34,7 +31,7 @@ def order(draft: Draft) -> Queue:
 
 def sort_queue(draft: Draft, reservations: Iterable[Reservation]) -> Queue:
     """These reservations, first one first, each with what it needs."""
-    return [(each, draft.demand_of(each)) for each in sorted(reservations, key=_find_rank(draft))]
+    return draft.add_demands(sorted(reservations, key=_find_rank(draft)))
 
 
 def _find_rank(draft: Draft) -> Rank:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from scheduler.model.decisions import Assign, Placement
 from scheduler.model.reservations import Reservation, is_on_hold
-from scheduler.policy.draft import Draft
+from scheduler.policy.draft import Draft, Queue
 from scheduler.policy.guard import Guard
 from scheduler.policy.limits import Limits
 from scheduler.policy.misfit import Misfits
 from scheduler.policy.needs import Demand
-from scheduler.policy.order import Queue, sort_queue
+from scheduler.policy.order import sort_queue
 from scheduler.policy.places import Place
 from scheduler.policy.rooms import fill
 
@@ -29,7 +29,8 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
     guard, misfits, search = Guard(draft, limits), Misfits(draft, limits), _Search(draft)
     unplaced: Queue = []
     blocked: set[str] = set()
-    for reservation, demand in queue:
+    for waiter in queue:
+        reservation, demand = waiter
         if misfits.tells(reservation, demand):
             continue
         places = search.find_ready(demand)
@@ -39,7 +40,7 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
         if places is None and guard.keeps_out(demand):
             draft.wait(reservation, "behind_queue", "one before it has waited for so long that it is not overtaken")
         if places is None and not search.cover(reservation, demand):
-            unplaced.append((reservation, demand))
+            unplaced.append(waiter)
         if demand.queue in blocked:
             draft.wait(reservation, "behind_queue", "one before it in the queue waits, and backfill is off")
         guard.protect(reservation, demand)

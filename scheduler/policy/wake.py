@@ -15,7 +15,8 @@ from scheduler.policy.ttl import expiry_of_lease, expiry_of_pending
 def wake(draft: Draft) -> None:
     """Ask for a tick at each instant at which a decision of this one gives the next one something to do."""
     for decision in draft.decisions:
-        _wake_after(draft, decision)
+        if not isinstance(decision, Assign):
+            _wake_after(draft, decision)
     for reservation in _list_leased(draft):
         _wake_for_lease(draft, reservation)
     if any(place.state == "draining" and not place.leases for place in draft.all_places()):
@@ -24,8 +25,6 @@ def wake(draft: Draft) -> None:
 
 def _wake_after(draft: Draft, decision: Decision) -> None:
     match decision:
-        case Assign():
-            pass  # all at once: see _list_leased
         case Requeue(revoke_by=None) | Restart():
             request = draft.view.reservations[decision.reservation].request
             draft.wake_by(expiry_of_pending(request, draft.rules, draft.now))
