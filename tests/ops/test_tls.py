@@ -1,6 +1,8 @@
 """rediss:// for broker and view: the server's certificate is verified, ours is shown, by everybody who connects."""
 
+import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,14 @@ from leasehold.errors import Unavailable
 from leasehold.wire import Wire
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import ViewUnavailableError
+from scheduler.store.migrating import migrate
+from scheduler.store.opening import open_store
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_board import RedisBoard
 from tasks.app import make_app
 from tasks.queues import TICKS, list_queues
+from tests.e2e.processes import PATIENCE, Process, wait_for
+from tests.e2e.stack import ROOT, a_pool
 from tests.servers import redis_server, redis_url
 from tests.tls_proxy import Authority, TlsProxy
 from workers.embedded_redis import RedisServer
@@ -69,6 +75,38 @@ def test_a_client_s_message_reaches_a_celery_worker_s_connection(make_url: MakeU
             connection.drain_events(timeout=10)
     wire.close()
     assert taken == ["leasehold.ticks.canary", "leasehold.ticks.tick"]
+
+
+def test_a_whole_worker_serves_a_client_over_tls(make_url: MakeUrl, tmp_path: Path) -> None:
+    """Broker, view, answer and kick: nobody here knows the port without TLS."""
+    url = make_url("authority")
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("LEASEHOLD_")},
+        "PYTHONPATH": str(ROOT),
+        "LEASEHOLD_BROKER__URL": url,
+        "LEASEHOLD_DATABASE__URL": f"sqlite:///{tmp_path}/tls.db",
+        "LEASEHOLD_CELERY__SOFT_SHUTDOWN": "1",
+    }
+    migrate(environment["LEASEHOLD_DATABASE__URL"])
+    with closing(open_store(environment["LEASEHOLD_DATABASE__URL"])) as store:
+        with store.transaction() as transaction:
+            transaction.save_rules({"pools": {"linux": a_pool()}}, 0)
+        with make_redis(url) as view:
+            RedisBoard(view).rebuild([])
+        worker = Process("reservations", ["tasks.worker", "reservations"], environment, tmp_path)
+        try:
+            with Client(url, timeout=2 * PATIENCE) as client:
+                accepted = client.reserve(id="over-tls", pool="linux")
+                assert (accepted.id, accepted.phase) == ("over-tls", "pending")
+                assert client.cancel("over-tls").ok
+            assert worker.is_alive, worker.read_log()
+            assert [row.phase for row in store.find_reservations()] == ["cancelled"]
+            # It asked for a tick, over TLS too.
+            with make_redis(url) as broker:
+                wait_for(lambda: broker.llen(TICKS), "the tick that it asked for")
+        finally:
+            worker.stop()
+    assert "certificate" not in worker.read_log()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,37 @@
+"""What everything here was tried with is what is locked, installed, shipped and named in the docs."""
+
+import re
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# celery 5.7.0 ends a worker that holds a message when Redis goes away (tests/e2e/test_lost_messages.py tries it).
+TRIED = {"celery": "5.6.3", "kombu": "5.7.0", "redis": "8.1.0"}
+
+
+def read_pins(path: Path) -> dict[str, str]:
+    """What a lock file installs of these."""
+    found = re.findall(r"^([a-z]+)==([0-9.]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {name: pinned for name, pinned in found if name in TRIED}
+
+
+def test_a_new_lock_keeps_to_them() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert dict(each.split("==") for each in project["tool"]["uv"]["constraint-dependencies"]) == TRIED
+
+
+@pytest.mark.parametrize("lock", ["requirements.lock", "compose/requirements.lock"])
+def test_both_locks_install_them(lock: str) -> None:
+    assert read_pins(ROOT / lock) == TRIED
+
+
+def test_they_are_what_the_tests_run_on() -> None:
+    assert {name: version(name) for name in TRIED} == TRIED
+
+
+def test_who_installs_without_a_lock_is_told() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    assert f"pip install leasehold 'celery=={TRIED['celery']}'" in page
