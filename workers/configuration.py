@@ -19,6 +19,7 @@ from scheduler.model.rules import NOT_ACTED_UPON, Pool, Rules, read_rules
 from scheduler.model.validation import Fault, InvalidInputError, fault, format_path, read_document, show, suggest
 from scheduler.simulation.scenario import CloudDocument
 from workers.commented import write_commented
+from workers.contradictions import find_contradictions, find_misfits
 from workers.ec2.user_data import VARIABLES, render_user_data
 from workers.settings import Settings, is_loopback, read_settings
 
@@ -80,7 +81,7 @@ def read_configuration(path: Path | None = None) -> Configuration:
     settings = _collect(faults, lambda: read_settings(_settings_part(document)))
     rules = _collect(faults, lambda: read_rules(rules_document, ""))
     cloud = _collect(faults, lambda: read_document(CloudDocument, document.get("cloud", {}), "cloud"))
-    faults += _template_faults(rules) if rules else []
+    faults += [*_template_faults(rules), *find_contradictions(rules)] if rules else []
     if faults or settings is None or rules is None or cloud is None:
         raise InvalidInputError(faults)
     return Configuration(found, settings, rules_document, rules, cloud)
@@ -116,9 +117,6 @@ def find_warnings(configuration: Configuration) -> list[Fault]:
     if not rules.pools:
         found.append(Fault("pools", "at least one pool", "none"))
     found += _list_unread(rules)
-    least, most = sum(pool.min_slots for pool in rules.pools.values()), rules.scheduler.max_slots
-    if most and least > most:
-        found.append(Fault("scheduler.max_slots", f"at least the pools' min_slots ({least})", str(most)))
     if not is_loopback(metrics.host):
         found.append(Fault("metrics.host", "a loopback address (there is no password)", show(metrics.host)))
     return found
@@ -141,11 +139,11 @@ def _pool_warnings(path: str, pool: Pool) -> Iterator[Fault]:
         yield Fault(f"{path}.target_warm_slots", most, str(pool.target_warm_slots))
     if not pool.is_elastic:
         yield from _static_warnings(path, pool)
+        yield from find_misfits(path, pool)
     else:
         yield from _launch_warnings(path, pool)
     if pool.probe.kind == "none" and pool.probe.port is not None:
         yield Fault(f"{path}.probe.port", "a probe of kind tcp or http beside it", "kind none")
-    yield from _resource_warnings(path, pool)
 
 
 def _launch_warnings(path: str, pool: Pool) -> Iterator[Fault]:
@@ -162,17 +160,6 @@ def _static_warnings(path: str, pool: Pool) -> Iterator[Fault]:
         if value := getattr(pool, key):
             got = f"{len(value)} of them" if key == "offerings" else str(value)
             yield Fault(f"{path}.{key}", "nothing in a static pool (hosts register themselves)", got)
-
-
-def _resource_warnings(path: str, pool: Pool) -> Iterator[Fault]:
-    """What a pool's components ask for by default and no slot of it has: they would never fit."""
-    held = [pool.resources, *(offering.resources for offering in pool.offerings)]
-    most = {name: amount for each in held if each for name, amount in each.items()}
-    for name, amount in pool.default_resources.items():
-        largest = max((each.get(name, 0.0) for each in held if each), default=0.0)
-        if not pool.counts_leases_only and amount > largest:
-            known = f"at most {largest:g}" if name in most else f"one of {', '.join(most) or 'none'}"
-            yield Fault(f"{path}.default_resources.{name}", f"{known} (no slot holds more)", f"{amount:g}")
 
 
 def _collect(faults: list[Fault], read: Callable[[], Part]) -> Part | None:

@@ -17,9 +17,11 @@ from scheduler.model.rules import Rules
 from scheduler.ports import Store, StoreUnavailableError, ViewUnavailableError
 from scheduler.view.metric_table import BOOT_OUTCOMES, LAUNCH_RESULTS, METRICS, NOTICE_KINDS, Metric
 from scheduler.view.redis_meter import Labels, Spread, Tally
+from workers.gauges import measure_fleet, measure_probe_age, measure_waits
 
 LAUNCHES, BOOTS = "leasehold_launches_total", "leasehold_boot_outcomes_total"
 INTERRUPTIONS = "leasehold_interruptions_total"
+POOL_TIMES = ("leasehold_boot_seconds", "leasehold_time_to_ready_seconds")
 
 
 class MeterReader(Protocol):
@@ -39,8 +41,10 @@ class ReportReader(Protocol):
 def collect(store: Store, meter: MeterReader, reports: ReportReader | None = None) -> Iterator[Family]:
     """All families of one scrape. Of SQL or Redis, what cannot be reached is left out; `leasehold_up` says so."""
     gauges, rules = _read_gauges(store)
-    counts = _read_counts(meter, rules)
-    yield from (*gauges, *counts, *_read_lag(reports))
+    probed, counts = _read_counts(meter, rules)
+    yield from (*gauges, *counts, *_read_report(reports, rules))
+    if rules is not None and probed is not None:
+        yield measure_probe_age(store, rules, probed)
     up = GaugeMetricFamily("leasehold_up", "Whether the database and Redis could be read", labels=["part"])
     up.add_metric(["database"], float(rules is not None))
     up.add_metric(["redis"], float(bool(counts)))
@@ -89,7 +93,8 @@ def serve_metrics(
 def _read_gauges(store: Store) -> tuple[list[Family], Rules | None]:
     try:
         rules = store.load_rules().rules
-        return [_count_slots(store, rules), _count_reservations(store), *_measure_leadership(store)], rules
+        counted = [_count_slots(store, rules), _count_reservations(store), *_measure_leadership(store)]
+        return [*counted, *measure_fleet(store, rules)], rules
     except StoreUnavailableError:
         return [], None
 
@@ -102,12 +107,15 @@ def _measure_leadership(store: Store) -> Iterator[Family]:
         yield GaugeMetricFamily("leasehold_tick_age_seconds", "Time since the last tick was committed", age)
 
 
-def _read_lag(reports: ReportReader | None) -> Iterator[Family]:
-    """Left out before the first tick, and after a flush until the next one: nobody has looked then."""
+def _read_report(reports: ReportReader | None, rules: Rules | None) -> Iterator[Family]:
+    """What the last tick said. The lag is left out before the first one, and after a flush until the next: nobody has
+    looked then.
+    """
     try:
         report = reports.read_report() if reports else {}
     except ViewUnavailableError:
         return
+    yield from measure_waits(report, rules)
     if "view_lag" in report:
         said = "Age of the oldest committed change that the view lacked when the leader last looked; 0 = it lacked none"
         yield GaugeMetricFamily("leasehold_view_lag_seconds", said, float(report["view_lag"]))
@@ -130,17 +138,21 @@ def _count_reservations(store: Store) -> Family:
     return family
 
 
-def _read_counts(meter: MeterReader, rules: Rules | None) -> list[Family]:
+def _read_counts(meter: MeterReader, rules: Rules | None) -> tuple[dict[str, float] | None, list[Family]]:
+    """When each slot's machine answered last (None: Redis cannot be reached), and all that was counted."""
     try:
         tally = meter.read()
     except ViewUnavailableError:
-        return []
+        return None, []
     if rules is not None:
         launches = ((LAUNCHES, each) for each in _launches_of(rules))
         for name, labels in [*launches, *_boots_of(rules), *_interruptions_of(rules)]:
             tally.counters[name].setdefault(labels, 0.0)
+        for name in POOL_TIMES:
+            for pool in _launching_pools(rules):
+                tally.histograms[name].setdefault((pool,), Spread([0] * (len(METRICS[name].buckets) + 1)))
     counters = [_counter(METRICS[name], values) for name, values in tally.counters.items()]
-    return [*counters, *(_histogram(METRICS[name], values) for name, values in tally.histograms.items())]
+    return tally.probed, [*counters, *(_histogram(METRICS[name], values) for name, values in tally.histograms.items())]
 
 
 def _launches_of(rules: Rules) -> Iterator[Labels]:
@@ -149,6 +161,10 @@ def _launches_of(rules: Rules) -> Iterator[Labels]:
         offerings = list(pool.offering_by_key) or [""]
         if pool.provider == "ec2":
             yield from ((name, offering, result) for offering in offerings for result in LAUNCH_RESULTS)
+
+
+def _launching_pools(rules: Rules) -> list[str]:
+    return [name for name, pool in rules.pools.items() if pool.is_elastic]
 
 
 def _boots_of(rules: Rules) -> Iterator[tuple[str, Labels]]:

@@ -201,6 +201,9 @@ def move_reservation(
     detail: dict[str, Any] = {"from": reservation.phase}
     if moved.reason:
         detail["reason"] = moved.reason
+    if to == "leased" and not reservation.token:
+        # Its first lease: whoever was leased before keeps the token of that.
+        detail["waited"] = max(0.0, now - reservation.created_at)
     if moved.leases:
         detail["slots"] = [lease.slot for lease in moved.leases]
     event = Event(at=now, name=f"reservation_{to}", cause=cause, reservation=reservation.id, detail=detail)

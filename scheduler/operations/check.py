@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from scheduler.model.moves import WITH_MACHINE
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
 from scheduler.operations.boots import BOOTING, note_failed_boot, note_good_boot
@@ -36,6 +37,7 @@ def check(engine: Engine, slot_ids: Sequence[str]) -> int:
     machines = engine.fleet.describe([slot.instance_id for slot in slots if slot.instance_id])
     serving = {slot.id for slot in slots if _serves(engine, slot, machines, rules)}
     failing = {slot.id for slot in slots if _fails(engine, slot, machines, rules)}
+    _note_answers(engine, [slot for slot in slots if slot.instance_id in machines and slot.id not in failing])
     with engine.store.transaction() as transaction:
         ledger = Ledger(transaction, "cloud")
         ledger.slots = transaction.load_slots([slot.id for slot in slots])
@@ -51,6 +53,11 @@ def check(engine: Engine, slot_ids: Sequence[str]) -> int:
     for slot in interrupted:
         engine.meter.count("leasehold_interruptions_total", {"pool": slot.pool, "kind": "interruption"})
     return len(outcome.events)
+
+
+def _note_answers(engine: Engine, slots: Sequence[Slot]) -> None:
+    """For the metric of the oldest probe: these answered now."""
+    engine.meter.note_probes([slot.id for slot in slots if slot.state in WITH_MACHINE], engine.store.now())
 
 
 def _serves(engine: Engine, slot: Slot, machines: dict[str, Machine], rules: Rules) -> bool:

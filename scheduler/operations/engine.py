@@ -11,7 +11,9 @@ from scheduler.model.view import Change
 from scheduler.operations.boots import count_boots
 from scheduler.operations.ledger import Outcome
 from scheduler.operations.notices import describe_notice
+from scheduler.operations.timing import observe_times
 from scheduler.ports import Bell, Board, Dispatcher, Fleet, Lock, Meter, Outgoing, Probe, Pulse, Store, StoredRules
+from scheduler.ports import Bell, Board, Dispatcher, Fleet, Lock, Meter, Outgoing, Probe, Store, StoredRules
 
 ASKED_AGAIN = "slot_asked_again"
 """The event of a termination that is asked for once more: no change of state."""
@@ -52,6 +54,7 @@ def announce(engine: Engine, outcome: Outcome, *, kick: bool) -> None:
         engine.board.publish(changes)
     send_slow_work(engine, outcome)
     count_boots(engine.meter, outcome)
+    observe_times(engine.meter, outcome)
     send_notices(engine, outcome)
     push_to_hosts(engine, outcome)
     send_callbacks(engine, outcome.outgoing)

@@ -1,6 +1,6 @@
 """Counters and durations, for a metrics process to read."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 
@@ -12,3 +12,9 @@ class Meter(Protocol):
 
     def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
         """Add one observation to a histogram."""
+
+    def observe_all(self, name: str, labels: Mapping[str, str], values: Sequence[float]) -> None:
+        """Add many observations to a histogram at once; of none nothing is written."""
+
+    def note_probes(self, slots: Sequence[str], at: float) -> None:
+        """The machines of these slots answered, or EC2 answered for them, at that time: the last time stands."""

@@ -228,6 +228,7 @@ class MemoryMeter:
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
         self.observations: list[tuple[str, dict[str, str], float]] = []
+        self.probed: dict[str, float] = {}
 
     def count(self, name: str, labels: Mapping[str, str], amount: float = 1) -> None:
         """See Meter.count."""
@@ -237,5 +238,13 @@ class MemoryMeter:
 
     def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
         """See Meter.observe."""
+        self.observe_all(name, labels, [value])
+
+    def observe_all(self, name: str, labels: Mapping[str, str], values: Sequence[float]) -> None:
+        """See Meter.observe_all."""
         find_label_values(name, "histogram", labels)
-        self.observations.append((name, dict(labels), value))
+        self.observations += [(name, dict(labels), value) for value in values]
+
+    def note_probes(self, slots: Sequence[str], at: float) -> None:
+        """See Meter.note_probes."""
+        self.probed.update(dict.fromkeys(slots, at))

@@ -43,6 +43,8 @@ NOTICE_KINDS: Final = ("interruption", "rebalance")
 """What EC2 says ahead of a spot machine: that it takes it, or that it may."""
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
+_LONG: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 14400.0)
+
 METRICS: Final[dict[str, Metric]] = {
     metric.name: metric
     for metric in (
@@ -84,6 +86,27 @@ METRICS: Final[dict[str, Metric]] = {
             help="Time that a scheduling pass took",
             zeros=((),),
             buckets=_SECONDS,
+        ),
+        Metric(
+            name="leasehold_time_to_lease_seconds",
+            kind="histogram",
+            help="Time from submit to the first lease",
+            zeros=((),),
+            buckets=_LONG,
+        ),
+        Metric(
+            name="leasehold_boot_seconds",
+            kind="histogram",
+            help="Time from EC2's answer to a launch until the machine runs",
+            labels=("pool",),
+            buckets=_LONG,
+        ),
+        Metric(
+            name="leasehold_time_to_ready_seconds",
+            kind="histogram",
+            help="Time from EC2's answer to a launch until the machine serves",
+            labels=("pool",),
+            buckets=_LONG,
         ),
         Metric(
             name="leasehold_view_repairs_total",

@@ -1,7 +1,8 @@
 """Counters and durations of all processes, added up in one Redis hash; losing it loses counts, nothing else."""
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import cast
 
@@ -14,6 +15,8 @@ from scheduler.view.metric_table import METRICS, find_label_values
 
 Labels = tuple[str, ...]
 """Values of a metric's labels, in the declared order."""
+PROBED = "probed_at"
+"""Under this the times of probes stand beside the metrics."""
 _FIELD = msgspec.json.Decoder(tuple[str, Labels, str])
 
 
@@ -29,6 +32,8 @@ class Tally(msgspec.Struct):
 
     counters: dict[str, dict[Labels, float]]
     histograms: dict[str, dict[Labels, Spread]]
+    probed: dict[str, float] = {}
+    """When each slot's machine answered last."""
 
 
 class RedisMeter:
@@ -46,9 +51,21 @@ class RedisMeter:
 
     def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
         """See Meter.observe."""
-        values = find_label_values(name, "histogram", labels)
-        bucket = bisect_left(METRICS[name].buckets, value)
-        self._add(name, values, {str(bucket): 1, "sum": value})
+        self.observe_all(name, labels, [value])
+
+    def observe_all(self, name: str, labels: Mapping[str, str], values: Sequence[float]) -> None:
+        """See Meter.observe_all."""
+        found = find_label_values(name, "histogram", labels)
+        if values:
+            buckets = Counter(str(bisect_left(METRICS[name].buckets, value)) for value in values)
+            self._add(name, found, {**buckets, "sum": sum(values)})
+
+    def note_probes(self, slots: Sequence[str], at: float) -> None:
+        """See Meter.note_probes."""
+        fields = {msgspec.json.encode((PROBED, [slot], "")).decode(): at for slot in slots}
+        with suppress(redis.RedisError):
+            if fields:
+                self._client.hset(self._key, mapping=fields)
 
     @redis_errors()
     def read(self) -> Tally:
@@ -57,6 +74,8 @@ class RedisMeter:
         tally = _start_tally()
         for field, value in stored.items():
             name, labels, part = _FIELD.decode(field)
+            if name == PROBED:
+                tally.probed[labels[0]] = float(value)
             # What another version of ours counted and this one does not know is left out.
             if name in METRICS and len(labels) == len(METRICS[name].labels):
                 _enter(tally, name, labels, part, float(value))

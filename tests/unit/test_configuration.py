@@ -239,14 +239,6 @@ def test_every_key_has_its_line_of_documentation() -> None:
             ],
         ),
         ("probe.port = 80", ["pools.a.probe.port: expected a probe of kind tcp or http beside it, got kind none"]),
-        (
-            "resources.cpus = 4\ndefault_resources = { cpus = 8, gpus = 1 }",
-            [
-                "pools.a.default_resources.cpus: expected at most 4 (no slot holds more), got 8",
-                "pools.a.default_resources.gpus: expected one of cpus (no slot holds more), got 1",
-            ],
-        ),
-        ("min_slots = 2\n[scheduler]\nmax_slots = 1", ["scheduler.max_slots: expected at least the pools' min_slots (2), got 1"]),
         ("[metrics]\nhost = '10.0.0.1'", ['metrics.host: expected a loopback address (there is no password), got "10.0.0.1"']),
     ],
 )  # fmt: skip
@@ -255,6 +247,48 @@ def test_what_is_hardly_meant_is_warned_of(text: str, warnings: list[str]) -> No
     pool = f"[pools.a]\nsystem = 'x'\nmax_slots = 2\n{image}{text}" if text else ""
     Path("leasehold.toml").write_text(pool, encoding="utf-8")
     assert [str(warning) for warning in find_warnings(read_configuration())] == warnings
+
+
+TWO_OFFERINGS = "{ name = 'x', resources = { cpus = 8 } }, { name = 'y', resources = { cpus = 2, gpus = 1 } }"
+OUR_TAG = '"leasehold:pool"'
+
+
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        (
+            "resources.cpus = 4\ndefault_resources = { cpus = 8, gpus = 1 }",
+            [
+                "pools.a.default_resources.cpus: expected at most 4 (no slot holds more), got 8",
+                "pools.a.default_resources.gpus: expected one of cpus (no slot holds more), got 1",
+            ],
+        ),
+        # each offering has enough of one, none of both
+        (
+            f"default_resources = {{ cpus = 4, gpus = 1 }}\nofferings = [{TWO_OFFERINGS}]",
+            ["pools.a.default_resources: expected amounts that one offering holds together, got cpus 4, gpus 1"],
+        ),
+        ("min_slots = 3", ["pools.a.min_slots: expected at most max_slots (2), got 3"]),
+        (
+            "min_slots = 2\n[scheduler]\nmax_slots = 1",
+            ["scheduler.max_slots: expected at least the pools' min_slots (2), got 1"],
+        ),
+        (
+            "min_slots = 2\n[scheduler.system.x]\nmax_slots = 1",
+            ["scheduler.system.x.max_slots: expected at least the pools' min_slots (2), got 1"],
+        ),
+        ("min_slots = 2\n[scheduler.system.y]\nmax_slots = 1", []),
+        (
+            "[pools.a.ec2.tags]\n'leasehold:pool' = 'b'\n[pools.b]\nsystem = 'x'\nmax_slots = 1",
+            ["pools.a.ec2.tags.leasehold:pool: expected a tag that does not begin with leasehold:, got " + OUR_TAG],
+        ),
+        # hosts say themselves what they have
+        ("provider = 'static'\nresources.cpus = 4\ndefault_resources = { cpus = 8 }", []),
+    ],
+)
+def test_a_contradiction_is_refused(text: str, faults: list[str]) -> None:
+    Path("leasehold.toml").write_text(f"[pools.a]\nsystem = 'x'\nmax_slots = 2\n{text}", encoding="utf-8")
+    assert [str(fault) for fault in check_configuration()] == faults
 
 
 # No deadline: how long an example takes is the machine's business.

@@ -9,6 +9,7 @@ import pytest
 import redis
 from prometheus_client.parser import text_string_to_metric_families
 
+from scheduler.model.decisions import WAITING_CODES
 from scheduler.model.moves import PHASES, SLOT_STATES
 from scheduler.model.slots import Slot
 from scheduler.ports import Meter, Store, StoreUnavailableError, Transaction
@@ -18,7 +19,7 @@ from scheduler.view.memory import MemoryMeter
 from scheduler.view.metric_table import LAUNCH_RESULTS, METRICS, UnknownMetricError
 from scheduler.view.redis_board import RedisBoard
 from scheduler.view.redis_meter import RedisMeter, Spread
-from tests.builders import NOW, a_reservation, a_slot
+from tests.builders import NOW, a_lease, a_reservation, a_slot
 from workers.metrics import collect, start_metrics
 
 LAUNCH = {"pool": "linux", "offering": "c7g", "result": "success"}
@@ -120,6 +121,11 @@ def fill(transaction: Transaction) -> None:
     slots: list[Slot] = [a_slot("linux-1"), a_slot("old-1", state="draining")]
     transaction.save(slots)
     transaction.insert_reservations([a_reservation()])
+    make_rules(transaction)
+
+
+def make_rules(transaction: Transaction) -> None:
+    """A pool that launches, and one of hosts."""
     document: dict[str, Any] = {
         "pools": {
             "linux": {"system": "x86_64-linux", "max_slots": 2, "offerings": [{"name": "c7g"}, {"name": "m7g"}]},
@@ -194,6 +200,57 @@ def test_leadership_and_the_lag_of_the_view_are_told_once_there_was_a_tick(
     assert of(samples, "leasehold_term") == 1
     assert of(samples, "leasehold_tick_age_seconds") == 7
     assert of(samples, "leasehold_view_lag_seconds") == 2.5
+
+
+def test_many_observations_are_added_at_once(redis_client: redis.Redis) -> None:
+    meter = RedisMeter(redis_client)
+    meter.observe_all("leasehold_tick_duration_seconds", {}, [0.002, 0.02, 0.02])
+    meter.observe_all("leasehold_tick_duration_seconds", {}, [])
+    spread = meter.read().histograms["leasehold_tick_duration_seconds"][()]
+    assert (sum(spread.counts), spread.sum) == (3, pytest.approx(0.042))
+
+
+def test_who_waits_is_told_as_the_last_tick_said(store: Store, redis_client: redis.Redis) -> None:
+    meter, board = RedisMeter(redis_client), RedisBoard(redis_client)
+    samples = scrape(store, meter, board)
+    for code in WAITING_CODES:
+        assert of(samples, "leasehold_reservations_waiting", code=code) == 0
+    assert of(samples, "leasehold_longest_wait_seconds") == 0
+    codes = {"booting": 3, "at_quota": 2, "at_max_slots": 1}
+    board.write_report({"codes": codes, "longest_wait": 7.5, "at_quota": ["linux"]})
+    samples = scrape(store, meter, board)
+    assert of(samples, "leasehold_reservations_waiting", code="at_quota") == 2
+    assert of(samples, "leasehold_reservations_allocated_not_started") == 3
+    assert of(samples, "leasehold_reservations_over_quota") == 3
+    assert of(samples, "leasehold_longest_wait_seconds") == 7.5
+    assert [of(samples, "leasehold_at_quota", pool=pool) for pool in ("linux", "desks")] == [1, 0]
+
+
+def test_the_fleet_is_told_with_what_is_used_and_what_is_free(redis_client: redis.Redis) -> None:
+    store, meter = MemoryStore(lambda: NOW), RedisMeter(redis_client)
+    with store.transaction() as transaction:
+        make_rules(transaction)
+        lease = a_lease("desks-1", resources={"cpus": 3})
+        transaction.insert_reservations([a_reservation("r1", phase="leased", leases=(lease,))])
+        slots = [
+            a_slot("desks-1", resources={"cpus": 4, "gpus": 1}),
+            a_slot("desks-2", resources={"cpus": 4}, last_seen=NOW - 181),
+            a_slot("linux-1", price=0.5, since=NOW - 60),
+            a_slot("linux-2", state="booting", price=0.25, since=NOW - 30),
+        ]
+        transaction.save(slots)
+    meter.note_probes(["linux-1"], NOW - 40)
+    samples = scrape(store, meter)
+    assert [of(samples, f"leasehold_slots_{word}", pool="desks") for word in ("online", "offline")] == [1, 1]
+    assert [of(samples, f"leasehold_slots_{word}", pool="linux") for word in ("online", "offline")] == [1, 0]
+    assert of(samples, "leasehold_slots_price", pool="linux", state="booting") == 0.25
+    assert of(samples, "leasehold_slots_price", pool="linux", state="launching") == 0
+    where = {"pool": "desks", "slot": "desks-1"}
+    for resource, used, free in (("cpus", 3, 1), ("gpus", 0, 1)):
+        assert of(samples, "leasehold_slot_resources_used", resource=resource, **where) == used
+        assert of(samples, "leasehold_slot_resources_available", resource=resource, **where) == free
+    assert of(samples, "leasehold_probe_age_seconds_max") == 40
+    assert of(samples, "leasehold_time_to_ready_seconds_count", pool="linux") == 0
 
 
 class BrokenStore(MemoryStore):

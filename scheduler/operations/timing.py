@@ -1,0 +1,58 @@
+"""How long things take and who waits: durations for the metrics, and what a tick reports of those who wait."""
+
+from collections import Counter
+from typing import Any, Final
+
+from scheduler.model.decisions import Plan
+from scheduler.model.moves import INACTIVE
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Slot
+from scheduler.model.view import View
+from scheduler.operations.ledger import Outcome
+from scheduler.policy.conditions import is_at_quota
+from scheduler.ports import Meter
+
+TO_LEASE: Final = "leasehold_time_to_lease_seconds"
+TO_STATE: Final = {"slot_binding": "leasehold_boot_seconds", "slot_ready": "leasehold_time_to_ready_seconds"}
+NOT_A_WAIT: Final = frozenset({"booting", "on_hold"})
+"""Codes of those who have a slot on its way, or are to wait."""
+
+
+def observe_times(meter: Meter, outcome: Outcome) -> None:
+    """Time from submit to the first lease (Orchard), and of machines from EC2's answer until they run and until they
+    serve (Arvados).
+    """
+    meter.observe_all(TO_LEASE, {}, [event.detail["waited"] for event in outcome.events if "waited" in event.detail])
+    for event in outcome.events:
+        slot = outcome.slots.get(event.slot or "")
+        if event.name in TO_STATE and slot is not None and _was_launched(slot):
+            meter.observe(TO_STATE[event.name], {"pool": slot.pool}, max(0.0, event.at - (slot.last_seen or event.at)))
+
+
+def _was_launched(slot: Slot) -> bool:
+    """Whether a launch of ours was answered: then `last_seen` is when."""
+    return slot.launch_id is not None and slot.last_seen is not None
+
+
+def describe_waits(plan: Plan, view: View, rules: Rules, now: float) -> dict[str, Any]:
+    """`codes`: how many wait by code; `longest_wait`: seconds since the submit of the one that waits longest, those
+    on hold or with a slot on its way aside; `at_quota`: the pools whose launches a quota holds back.
+    """
+    begun = (
+        row.created_at
+        for each in plan.waiting
+        if each.code not in NOT_A_WAIT and (row := view.reservations.get(each.reservation)) is not None
+    )
+    return {
+        "codes": Counter(each.code for each in plan.waiting),
+        "longest_wait": max(0.0, now - min(begun, default=now)),
+        "at_quota": [name for name in rules.pools if _is_at_quota(view, name, now)],
+    }
+
+
+def _is_at_quota(view: View, pool: str, now: float) -> bool:
+    holds = [each for each in view.holds.values() if each.pool == pool and each.kind == "quota"]
+    if not holds:
+        return False
+    active = sum(slot.pool == pool and slot.state not in INACTIVE for slot in view.slots.values())
+    return is_at_quota(holds, pool, active, now)

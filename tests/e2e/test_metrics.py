@@ -1,0 +1,81 @@
+"""The metrics process, asked over HTTP as Prometheus does, beside live workers."""
+
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from scheduler.model.decisions import WAITING_CODES
+from scheduler.view.metric_table import METRICS
+from tests.e2e.processes import Process, wait_for
+from tests.e2e.stack import Stack
+
+pytestmark = pytest.mark.timeout(120)
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@pytest.fixture
+def address(stack: Stack) -> Iterator[str]:
+    """Where the metrics of the running stack are."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    environment = {**stack.environment, "LEASEHOLD_METRICS__PORT": str(port)}
+    process = Process("metrics", ["workers.exporter"], environment, stack.folder)
+    yield f"http://127.0.0.1:{port}/metrics"
+    process.ask_to_end()
+    process.stop()
+
+
+def scrape(address: str) -> Samples:
+    """All samples by name and labels; {} while nobody answers."""
+    try:
+        with urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310 - loopback
+            families = list(text_string_to_metric_families(answer.read().decode()))
+    except urllib.error.URLError:
+        return {}
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value for each in families for sample in each.samples
+    }
+
+
+def of(samples: Samples, name: str, **labels: str) -> float | None:
+    return samples.get((name, frozenset(labels.items())))
+
+
+def test_prometheus_sees_a_lease_come_and_go(stack: Stack, address: str) -> None:
+    before = wait_for(lambda: scrape(address), "the metrics process")
+    for name, metric in METRICS.items():
+        if not metric.labels:
+            suffix = "" if metric.kind == "counter" else "_count"
+            assert of(before, f"{name}{suffix}") is not None, name
+    for code in WAITING_CODES:
+        assert of(before, "leasehold_reservations_waiting", code=code) is not None
+    for pool in ("linux", "warm"):
+        assert of(before, "leasehold_at_quota", pool=pool) == 0
+        assert of(before, "leasehold_slots_offline", pool=pool) == 0
+    assert of(before, "leasehold_time_to_ready_seconds_count", pool="warm") == 1
+    assert stack.ask("submit", {"id": "metered", "pool": "warm"})["ok"]
+    (row,) = stack.await_phase(["metered"], "leased")
+    leased = of(before, "leasehold_time_to_lease_seconds_count") or 0
+    wait_for(
+        lambda: of(scrape(address), "leasehold_time_to_lease_seconds_count") == leased + 1, "the lease to be counted"
+    )
+    after = scrape(address)
+    assert of(after, "leasehold_slots_online", pool="warm") == 1
+    assert of(after, "leasehold_up", part="database") == of(after, "leasehold_up", part="redis") == 1
+    # Somebody looks at its machine again and again.
+    wait_for(lambda: of(scrape(address), "leasehold_probe_age_seconds_max") is not None, "the age of a probe")
+    assert stack.ask("release", {"reservation": "metered", "token": row.token})["ok"]
+
+
+def test_who_waits_is_told_with_the_reason(stack: Stack, address: str) -> None:
+    assert stack.ask("submit", {"id": "held", "pool": "linux", "priority": 0})["ok"]
+    try:
+        wait_for(lambda: of(scrape(address), "leasehold_reservations_waiting", code="on_hold") == 1, "the one on hold")
+        assert of(scrape(address), "leasehold_longest_wait_seconds") == 0
+    finally:
+        stack.ask("cancel", {"reservation": "held"})

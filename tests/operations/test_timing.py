@@ -1,0 +1,59 @@
+"""How long things took, and what a tick reports of those who wait."""
+
+from typing import Any
+
+from scheduler.model.holds import Hold, hold_id
+from scheduler.view.memory import MemoryMeter
+from tests.operations.rig import NOW, Rig
+
+
+def times_of(rig: Rig, name: str) -> list[float]:
+    meter = rig.engine.meter
+    assert isinstance(meter, MemoryMeter)
+    return [value for told, _, value in meter.observations if told == name]
+
+
+def report_of(rig: Rig) -> dict[str, Any]:
+    return rig.engine.board.read_report()
+
+
+def test_the_time_from_submit_to_the_first_lease_is_told_once() -> None:
+    rig = Rig()
+    rig.submit("r1")
+    rig.settle()
+    assert len(times_of(rig, "leasehold_time_to_lease_seconds")) == 1
+    assert len(times_of(rig, "leasehold_boot_seconds")) == 1
+    assert len(times_of(rig, "leasehold_time_to_ready_seconds")) == 1
+    rig.ask("decline", reservation="r1", token=rig.token())
+    rig.settle()
+    assert rig.phase() == "leased"
+    assert len(times_of(rig, "leasehold_time_to_lease_seconds")) == 1
+
+
+def test_a_tick_reports_how_many_wait_by_code_and_who_for_longest() -> None:
+    rig = Rig()
+    for number in range(5):
+        rig.submit(f"r{number}")
+    rig.submit("held", priority=0)
+    rig.now += 30
+    rig.tick()
+    report = report_of(rig)
+    assert (report["codes"], report["longest_wait"]) == ({"booting": 3, "at_max_slots": 2, "on_hold": 1}, 30)
+
+
+def test_a_pool_is_told_to_be_at_quota_while_its_hold_lasts() -> None:
+    rig = Rig()
+    times = {"refused_at": NOW, "until": NOW + 60}
+    rig.put(Hold(id=hold_id("linux", "quota", ""), pool="linux", kind="quota", **times))
+    rig.tick()
+    assert report_of(rig)["at_quota"] == ["linux"]
+    rig.now += 60
+    rig.tick()
+    assert report_of(rig)["at_quota"] == []
+
+
+def test_whose_machine_answered_is_noted() -> None:
+    rig = Rig().leased()
+    meter = rig.engine.meter
+    assert isinstance(meter, MemoryMeter)
+    assert set(meter.probed) == {"linux-1"}
