@@ -101,6 +101,13 @@ def load_settings(path: Path | None = None) -> Settings:
     return settings
 
 
+def read_cloud(path: Path | None = None) -> dict[str, Any]:
+    """The `[cloud]` table as it stands in the file, checked; {} without one. Raises InvalidInputError."""
+    table: dict[str, Any] = _parse(find_configuration(path)).get("cloud", {})
+    read_document(CloudDocument, table, "cloud")
+    return table
+
+
 def check_configuration(path: Path | None = None) -> list[Fault]:
     """Everything that is wrong with the configuration; [] = it can be applied."""
     try:

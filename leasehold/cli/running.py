@@ -32,6 +32,7 @@ def register(app: typer.Typer) -> None:
     app.command(epilog=example("leasehold up", "leasehold up --detach", "leasehold up --config leasehold.toml"))(up)
     app.command(epilog=example("leasehold down"))(down)
     app.command("emulate-ec2", epilog=example("leasehold emulate-ec2 --port 4579 --boot-seconds 2"))(emulate)
+    app.command(epilog=example("leasehold snapshot > now.json", "leasehold simulate now.json"))(snapshot)
     app.command(epilog=example("leasehold simulate scenario.json", "leasehold simulate scenario.json --json"))(simulate)
 
 
@@ -203,6 +204,25 @@ def emulate(  # noqa: PLR0913, PLR0917 - an option each
 
     words = [f"--{name}={value}" for name, value in given.items() if value is not None]
     raise typer.Exit(main(words))
+
+
+def snapshot(
+    config: Annotated[
+        Path | None, typer.Option(help="Whose [cloud] says how long machines take; left out: as for the stack.")
+    ] = None,
+) -> None:
+    """Print the live state as a scenario, to be changed and simulated: what if, from now on. Reads the database."""
+    from leasehold.cli.connecting import open_store
+    from leasehold.cli.output import print_json
+    from scheduler.simulation.snapshot import make_snapshot
+
+    store = open_store()
+    from workers.configuration import read_cloud
+
+    stored, rows = store.load_rules(), list(store.read_rows())
+    if not stored.version:
+        raise CommandError("no rules were applied yet: `leasehold apply FILE`")
+    print_json(make_snapshot(rows, stored.document, stored.rules, read_cloud(config), store.now()))
 
 
 def simulate(

@@ -13,7 +13,6 @@ from scheduler.operations.ledger import Outcome
 from scheduler.operations.notices import describe_notice
 from scheduler.operations.timing import observe_times
 from scheduler.ports import Bell, Board, Dispatcher, Fleet, Lock, Meter, Outgoing, Probe, Pulse, Store, StoredRules
-from scheduler.ports import Bell, Board, Dispatcher, Fleet, Lock, Meter, Outgoing, Probe, Store, StoredRules
 
 ASKED_AGAIN = "slot_asked_again"
 """The event of a termination that is asked for once more: no change of state."""

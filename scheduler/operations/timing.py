@@ -22,7 +22,8 @@ def observe_times(meter: Meter, outcome: Outcome) -> None:
     """Time from submit to the first lease (Orchard), and of machines from EC2's answer until they run and until they
     serve (Arvados).
     """
-    meter.observe_all(TO_LEASE, {}, [event.detail["waited"] for event in outcome.events if "waited" in event.detail])
+    waits = (event.detail.get("waited") for event in outcome.events)
+    meter.observe_all(TO_LEASE, {}, [waited for waited in waits if isinstance(waited, float)])
     for event in outcome.events:
         slot = outcome.slots.get(event.slot or "")
         if event.name in TO_STATE and slot is not None and _was_launched(slot):

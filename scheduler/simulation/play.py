@@ -27,6 +27,7 @@ from scheduler.operations.register import register
 from scheduler.operations.tick import Ticked, carry_out, decide, take_tenure
 from scheduler.operations.words import Refusal
 from scheduler.simulation.holders import Holders
+from scheduler.simulation.restoring import restore
 from scheduler.simulation.scenario import FoundDocument, Scenario, Step
 from scheduler.simulation.stage import Stage, build_stage, put_reservations, put_slot, submit_all
 
@@ -70,6 +71,7 @@ class Player:
             put_slot(self.stage, slot)
         for row in self.stage.store.find_reservations(limit=len(self._scenario.reservations) or 1):
             self._holders.watch(row)
+        restore(self.stage, self._scenario)
         self.stage.bell.hear()
         self._tell_events()
         self._lines.clear()

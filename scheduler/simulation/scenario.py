@@ -15,11 +15,8 @@ from scheduler.model.validation import (
     Amount,
     Count,
     Document,
-    LabelMap,
     Name,
-    ResourceMap,
     Seconds,
-    Signed,
     Text,
     fault,
     format_path,
@@ -27,6 +24,7 @@ from scheduler.model.validation import (
     suggest,
 )
 from scheduler.model.wishes import RegisterDocument, ReservationDocument
+from scheduler.simulation.given import GivenHold, GivenLease, GivenReservation, GivenSlot
 
 
 class CloudDocument(Document):
@@ -38,37 +36,6 @@ class CloudDocument(Document):
     terminate: Seconds = 0.0
     quota: Count | None = None
     """EC2 refuses what would make more machines than this."""
-
-
-class GivenLease(Document):
-    """A lease that a slot record starts with; it counts as confirmed."""
-
-    reservation: Name
-    component: Name = "main"
-
-
-class GivenSlot(Document):
-    """A slot record: creates or replaces a slot."""
-
-    id: Name
-    pool: Name
-    state: Literal["empty", "launching", "booting", "binding", "ready", "draining", "terminating", "error"] = "ready"
-    resources: ResourceMap | None = None
-    labels: LabelMap | None = None
-    leases: Annotated[tuple[GivenLease, ...], Field(strict=False)] = ()
-    offering: Name | None = None
-    machine: Text | None = None
-    cordoned: bool = False
-    last_seen: Signed | None = None
-    since: Signed | None = None
-    idle_since: Signed | None = None
-
-
-class GivenReservation(ReservationDocument):
-    """A reservation that exists at the start, in any phase."""
-
-    phase: Literal["pending", "leased", "revoking", "released", "cancelled", "expired", "failed"] = "pending"
-    created_at: Signed = 0.0
 
 
 class InterruptDocument(Document):
@@ -134,6 +101,7 @@ class Scenario(msgspec.Struct, frozen=True):
     cloud: CloudDocument
     slots: tuple[GivenSlot, ...]
     reservations: tuple[GivenReservation, ...]
+    holds: tuple[GivenHold, ...]
     timeline: tuple[Step, ...]
     tick_every: float | None
     kicks: bool
@@ -149,6 +117,7 @@ class _TopDocument(Document):
     cloud: dict[str, Any] = {}
     slots: Annotated[list[Any], Field(strict=True)] = []
     reservations: Annotated[list[Any], Field(strict=True)] = []
+    holds: Annotated[list[Any], Field(strict=True)] = []
     timeline: Annotated[list[Any], Field(strict=True)] = []
     tick_every: Seconds | None = None
     kicks: bool = False
@@ -188,6 +157,7 @@ def read_scenario(document: object) -> Scenario:
         cloud=read_document(CloudDocument, top.cloud, "cloud"),
         slots=slots,
         reservations=reservations,
+        holds=tuple(reader.read_hold(each, f"holds[{index}]") for index, each in enumerate(top.holds)),
         timeline=timeline,
         tick_every=top.tick_every,
         kicks=top.kicks,
@@ -228,6 +198,13 @@ class _Reader:
             self._check_lease(lease, f"{path}.leases[{number}]")
         self._slots.add(slot.id)
         return slot
+
+    def read_hold(self, value: object, path: str) -> GivenHold:
+        """A hold on a pool that is configured, or on all of them (`*`)."""
+        hold = read_document(GivenHold, value, path)
+        if hold.pool != "*" and hold.pool not in self._rules.pools:
+            raise fault(f"{path}.pool", f"a pool of config, or *{suggest(hold.pool, self._rules.pools)}", hold.pool)
+        return hold
 
     def _read_registration(self, value: object, path: str) -> RegisterDocument:
         """A slot record of a static pool with the machine that says so."""

@@ -26,7 +26,8 @@ from scheduler.operations.tick import Leader
 from scheduler.policy.ttl import expiry_of_lease
 from scheduler.simulation.agenda import Agenda
 from scheduler.simulation.cloud import SimulatedCloud, SimulatedDispatcher
-from scheduler.simulation.scenario import CloudDocument, GivenReservation, GivenSlot
+from scheduler.simulation.given import GivenLease, GivenReservation, GivenSlot
+from scheduler.simulation.scenario import CloudDocument
 from scheduler.store.memory import MemoryStore
 from scheduler.view.memory import MemoryBell, MemoryBoard, MemoryLock, MemoryMeter, MemoryPulse
 from scheduler.view.shelf import Shelf
@@ -162,7 +163,7 @@ def put_slot(stage: Stage, given: GivenSlot) -> None:
         for lease in given.leases:
             holder = ledger.reservations.get(lease.reservation)
             if holder is not None and holder.phase not in ENDED:
-                _put_lease(ledger, stage, slot, holder, lease.component)
+                _put_lease(ledger, stage, slot, holder, lease)
         ledger.tell(Event(at=now, name="slot_given", cause="operator", slot=slot.id))
         outcome = ledger.flush()
     announce(stage.engine, outcome, kick=True)
@@ -207,8 +208,9 @@ def _is_another_machine(known: Slot, given: GivenSlot) -> bool:
     return known.machine is not None and given.machine is not None and known.machine != given.machine
 
 
-def _put_lease(ledger: Ledger, stage: Stage, slot: Slot, reservation: Reservation, component: str) -> None:
+def _put_lease(ledger: Ledger, stage: Stage, slot: Slot, reservation: Reservation, given: GivenLease) -> None:
     """A lease that a slot record names; it counts as confirmed, and its reservation as leased."""
+    component = given.component
     found = [each for each in list_instances(reservation.request, "essential") if each.name == component]
     asked = found[0].component.resources if found else {}
     pool = stage.engine.rules().pools[slot.pool]
@@ -218,7 +220,7 @@ def _put_lease(ledger: Ledger, stage: Stage, slot: Slot, reservation: Reservatio
         slot=slot.id,
         epoch=slot.epoch,
         token=token,
-        resources=merge(pool.default_resources, asked),
+        resources=merge(pool.default_resources, asked) if given.resources is None else given.resources,
         assigned_at=ledger.now,
         confirmed_at=ledger.now,
     )

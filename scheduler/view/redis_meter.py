@@ -15,6 +15,8 @@ from scheduler.view.metric_table import METRICS, find_label_values
 
 Labels = tuple[str, ...]
 """Values of a metric's labels, in the declared order."""
+Field = bytes | bytearray | memoryview | str | int | float
+"""What the driver takes as a key or a value."""
 PROBED = "probed_at"
 """Under this the times of probes stand beside the metrics."""
 _FIELD = msgspec.json.Decoder(tuple[str, Labels, str])
@@ -62,7 +64,7 @@ class RedisMeter:
 
     def note_probes(self, slots: Sequence[str], at: float) -> None:
         """See Meter.note_probes."""
-        fields = {msgspec.json.encode((PROBED, [slot], "")).decode(): at for slot in slots}
+        fields: dict[Field, Field] = {msgspec.json.encode((PROBED, [slot], "")).decode(): at for slot in slots}
         with suppress(redis.RedisError):
             if fields:
                 self._client.hset(self._key, mapping=fields)

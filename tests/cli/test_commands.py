@@ -328,6 +328,18 @@ def test_a_scenario_is_played(run: Run, tmp_path: Path) -> None:
     assert run("simulate", "bad.json").status == 2
 
 
+def test_the_live_state_is_a_scenario(stack: FakeIntake, database: str, run: Run, tmp_path: Path) -> None:
+    assert run("snapshot").complaints == ["leasehold: no rules were applied yet: `leasehold apply FILE`"]
+    rules = '[pools.linux]\nsystem = "x86_64-linux"\nmax_slots = 2\n[cloud]\nboot = 60\n'
+    (tmp_path / "leasehold.toml").write_text(rules)
+    run("apply", "leasehold.toml")
+    found = run("snapshot")
+    document = json.loads(found.out)
+    assert (found.status, document["cloud"], document["config"]["pools"]["linux"]["max_slots"]) == (0, {"boot": 60}, 2)
+    (tmp_path / "now.json").write_text(found.out)
+    assert run("simulate", "now.json", "--json").status == 0
+
+
 def test_who_waits_at_the_end_of_a_play_is_told_with_the_smallest_change(run: Run, tmp_path: Path) -> None:
     scenario = {
         "config": {"pools": {"linux": {"system": "s", "max_slots": 1}}},

@@ -43,8 +43,7 @@ def test_a_tick_reports_how_many_wait_by_code_and_who_for_longest() -> None:
 
 def test_a_pool_is_told_to_be_at_quota_while_its_hold_lasts() -> None:
     rig = Rig()
-    times = {"refused_at": NOW, "until": NOW + 60}
-    rig.put(Hold(id=hold_id("linux", "quota", ""), pool="linux", kind="quota", **times))
+    rig.put(Hold(id=hold_id("linux", "quota", ""), pool="linux", kind="quota", refused_at=NOW, until=NOW + 60))
     rig.tick()
     assert report_of(rig)["at_quota"] == ["linux"]
     rig.now += 60

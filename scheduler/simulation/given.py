@@ -1,0 +1,95 @@
+"""What a scenario gives from the start: slots, reservations and holds, as people write them or `snapshot` does.
+
+What a record leaves out is filled in as SCENARIOS says; what it says, null too, holds. Times are seconds from the
+start, negative ones before it.
+"""
+
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from scheduler.model.holds import Kind
+from scheduler.model.validation import Count, Document, LabelMap, Name, ResourceMap, Seconds, Signed, Text
+from scheduler.model.wishes import ReservationDocument
+
+
+class GivenLease(Document):
+    """A lease that a slot record starts with; it counts as confirmed."""
+
+    reservation: Name
+    component: Name = "main"
+    resources: ResourceMap | None = None
+    """What it was given; left out: what it asks for."""
+
+
+class GivenSlot(Document):
+    """A slot record: creates or replaces a slot."""
+
+    id: Name
+    pool: Name
+    state: Literal["empty", "launching", "booting", "binding", "ready", "draining", "terminating", "error"] = "ready"
+    resources: ResourceMap | None = None
+    labels: LabelMap | None = None
+    leases: Annotated[tuple[GivenLease, ...], Field(strict=False)] = ()
+    offering: Name | None = None
+    machine: Text | None = None
+    cordoned: bool = False
+    last_seen: Signed | None = None
+    since: Signed | None = None
+    idle_since: Signed | None = None
+    drain_reason: Name | None = None
+    error: Name | None = None
+    interrupted_at: Signed | None = None
+    interrupted_by: Signed | None = None
+    uses: Count | None = None
+    unconfirmed: Count = 0
+    failed_probes: Count = 0
+
+
+class GivenReservation(ReservationDocument):
+    """A reservation that exists at the start, in any phase."""
+
+    phase: Literal["pending", "leased", "revoking", "released", "cancelled", "expired", "failed"] = "pending"
+    created_at: Signed = 0.0
+    reason: Text | None = None
+    changed_at: Signed | None = None
+    expires_at: Signed | None = None
+    leased_at: Signed | None = None
+    confirmed_at: Signed | None = None
+    failed_at: Signed | None = None
+    restarted_at: Signed | None = None
+    finished_at: Signed | None = None
+    restarts: Count = 0
+    unconfirmed: Count = 0
+    interruptions: Count = 0
+    suspended: bool = False
+    declined: Annotated[tuple[Name, ...], Field(strict=False)] = ()
+    revoke_reason: Name | None = None
+    revoke_by: Signed | None = None
+
+
+class GivenHold(Document):
+    """What keeps launches back from the start, and what was learned: see `model.holds.Hold`."""
+
+    pool: Text
+    """`*`: all of them."""
+    kind: Kind
+    subject: Text = ""
+    refused_at: Signed = 0.0
+    until: Signed
+    delay: Seconds = 0.0
+    active: Count = 0
+    decided_at: Signed = 0.0
+    streak: Count = 1
+
+
+LIVED: Final = (
+    *("reason", "changed_at", "expires_at", "leased_at", "confirmed_at", "failed_at", "restarted_at", "finished_at"),
+    *("restarts", "unconfirmed", "interruptions", "suspended", "declined", "revoke_reason", "revoke_by"),
+)
+"""What a reservation has been through: fields that its record may say, under the names of its row."""
+WORN: Final = (
+    *("resources", "last_seen", "drain_reason", "error", "interrupted_at", "interrupted_by", "uses"),
+    *("unconfirmed", "failed_probes"),
+)
+"""The same of a slot."""

@@ -1,0 +1,105 @@
+"""Snapshot: the live state as a scenario that `leasehold simulate` plays: what if, from now on."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from scheduler.model.holds import Hold
+from scheduler.model.records import describe_slot_record
+from scheduler.model.reservations import Reservation, is_over
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Slot, slot_order
+from scheduler.model.view import Row, View
+from scheduler.simulation.given import LIVED, WORN
+
+_DIGITS: Final = 6
+"""Of a second: times are floats, and the epoch is far away."""
+_OF_HOLDS: Final = ("pool", "kind", "subject", "delay", "active", "streak")
+_ASKED: Final = ("system", "pool", "labels", "prefers", "account", "size", "ttl", "restart_policy", "on_interruption")
+_ASKED_TOO: Final = ("preemptible", "tags", "runtime")
+_UNSEEN: Final = ("ec2", "probe")
+"""Keys of pools that a simulation does not read, and that may tell more than whoever gets the file should know."""
+
+
+def make_snapshot(
+    rows: Iterable[Row], document: Mapping[str, Any], rules: Rules, cloud: Mapping[str, Any], now: float
+) -> dict[str, Any]:
+    """A scenario of these rows under these rules (as they were applied), whose time 0 is `now`.
+
+    Reservations that are over are left out, and so are slots that are empty and nothing else. Callbacks and fencing
+    tokens are no part of it.
+    """
+    view = View(rows)
+    live = sorted((each for each in view.reservations.values() if not is_over(each)), key=lambda each: each.sequence)
+    pools = list(rules.pools)
+    slots = [each for each in view.slots.values() if each.pool in rules.pools and _says_something(each, rules)]
+    slots.sort(key=lambda each: (pools.index(each.pool), slot_order(each.id)))
+    holds = [each for each in view.holds.values() if each.pool in {*pools, "*"}]
+    return {
+        "name": "snapshot",
+        "config": _without_unseen(document),
+        "cloud": dict(cloud),
+        "slots": [_describe_slot(view, each, now) for each in slots],
+        "reservations": [_describe_reservation(each, now) for each in live],
+        "holds": [_describe_hold(each, now) for each in sorted(holds, key=lambda each: each.id)],
+        "timeline": [{"at": 0, "tick": True}],
+        "kicks": True,
+        "wakes": True,
+    }
+
+
+def _says_something(slot: Slot, rules: Rules) -> bool:
+    return slot.state != "empty" or slot.cordoned or not rules.pools[slot.pool].is_elastic
+
+
+def _without_unseen(document: Mapping[str, Any]) -> dict[str, Any]:
+    pools = document.get("pools", {})
+    seen = {name: {key: each[key] for key in each if key not in _UNSEEN} for name, each in pools.items()}
+    return {**document, "pools": seen}
+
+
+def _since(at: float | None, now: float) -> float | None:
+    return None if at is None else round(at - now, _DIGITS)
+
+
+def _describe_slot(view: View, slot: Slot, now: float) -> dict[str, Any]:
+    record = describe_slot_record(slot, view.leases_of(slot.id))
+    for lease, (_, known) in zip(record["leases"], _present(view, slot), strict=True):
+        lease["resources"] = known.resources
+    for name in ("since", "idle_since"):
+        if (at := getattr(slot, name)) is not None:
+            record[name] = _since(at, now)
+    return record | {name: _told(slot, name, now) for name in WORN}
+
+
+def _present(view: View, slot: Slot) -> list[Any]:
+    return [(owner, lease) for owner, lease in view.leases_of(slot.id) if lease.epoch == slot.epoch]
+
+
+def _told(row: Slot | Reservation, name: str, now: float) -> Any:
+    """A field of a row; times are told from now."""
+    value = getattr(row, name)
+    is_time = name.endswith("_at") or name in {"interrupted_by", "revoke_by", "last_seen"}
+    return _since(value, now) if is_time else list(value) if isinstance(value, tuple) else value
+
+
+def _describe_reservation(row: Reservation, now: float) -> dict[str, Any]:
+    request = row.request
+    said = {name: getattr(request, name) for name in (*_ASKED, *_ASKED_TOO)}
+    components = [
+        {"name": each.name, "count": each.count, "kind": each.kind, "resources": each.resources, "labels": each.labels}
+        for each in request.components
+    ]
+    return {
+        "id": row.id,
+        "phase": row.phase,
+        "priority": row.priority,
+        "created_at": _since(row.created_at, now),
+        "components": components,
+        **{name: value for name, value in said.items() if value is not None},
+        **{name: _told(row, name, now) for name in LIVED},
+    }
+
+
+def _describe_hold(hold: Hold, now: float) -> dict[str, Any]:
+    times = {name: _since(getattr(hold, name), now) for name in ("refused_at", "until", "decided_at")}
+    return {name: getattr(hold, name) for name in _OF_HOLDS} | times
