@@ -1,6 +1,7 @@
 """Commands that run something: the stack, the emulator alone, the simulator."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -32,7 +33,7 @@ def register(app: typer.Typer) -> None:
     app.command(epilog=example("leasehold up", "leasehold up --detach", "leasehold up --config leasehold.toml"))(up)
     app.command(epilog=example("leasehold down"))(down)
     app.command("emulate-ec2", epilog=example("leasehold emulate-ec2 --port 4579 --boot-seconds 2"))(emulate)
-    app.command(epilog=example("leasehold snapshot > now.json", "leasehold simulate now.json"))(snapshot)
+    app.command(epilog=example("leasehold snapshot --out now.json", "leasehold simulate now.json"))(snapshot)
     app.command(epilog=example("leasehold simulate scenario.json", "leasehold simulate scenario.json --json"))(simulate)
 
 
@@ -207,6 +208,7 @@ def emulate(  # noqa: PLR0913, PLR0917 - an option each
 
 
 def snapshot(
+    out: Annotated[Path | None, typer.Option(help="Write it to this file; left out: print it.")] = None,
     config: Annotated[
         Path | None, typer.Option(help="Whose [cloud] says how long machines take; left out: as for the stack.")
     ] = None,
@@ -222,7 +224,11 @@ def snapshot(
     stored, rows = store.load_rules(), list(store.read_rows())
     if not stored.version:
         raise CommandError("no rules were applied yet: `leasehold apply FILE`")
-    print_json(make_snapshot(rows, stored.document, stored.rules, read_cloud(config), store.now()))
+    made = make_snapshot(rows, stored.document, stored.rules, read_cloud(config), store.now())
+    if out is None:
+        print_json(made)
+    else:
+        out.write_text(json.dumps(made, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 def simulate(
