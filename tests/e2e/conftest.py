@@ -1,4 +1,4 @@
-"""One stack for all end-to-end tests of a run; what its processes wrote is shown with a test that fails."""
+"""One stack for all tests of this folder; what its processes wrote is shown with a test that fails."""
 
 from collections.abc import Generator, Iterator
 
@@ -18,9 +18,9 @@ RULES = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def stack(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Stack]:
-    """The running stack, with the pools of RULES."""
+    """The running stack, with the pools of RULES. It ends with the last test here: it takes a part of a core."""
     with Stack(tmp_path_factory.mktemp("stack"), RULES) as running:
         request.config.stash[STACK] = running
         wait_for(lambda: [each for each in running.slots("warm") if each.state == "ready"], "the warm slot")

@@ -9,6 +9,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import multiprocessing
+import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
@@ -20,6 +21,7 @@ import msgspec  # noqa: F401  so that the forks find it loaded
 import pydantic  # noqa: F401  as above
 import pytest  # noqa: F401  as above
 
+import scheduler.model
 from tests.mutations.mutants import MUTANTS, Mutant
 
 ROOT = Path(__file__).parents[2]
@@ -118,11 +120,18 @@ def _list_rows(arguments: tuple[Any, ...]) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in values]
 
 
+def _import_nouns() -> None:
+    """What no mutant changes, and knows no rule: the forks find it imported. It is a third of their time."""
+    for module in pkgutil.iter_modules(scheduler.model.__path__):
+        importlib.import_module(f"scheduler.model.{module.name}")
+
+
 def find_killers() -> list[tuple[Mutant, str]]:
     """Every mutant with the test that noticed it; raises when the tests fail without any change.
 
     To be called in a process of its own: it forks, and nothing that a mutant changes may be imported by then.
     """
+    _import_nouns()
     if "scheduler.policy" in sys.modules:
         raise RuntimeError("the rules are imported already, so they cannot be changed")
     context = multiprocessing.get_context("fork")

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import cycle
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,9 @@ from tests.policy.fleets import QUICKLY, fleets
 from tests.policy.test_plans import no_reservation_is_lost, no_slot_is_overfull
 from tests.policy.watching import Seen, WatchedPlayer
 from tests.scenarios.playing import Document
+
+# As in tests/policy/test_plans.py.
+pytestmark = pytest.mark.no_cover
 
 
 class LateBoard(MemoryBoard):

@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,9 @@ from scheduler.policy.places import capacity_of
 from tests.policy.fleets import QUICKLY, fleets
 from tests.policy.watching import Seen, watch
 from tests.scenarios.playing import Document
+
+# Tracing triples their time, and the lines that they run are those of the scenarios.
+pytestmark = pytest.mark.no_cover
 
 
 def no_slot_is_overfull(seen: Seen) -> None:
