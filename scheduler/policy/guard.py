@@ -16,6 +16,8 @@ class Guard:
 
     def __init__(self, draft: Draft, limits: Limits) -> None:
         self._draft, self._limits = draft, limits
+        self.keeps_any = False
+        """Whether any slot is kept."""
         self._looked_after: set[tuple[Shape, tuple[str, ...]]] = set()
         """For whom all that could serve them is kept already, or need not be."""
 
@@ -38,10 +40,11 @@ class Guard:
             if _could_serve(demand, place):
                 self._draft.ready.remove(place)
                 self._draft.kept.add(place)
+                self.keeps_any = True
 
     def keeps_out(self, demand: Demand) -> bool:
         """Whether it would have got a lease but for the slots that are kept for others."""
-        return not self._draft.kept.is_empty and has_room(demand, [self._draft.ready, self._draft.kept])
+        return has_room(demand, (self._draft.ready, self._draft.kept))
 
     def _waits_otherwise(self, demand: Demand) -> bool:
         codes = [first_code(code for *_, code in self._limits.list_choices(demand, need)) for need in demand.needs]

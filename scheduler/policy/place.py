@@ -33,13 +33,13 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
         reservation, demand = waiter
         if misfits.tells(reservation, demand):
             continue
-        places = search.find_ready(demand)
+        places = None if demand in search.without_room else search.find_ready(demand)
         if places is not None and demand.queue not in blocked:
             draft.decide(_assign(reservation, demand, places))
             continue
-        if places is None and guard.keeps_out(demand):
+        if places is None and guard.keeps_any and guard.keeps_out(demand):
             draft.wait(reservation, "behind_queue", "one before it has waited for so long that it is not overtaken")
-        if places is None and not search.cover(reservation, demand):
+        if places is None and (demand in search.without_cover or not search.cover(reservation, demand)):
             unplaced.append(waiter)
         if demand.queue in blocked:
             draft.wait(reservation, "behind_queue", "one before it in the queue waits, and backfill is off")
@@ -55,25 +55,24 @@ class _Search:
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
-        self._without_room: set[Demand] = set()
-        self._without_cover: set[Demand] = set()
+        self.without_room: set[Demand] = set()
+        self.without_cover: set[Demand] = set()
+        """Those that are known to find nothing: the many that wait are asked of no function."""
 
     def find_ready(self, demand: Demand) -> list[Place] | None:
         """Ready places for all its instances, their room spent."""
-        if demand in self._without_room:
-            return None
         places = fill(demand, (self._draft.ready,))
         if places is None:
-            self._without_room.add(demand)
+            self.without_room.add(demand)
         return places
 
     def cover(self, reservation: Reservation, demand: Demand) -> bool:
         """Set all its instances against room that is ready or on its way, if all of them have some."""
-        if demand in self._without_cover:
+        if demand in self.without_cover:
             return False
         places = fill(demand, (self._draft.ready, self._draft.coming))
         if places is None:
-            self._without_cover.add(demand)
+            self.without_cover.add(demand)
             return False
         wait_for(self._draft, reservation, places)
         return True

@@ -88,15 +88,16 @@ class _Ranking:
 
     def learn(self, changed: Iterable[Group]) -> None:
         """Take in groups that have a new first place."""
+        ranks, heap = self.ranks, self._heap
         for group in changed:
             if not group.members:
                 continue
-            if group not in self.ranks:
-                self.ranks[group] = self._rank(group)
-            rank = self.ranks[group]
+            if group not in ranks:
+                ranks[group] = self._rank(group)
+            rank = ranks[group]
             if rank is not None and (first := group.first()):
                 self._pushed += 1
-                heappush(self._heap, (rank, first[0], self._pushed, group))
+                heappush(heap, (rank, first[0], self._pushed, group))
 
     def _rank(self, group: Group) -> Rank | None:
         need, labels = self.need, group.labels
@@ -181,11 +182,6 @@ class Rooms:
         """Undo the last `take` of this place."""
         place.given -= 1
         self._move(place, group)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is no place at all."""
-        return not self._group_of
 
     def list_places(self) -> Iterator[Place]:
         """Every place, in no particular order."""
