@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import quantiles
 from tempfile import TemporaryDirectory
-from time import monotonic, sleep
+from time import monotonic, perf_counter, sleep
 
 from leasehold.client import Client
 from leasehold.stack import Stack
@@ -31,6 +31,16 @@ def open_stack(slots: int, leases_per_slot: int) -> Iterator[tuple[Stack, Client
                 assert monotonic() < until, "the slots do not get ready"
                 sleep(0.1)
             yield stack, client
+
+
+def time_lease(client: Client) -> float:
+    """Seconds from the call of `reserve` to the return of `wait`; then it is released."""
+    began = perf_counter()
+    reservation = client.reserve(system=SYSTEM)
+    leased = client.wait(reservation.id, timeout=60)
+    took = perf_counter() - began
+    client.release(leased.id, leased.token)
+    return took
 
 
 def show_quantiles(name: str, seconds: Sequence[float]) -> dict[str, float]:

@@ -6,22 +6,11 @@ Must reach: p50 under 50 ms, p99 under 200 ms.
 import secrets
 from time import perf_counter
 
-from bench._stack import SYSTEM, open_stack, show_quantiles
-from leasehold.client import Client
+from bench._stack import open_stack, show_quantiles, time_lease
 from leasehold.wire import Wire
 
 ROUNDS = 300
 WARM_UP = 20
-
-
-def time_lease(client: Client) -> float:
-    """Seconds from the call of `reserve` to the return of `wait`."""
-    began = perf_counter()
-    reservation = client.reserve(system=SYSTEM)
-    leased = client.wait(reservation.id, timeout=30)
-    took = perf_counter() - began
-    client.release(leased.id, leased.token)
-    return took
 
 
 def time_no_op(wire: Wire) -> float:

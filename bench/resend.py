@@ -8,10 +8,9 @@ import json
 import sys
 from collections.abc import Mapping
 from statistics import median
-from time import perf_counter
 from typing import Any
 
-from bench._stack import SYSTEM, open_stack
+from bench._stack import open_stack, time_lease
 from leasehold.client import Client
 from leasehold.wire import RESEND_SECONDS, Wire
 
@@ -34,24 +33,14 @@ class LossyWire(Wire):
         super().send(verb, document)
 
 
-def time_lease(client: Client, wire: LossyWire, lost: int) -> float:
-    """Seconds from the request to its lease, with so many copies of it lost."""
-    wire.lost = lost
-    began = perf_counter()
-    reservation = client.reserve(system=SYSTEM)
-    leased = client.wait(reservation.id, timeout=60)
-    took = perf_counter() - began
-    client.release(leased.id, leased.token)
-    return took
-
-
 def measure(client: Client, wire: LossyWire) -> dict[int, list[float]]:
     """The delays by how many copies were lost; the kinds take turns, so that each meets the same load."""
-    time_lease(client, wire, 0)
+    time_lease(client)
     found: dict[int, list[float]] = {lost: [] for lost in range(MOST_LOST + 1)}
     for _ in range(ROUNDS):
         for lost, delays in found.items():
-            delays.append(time_lease(client, wire, lost))
+            wire.lost = lost
+            delays.append(time_lease(client))
     return found
 
 

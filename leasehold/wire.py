@@ -2,7 +2,7 @@
 
 The same request id goes out every two seconds until its answer is there; the intake carries a request out once
 and answers every copy of it alike. So a message lost in Redis, a worker killed before its commit or before its
-answer cost a delay, never a reservation (PROTOCOLS.md, "Accepting a request").
+answer cost a delay, never a reservation (docs/protocol.md, "Answers").
 """
 
 import os

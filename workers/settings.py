@@ -250,7 +250,7 @@ class Settings(BaseSettings):
 
 
 def _timing_conflicts(settings: Settings) -> Iterator[Fault]:
-    """Times that do not go together (PROTOCOLS "The view", PITFALLS "Celery on Redis")."""
+    """Times that do not go together (docs/configuration.md, "What must go together")."""
     ticks, celery = settings.ticks, settings.celery
     at_least = (
         ("ticks.lock_seconds", ticks.lock_seconds, "2 × ticks.interval", 2 * ticks.interval),
@@ -275,7 +275,7 @@ def _timing_conflicts(settings: Settings) -> Iterator[Fault]:
 
 
 def _access_conflicts(settings: Settings) -> Iterator[Fault]:
-    """Half a pair of keys, and a Flower that anybody could open (PITFALLS "Security")."""
+    """Half a pair of keys, and a Flower that anybody could open."""
     aws, flower = settings.aws, settings.flower
     if (aws.access_key_id is None) != (aws.secret_access_key is None):
         missing = "access_key_id" if aws.access_key_id is None else "secret_access_key"

@@ -1,6 +1,6 @@
 """The rules of `leasehold doctor`: what was seen goes in, findings come out. No I/O and no clock.
 
-Source of the rules: PITFALLS "Celery on Redis", "Versions" and "Security"; PROTOCOLS "Clocks and databases".
+What fails, and why it has to be so: docs/operations.md, "The doctor" and "Celery's settings".
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -119,7 +119,9 @@ def judge_rules(version: int, applied: Mapping[str, Any], file: str | None, writ
 
 
 def judge_celery(conf: Mapping[str, Any], celery: str, kombu: str) -> Finding:
-    """The settings that PITFALLS asks for, as they came out here, and the versions that work with Redis."""
+    """The settings that keep tasks from being lost or repeated, as they came out here, and the versions that work with
+    Redis (docs/operations.md, "Celery's settings").
+    """
     if faults := [*_list_unsafe(conf)]:
         return failure("celery", "; ".join(faults), "Run the application as it is: tasks.app sets all of these.")
     if _numbers(celery) >= (5, 7):

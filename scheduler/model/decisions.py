@@ -1,7 +1,8 @@
 """Decisions: the lines of a plan. Each names what it saw (`seen`), so that the commit can tell whether it holds.
 
-The names are those of SCENARIOS.md: `do` is the tag, fields of the contract come first. There are as many as there are
-reservations, and they cannot form cycles: the garbage collector is spared looking at them (`gc=False`).
+The names are those that `leasehold simulate` prints: `do` is the tag, the fields that it shows come first. There are as
+many as there are reservations, and they cannot form cycles: the garbage collector is spared looking at them
+(`gc=False`).
 """
 
 from typing import Any, Literal

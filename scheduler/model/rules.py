@@ -1,4 +1,4 @@
-"""The rules: scheduler, pools and accounts, as in SCENARIOS' `config` and `leasehold.toml`.
+"""The rules: scheduler, pools and accounts, as in a scenario's `config` and in `leasehold.toml`.
 
 Defaults stand here once. The line under a key is its documentation: `leasehold config init` and
 docs/configuration.md show it.

@@ -1,6 +1,6 @@
 """What producers, holders and operators send: the documents of requests, checked before anything is done.
 
-Names are those of SCENARIOS.md's nouns and actions; a document also carries `request` (its id) and may carry
+Names are those that a scenario's nouns and actions have; a document also carries `request` (its id) and may carry
 `reply_to`.
 """
 

@@ -1,7 +1,7 @@
 """Intake: requests are accepted when they are committed, then published, kicked for, and answered.
 
 A request id and its answer are a row written with the change: a repeat changes nothing, whatever came in
-between; it is answered again, published and kicked for again. PROTOCOLS.md, "Accepting a request".
+between; it is answered again, published and kicked for again. docs/consistency.md, "Requests".
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
 """The tick: load, plan, commit, publish and dispatch, by whoever holds the lock and the term.
 
-PROTOCOLS.md, "A tick", says the order and what each line guards against.
+docs/consistency.md, "Decisions" and "Belief", says what each line guards against.
 """
 
 from collections.abc import Callable

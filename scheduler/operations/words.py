@@ -32,7 +32,7 @@ INTERRUPTED = "slot_interrupted"
 """The event of a machine of which the cloud said that it takes it: no change of state."""
 
 
-class Refusal(Exception):  # noqa: N818 (the word of PROTOCOLS.md for what is no error of ours)
+class Refusal(Exception):  # noqa: N818 (a request is refused: the field's word for what is no error of ours)
     """A word that is not heeded, with the fault that its sender is told."""
 
     def __init__(self, path: str, wanted: str, got: object) -> None:

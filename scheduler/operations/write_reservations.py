@@ -1,6 +1,6 @@
 """Whether it happened, for reservations: each decision about one is tested on its current row, then written."""
 
-from collections.abc import Iterator
+from collections import Counter
 
 import msgspec
 
@@ -218,13 +218,6 @@ class ReservationWriter:
             declined=(),
             expires_at=expiry_of_lease(current.request, self.rules, self.now),
         )
-        for slot_id, count in _count(lease.slot for lease in leases).items():
+        for slot_id, count in Counter(lease.slot for lease in leases).items():
             slot = self.ledger.slots[slot_id]
             self.ledger.put(msgspec.structs.replace(slot, idle_since=None, uses=slot.uses + count))
-
-
-def _count(names: Iterator[str]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for name in names:
-        found[name] = found.get(name, 0) + 1
-    return found

@@ -8,7 +8,7 @@ from scheduler.model.view import Row
 
 
 def take_marks(current: Row, wanted: Row, now: float) -> Row:
-    """`current` with the marks of `wanted` (PROTOCOLS: marks of time bump no version) and `marked_at` = now.
+    """`current` with the marks of `wanted` (marks of time bump no version) and `marked_at` = now.
 
     A hold has no marks but the time of the write itself.
     """

@@ -3,4 +3,4 @@
 from typing import Final
 
 RECENT_SECONDS: Final = 600.0
-"""Ended reservations stay in the view for ten minutes (PROTOCOLS, "Accepting a request")."""
+"""Ended reservations stay in the view for ten minutes (docs/protocol.md, "Rows")."""

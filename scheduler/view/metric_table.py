@@ -45,91 +45,66 @@ _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 _LONG: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 14400.0)
 
-METRICS: Final[dict[str, Metric]] = {
-    metric.name: metric
-    for metric in (
-        Metric(
-            name="leasehold_launches_total",
-            kind="counter",
-            help="Attempts at launches by outcome",
-            labels=("pool", "offering", "result"),
-        ),
-        Metric(
-            name="leasehold_boot_outcomes_total",
-            kind="counter",
-            help="What became of machines between their launch and their first service",
-            labels=("pool", "outcome"),
-        ),
-        Metric(
-            name="leasehold_slot_disappeared_total",
-            kind="counter",
-            help="Machines that were gone without being asked to go, by the state of their slot",
-            labels=("state",),
-            zeros=(("booting",), ("binding",), ("ready",), ("draining",)),
-        ),
-        Metric(
-            name="leasehold_interruptions_total",
-            kind="counter",
-            help="Spot interruptions and rebalance hints that were heeded; repeats are not counted",
-            labels=("pool", "kind"),
-        ),
-        Metric(
-            name="leasehold_ticks_total",
-            kind="counter",
-            help="Scheduling passes by outcome; one that fails counts itself too",
-            labels=("result",),
-            zeros=(("success",), ("error",)),
-        ),
-        Metric(
-            name="leasehold_tick_duration_seconds",
-            kind="histogram",
-            help="Time that a scheduling pass took",
-            zeros=((),),
-            buckets=_SECONDS,
-        ),
-        Metric(
-            name="leasehold_time_to_lease_seconds",
-            kind="histogram",
-            help="Time from submit to the first lease",
-            zeros=((),),
-            buckets=_LONG,
-        ),
-        Metric(
-            name="leasehold_boot_seconds",
-            kind="histogram",
-            help="Time from EC2's answer to a launch until the machine runs",
-            labels=("pool",),
-            buckets=_LONG,
-        ),
-        Metric(
-            name="leasehold_time_to_ready_seconds",
-            kind="histogram",
-            help="Time from EC2's answer to a launch until the machine serves",
-            labels=("pool",),
-            buckets=_LONG,
-        ),
-        Metric(
-            name="leasehold_view_repairs_total",
-            kind="counter",
-            help="Changes that had not reached the view in time and were published by a look or an audit; rebuilds",
-            labels=("found",),
-            zeros=(("look",), ("audit",), ("rebuild",)),
-        ),
-        Metric(
-            name="leasehold_view_load_failures_total",
-            kind="counter",
-            help="Loads and rebuilds of the view that failed and were tried again",
-            zeros=((),),
-        ),
-        Metric(
-            name="leasehold_task_seconds",
-            kind="histogram",
-            help="Time that a Celery task took, by outcome",
-            labels=("task", "result"),
-            buckets=_SECONDS,
-        ),
-    )
-}
+
+def _counter(name: str, about: str, *labels: str, zeros: tuple[tuple[str, ...], ...] = ()) -> Metric:
+    return Metric(name=name, kind="counter", help=about, labels=labels, zeros=zeros)
+
+
+def _histogram(
+    name: str, about: str, *labels: str, zeros: tuple[tuple[str, ...], ...] = (), buckets: tuple[float, ...] = _SECONDS
+) -> Metric:
+    return Metric(name=name, kind="histogram", help=about, labels=labels, zeros=zeros, buckets=buckets)
+
+
+_ALL: Final = (
+    _counter("leasehold_launches_total", "Attempts at launches by outcome", "pool", "offering", "result"),
+    _counter(
+        "leasehold_boot_outcomes_total",
+        "What became of machines between their launch and their first service",
+        *("pool", "outcome"),
+    ),
+    _counter(
+        "leasehold_slot_disappeared_total",
+        "Machines that were gone without being asked to go, by the state of their slot",
+        "state",
+        zeros=(("booting",), ("binding",), ("ready",), ("draining",)),
+    ),
+    _counter(
+        "leasehold_interruptions_total",
+        "Spot interruptions and rebalance hints that were heeded; repeats are not counted",
+        *("pool", "kind"),
+    ),
+    _counter(
+        "leasehold_ticks_total",
+        "Scheduling passes by outcome; one that fails counts itself too",
+        "result",
+        zeros=(("success",), ("error",)),
+    ),
+    _histogram("leasehold_tick_duration_seconds", "Time that a scheduling pass took", zeros=((),)),
+    _histogram("leasehold_time_to_lease_seconds", "Time from submit to the first lease", zeros=((),), buckets=_LONG),
+    _histogram(
+        "leasehold_boot_seconds", "Time from EC2's answer to a launch until the machine runs", "pool", buckets=_LONG
+    ),
+    _histogram(
+        "leasehold_time_to_ready_seconds",
+        "Time from EC2's answer to a launch until the machine serves",
+        "pool",
+        buckets=_LONG,
+    ),
+    _counter(
+        "leasehold_view_repairs_total",
+        "Changes that had not reached the view in time and were published by a look or an audit; rebuilds",
+        "found",
+        zeros=(("look",), ("audit",), ("rebuild",)),
+    ),
+    _counter(
+        "leasehold_view_load_failures_total",
+        "Loads and rebuilds of the view that failed and were tried again",
+        zeros=((),),
+    ),
+    _histogram("leasehold_task_seconds", "Time that a Celery task took, by outcome", "task", "result"),
+)
+METRICS: Final[dict[str, Metric]] = {metric.name: metric for metric in _ALL}
 
 
 def find_label_values(name: str, kind: Literal["counter", "histogram"], labels: Mapping[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The error table: every code of PITFALLS has its row, and what carries no code is sorted too."""
+"""The error table: every code that we know of has its row, and what carries no code is sorted too."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""compose/ starts what the Procfile lists, with settings that there are, and as PITFALLS "Security" has it.
+"""compose/ starts what the Procfile lists, with settings that there are, and nothing that may do more than its work.
 
 Read with Compose's own rules as far as they matter here: YAML with merge keys, `${NAME}`, `${NAME:-default}`,
 `${NAME:?message}`.

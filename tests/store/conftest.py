@@ -29,6 +29,8 @@ class Clock:
         return self.now
 
 
+Open = Callable[[str], SqlStore]
+"""Opens the database of a URL."""
 Opener = Callable[[], Store]
 """Opens the same database anew: what another process would do."""
 MakeOpener = Callable[[str, Clock], Opener]
@@ -53,6 +55,20 @@ def make_opener(request: pytest.FixtureRequest, tmp_path: Path) -> MakeOpener:
                 return lambda: SqlStore(PostgresDialect(server_url, clock))
 
     return make
+
+
+@pytest.fixture
+def open_sql() -> Iterator[Open]:
+    """Opens databases that are there or not, and closes them all at the end."""
+    with ExitStack() as opened:
+
+        def open_url(url: str) -> SqlStore:
+            store = open_store(url)
+            assert isinstance(store, SqlStore)
+            opened.callback(store.close)
+            return store
+
+        yield open_url
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Barrier, Event
@@ -22,30 +22,14 @@ from scheduler.store.sql_transaction import SqlTransaction
 from tests.builders import a_reservation, a_slot
 from tests.e2e.processes import wait_for
 from tests.postgresql_server import PostgresServer, start_own_postgresql
+from tests.store.conftest import Open
 from tests.store.scripts import FORKED, KILLED, run_script
 from tests.store.test_contract import an_event, insert, save
 
-Open = Callable[[str], SqlStore]
-
 
 @pytest.fixture
-def opened() -> Iterator[Open]:
-    stores: list[SqlStore] = []
-
-    def open_url(url: str) -> SqlStore:
-        store = open_store(url)
-        assert isinstance(store, SqlStore)
-        stores.append(store)
-        return store
-
-    yield open_url
-    for store in stores:
-        store.close()
-
-
-@pytest.fixture
-def postgresql(postgresql_url: str, opened: Open) -> SqlStore:
-    return opened(postgresql_url)
+def postgresql(postgresql_url: str, open_sql: Open) -> SqlStore:
+    return open_sql(postgresql_url)
 
 
 ENDED = r"the server ended the connection|the connection was (lost|ended)"
@@ -74,8 +58,8 @@ class TestConnections:
         names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
         assert [ask(postgresql, f"SHOW {name}") for name in names] == ["30s", "5s", "10s"]
 
-    def test_options_of_the_url_go_last(self, postgresql_url: str, opened: Open) -> None:
-        store = opened(f"{postgresql_url}?application_name=mine&options=-c%20statement_timeout%3D7s")
+    def test_options_of_the_url_go_last(self, postgresql_url: str, open_sql: Open) -> None:
+        store = open_sql(f"{postgresql_url}?application_name=mine&options=-c%20statement_timeout%3D7s")
         names = ("application_name", "statement_timeout", "lock_timeout")
         assert [ask(store, f"SHOW {name}") for name in names] == ["mine", "7s", "5s"]
 
@@ -128,11 +112,11 @@ class TestConnections:
         assert (run.stderr, run.stdout) == ("", "['linux-1', 'linux-2', 'linux-3', 'linux-4']\n")
 
 
-def test_a_server_that_crashed_and_came_back_is_used_again_and_lost_nothing(opened: Open) -> None:
+def test_a_server_that_crashed_and_came_back_is_used_again_and_lost_nothing(open_sql: Open) -> None:
     server = start_own_postgresql()
     try:
         migrate(server.url())
-        store = opened(server.url())
+        store = open_sql(server.url())
         (slot,) = save(store, a_slot())
         server.kill()
         for _ in range(2):
@@ -162,21 +146,21 @@ class TestErrors:
         assert_is_fit_for_people(caught.value, password or "(none)")
         return str(caught.value).partition(": ")[2]
 
-    def test_nobody_listens(self, opened: Open) -> None:
+    def test_nobody_listens(self, open_sql: Open) -> None:
         port = find_free_port()
-        store = opened(f"postgresql://leasehold:hunter2hunter2@127.0.0.1:{port}/db")
+        store = open_sql(f"postgresql://leasehold:hunter2hunter2@127.0.0.1:{port}/db")
         assert "refused" in self.failing(store, "hunter2hunter2")
 
-    def test_a_wrong_password(self, opened: Open, postgresql_server: PostgresServer) -> None:
+    def test_a_wrong_password(self, open_sql: Open, postgresql_server: PostgresServer) -> None:
         url = postgresql_server.url().replace(postgresql_server.password, "guessed")
-        assert 'password authentication failed for user "leasehold"' in self.failing(opened(url), "guessed")
+        assert 'password authentication failed for user "leasehold"' in self.failing(open_sql(url), "guessed")
 
-    def test_a_database_that_is_not_there(self, opened: Open, postgresql_server: PostgresServer) -> None:
-        line = self.failing(opened(postgresql_server.url("nowhere")), postgresql_server.password)
+    def test_a_database_that_is_not_there(self, open_sql: Open, postgresql_server: PostgresServer) -> None:
+        line = self.failing(open_sql(postgresql_server.url("nowhere")), postgresql_server.password)
         assert line == 'database "nowhere" does not exist: create it, then run `leasehold migrate`'
 
-    def test_a_database_that_was_never_migrated(self, opened: Open, postgresql_server: PostgresServer) -> None:
-        line = self.failing(opened(postgresql_server.url("template1")), postgresql_server.password)
+    def test_a_database_that_was_never_migrated(self, open_sql: Open, postgresql_server: PostgresServer) -> None:
+        line = self.failing(open_sql(postgresql_server.url("template1")), postgresql_server.password)
         assert line.startswith("its tables are missing or older than this program")
         assert line.endswith("run `leasehold migrate`")
 
@@ -217,9 +201,11 @@ class TestErrors:
             transaction.save([slot])
         assert postgresql.find_slots() == [slot]
 
-    def test_rows_that_another_transaction_keeps(self, postgresql: SqlStore, opened: Open, postgresql_url: str) -> None:
+    def test_rows_that_another_transaction_keeps(
+        self, postgresql: SqlStore, open_sql: Open, postgresql_url: str
+    ) -> None:
         (slot,) = save(postgresql, a_slot())
-        impatient = opened(f"{postgresql_url}?options=-c%20lock_timeout%3D50ms")
+        impatient = open_sql(f"{postgresql_url}?options=-c%20lock_timeout%3D50ms")
         with postgresql.transaction() as transaction:
             transaction.load_slots([slot.id])
             with pytest.raises(StoreUnavailableError, match="another transaction keeps the rows locked"):

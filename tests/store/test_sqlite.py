@@ -2,7 +2,7 @@
 
 import signal
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,12 +10,14 @@ from sqlalchemy import ClauseElement, Executable, event, text
 
 from scheduler.ports import EventFilter, StoreUnavailableError
 from scheduler.store.migrating import migrate
-from scheduler.store.opening import open_store
 from scheduler.store.sql import SqlStore
 from scheduler.store.statements import Statements
 from tests.builders import a_reservation, a_slot
+from tests.store.conftest import Open
 from tests.store.scripts import FORKED, KILLED, run_script
 from tests.store.test_contract import an_event, insert, save
+
+OpenPath = Callable[[Path], SqlStore]
 
 
 @pytest.fixture
@@ -26,22 +28,12 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def opened() -> Iterator[Callable[[Path], SqlStore]]:
-    stores: list[SqlStore] = []
-
-    def open_path(path: Path) -> SqlStore:
-        store = open_store(f"sqlite:///{path}")
-        assert isinstance(store, SqlStore)
-        stores.append(store)
-        return store
-
-    yield open_path
-    for store in stores:
-        store.close()
+def opened(open_sql: Open) -> OpenPath:
+    return lambda path: open_sql(f"sqlite:///{path}")
 
 
 @pytest.fixture
-def sqlite(path: Path, opened: Callable[[Path], SqlStore]) -> SqlStore:
+def sqlite(path: Path, opened: OpenPath) -> SqlStore:
     return opened(path)
 
 
@@ -140,30 +132,27 @@ def failing(store: SqlStore) -> str:
     return str(caught.value)
 
 
-Open = Callable[[Path], SqlStore]
-
-
 class TestErrors:
-    def test_a_missing_directory(self, tmp_path: Path, opened: Open) -> None:
+    def test_a_missing_directory(self, tmp_path: Path, opened: OpenPath) -> None:
         path = tmp_path / "nowhere" / "leasehold.db"
         assert failing(opened(path)) == f"{path}: there is no such directory"
         with pytest.raises(StoreUnavailableError, match="there is no such directory"):
             migrate(f"sqlite:///{path}")
 
-    def test_a_missing_database_is_not_made_by_looking_for_it(self, tmp_path: Path, opened: Open) -> None:
+    def test_a_missing_database_is_not_made_by_looking_for_it(self, tmp_path: Path, opened: OpenPath) -> None:
         path = tmp_path / "leasehold.db"
         assert failing(opened(path)) == f"{path}: there is no such database: run `leasehold migrate`"
         assert not path.exists()
 
-    def test_a_file_that_is_no_database(self, tmp_path: Path, opened: Open) -> None:
+    def test_a_file_that_is_no_database(self, tmp_path: Path, opened: OpenPath) -> None:
         path = tmp_path / "leasehold.db"
         path.write_text("this is no database, but long enough to be read as one\n" * 100)
         assert failing(opened(path)) == f"{path}: the file is no SQLite database"
 
-    def test_a_directory(self, tmp_path: Path, opened: Open) -> None:
+    def test_a_directory(self, tmp_path: Path, opened: OpenPath) -> None:
         assert failing(opened(tmp_path)) == f"{tmp_path}: it cannot be opened"
 
-    def test_a_damaged_file(self, path: Path, sqlite: SqlStore, opened: Open) -> None:
+    def test_a_damaged_file(self, path: Path, sqlite: SqlStore, opened: OpenPath) -> None:
         insert(sqlite, *(a_reservation(f"r{number}") for number in range(1000)))
         sqlite.close()
         with path.open("r+b") as file:
@@ -171,7 +160,7 @@ class TestErrors:
             file.write(b"\xff" * (path.stat().st_size - 4096))
         assert failing(opened(path)) == f"{path}: the file is damaged"
 
-    def test_a_database_that_was_never_migrated(self, tmp_path: Path, opened: Open) -> None:
+    def test_a_database_that_was_never_migrated(self, tmp_path: Path, opened: OpenPath) -> None:
         path = tmp_path / "leasehold.db"
         sqlite3.connect(path).close()
         path.touch()
@@ -218,7 +207,7 @@ class TestErrors:
         with pytest.raises(StoreUnavailableError, match="no row for the leader"):
             sqlite.load_tenure()
 
-    def test_a_lock_that_is_never_let_go(self, path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_lock_that_is_never_let_go(self, path: Path, opened: OpenPath, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("scheduler.store.sqlite.BUSY_SECONDS", 0.01)
         first, second = opened(path), opened(path)
         with first.transaction():

@@ -1,4 +1,4 @@
-"""boto3 clients with every wait bounded: connect 3 s, read 15 s (launches 60 s), 3 attempts (PITFALLS)."""
+"""boto3 clients with every wait bounded: connect 3 s, read 15 s (launches 60 s), 3 attempts."""
 
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,13 +34,13 @@ def make_client(
     """An EC2 client; without keys boto3's own chain finds the credentials (environment, profile, role);
     `profile` names the one of its configuration to use.
 
-    Raises CloudError (auth, misconfigured) when boto3 cannot make one. Thread-safe once made: its session is its own,
-    for boto3's default one may not be shared between threads while it makes clients.
+    Raises CloudError (auth, misconfigured) when boto3 cannot make one. Thread-safe once made.
     """
     keys = _keys(access_key_id, secret_access_key, session_token)
     with cloud_errors():
-        session = boto3.session.Session(region_name=region, profile_name=profile)
-        return session.client("ec2", endpoint_url=endpoint_url, config=_bounded(read_seconds), **keys)
+        return _open_session(region, profile).client(
+            "ec2", endpoint_url=endpoint_url, config=_bounded(read_seconds), **keys
+        )
 
 
 def make_queue_client(
@@ -55,8 +55,12 @@ def make_queue_client(
     """An SQS client, as `make_client` makes one for EC2; it waits as much longer as a long poll may last."""
     keys, config = _keys(access_key_id, secret_access_key, session_token), _bounded(READ_SECONDS + LONGEST_POLL)
     with cloud_errors():
-        session = boto3.session.Session(region_name=region, profile_name=profile)
-        return session.client("sqs", endpoint_url=endpoint_url, config=config, **keys)
+        return _open_session(region, profile).client("sqs", endpoint_url=endpoint_url, config=config, **keys)
+
+
+def _open_session(region: str | None, profile: str | None) -> boto3.session.Session:
+    """One for each client: boto3's default one may not be shared between threads while it makes clients."""
+    return boto3.session.Session(region_name=region, profile_name=profile)
 
 
 def _keys(key: str | None, secret: str | None, token: str | None) -> dict[str, Any]:

@@ -97,7 +97,7 @@ Failure = aws.ClientError | aws.BotoCoreError | ResponseParserError
 def classify(code: str, http_status: int) -> Category:
     """The category of an error: by its code, else transient for a 5xx, else unknown.
 
-    Source: PITFALLS' table; "RequestLimitExceeded comes as 503" is why the code goes first.
+    The code goes first, for RequestLimitExceeded comes as a 503. The table: docs/ec2-errors.md.
     """
     exact = CODES.get(code)
     if exact is not None:
@@ -133,8 +133,8 @@ def cloud_errors() -> Iterator[None]:
 def describe_shortfall(errors: Sequence[Mapping[str, Any]]) -> CloudError:
     """Why a CreateFleet that was answered with 200 gave no instance.
 
-    Of several errors the last capacity error is reported, else the last; none at all counts as capacity
-    (seeds/arvados, PITFALLS).
+    Of several errors the last capacity error is reported, else the last; none at all counts as capacity.
+    Sources: Arvados; EC2's CreateFleet, which delivers short without an error.
     """
     if not errors:
         return CloudError("capacity", "UnfulfillableCapacity", "the fleet was answered without an instance")
