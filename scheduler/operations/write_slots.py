@@ -1,6 +1,7 @@
 """Whether it happened, for slots: each decision about one is tested on its current row, then written."""
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import msgspec
@@ -135,7 +136,7 @@ class SlotWriter:
 
 
 def has_timed_out(rules: Rules, current: Slot, now: float) -> bool:
-    """Whether it has been in its state for the timeout of that state."""
+    """Whether it has been in its state for the timeout of that state; a `drain_timeout` of 0 never comes."""
     pool = rules.pools.get(current.pool)
     if pool is None:
         return False
@@ -143,7 +144,7 @@ def has_timed_out(rules: Rules, current: Slot, now: float) -> bool:
         "launching": pool.launch_timeout,
         "booting": pool.boot_timeout,
         "binding": pool.binding_timeout,
-        "draining": pool.drain_timeout,
+        "draining": pool.drain_timeout or inf,
         "terminating": pool.terminating_timeout,
     }
     return now >= current.since + limits[current.state]

@@ -176,6 +176,8 @@ LOST: list[tuple[list[Row], Decision, str]] = [
     ([slot(**SPOT), holds(phase="revoking", revoke_by=NOW + 9)], BY_THEN, "it is revoking"),
     ([slot("draining"), holds(phase="revoking", revoke_by=NOW + 9)], AT_ONCE, "its holder has time to let go"),
     ([slot("draining", since=NOW - 59), holds()], DRAINED, "its slots are there"),
+    # The rules changed since the plan: this drain waits for its leases.
+    ([slot("draining", "hosts-1", since=0), holds(leases=(on("hosts-1"),))], DRAINED, "its slots are there"),
     ([slot(), holds()], DRAINED, "its slots are there"),
     ([slot(), holds(confirmed_at=NOW - 1)], UNCONFIRMED, "it was confirmed"),
     ([slot(), holds(leased_at=NOW - 9)], UNCONFIRMED, "it has time to be confirmed"),
