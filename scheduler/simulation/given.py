@@ -1,6 +1,6 @@
 """What a scenario gives from the start: slots, reservations and holds, as people write them or `snapshot` does.
 
-What a record leaves out is filled in as SCENARIOS says; what it says, null too, holds. Times are seconds from the
+What a record leaves out is filled in by its defaults; what it says, null too, holds. Times are seconds from the
 start, negative ones before it.
 """
 
