@@ -1,0 +1,114 @@
+"""A static host and an EC2 pool serve one queue of requests that fit both, whatever fails of either."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+from scheduler.model.holds import Hold
+from tests.e2e.conftest import RULES
+from tests.e2e.processes import Process, wait_for
+from tests.e2e.stack import Stack, a_pool
+
+OFFERING = "m5.xlarge"
+HOLD_SECONDS = 6.0
+SYSTEM = "mixed"
+POOLS: dict[str, Any] = {
+    "mixed-lab": {"system": SYSTEM, "provider": "static", "offline_timeout": 4, "max_leases_per_slot": 9},
+    "mixed-cloud": a_pool(
+        system=SYSTEM,
+        max_slots=2,
+        idle_scale_down=60,
+        quota_hold=1,
+        capacity_hold=HOLD_SECONDS,
+        offerings=[{"name": OFFERING, "price": 1, "resources": {"cpus": 4}}],
+    ),
+}
+NAMES = [f"mixed-{number}" for number in range(4)]
+
+
+@pytest.fixture
+def mixed(stack: Stack) -> Iterator[Stack]:
+    """The stack with both pools; without them, and with an EC2 that refuses nothing, afterwards."""
+    stack.apply({"pools": {**RULES["pools"], **POOLS}})
+    yield stack
+    refuse(stack, None)
+    stack.ask("cancel", {"items": [{"reservation": name} for name in NAMES]})
+    stack.ask("drain", {"items": [{"slot": slot.id} for slot in stack.slots("mixed-cloud")]})
+    stack.await_empty("mixed-cloud")
+    stack.ask("remove", {"slot": "mixed-host"})
+    stack.apply(RULES)
+
+
+@pytest.fixture
+def host(mixed: Stack) -> Iterator[Process]:
+    """A host of four cpus, registered by its agent."""
+    words = "leasehold.cli host run mixed-host --pool mixed-lab --machine m1 --cpus 4 --json"
+    agent = mixed.start("agent-mixed", *words.split())
+    wait_for(lambda: mixed.slots("mixed-lab"), "the host")
+    yield agent
+    agent.kill()
+    del mixed.processes[agent.name]
+
+
+def refuse(stack: Stack, code: str | None) -> None:
+    """From now on EC2 refuses every launch with this code; None: no more."""
+    faults = [{"code": code, "status": 400, "type": OFFERING}] if code else []
+    url = f"{stack.emulator_url}/_leasehold/faults"
+    with urlopen(Request(url, data=json.dumps(faults).encode(), method="PUT"), timeout=10) as answer:  # noqa: S310 (loopback)
+        assert answer.status == 200
+
+
+def await_waiting(stack: Stack, code: str, count: int) -> None:
+    """Until so many of ours wait with this code."""
+
+    def look() -> bool:
+        waiting = stack.services.engine.board.read_report().get("waiting", {})
+        return [waiting[name][0] for name in NAMES if name in waiting] == [code] * count
+
+    wait_for(look, f"{count} that wait with {code}")
+
+
+def find_hold(stack: Stack) -> Hold:
+    """What holds launches for want of capacity, once no launch is under way."""
+    wait_for(lambda: not [slot for slot in stack.slots("mixed-cloud") if slot.state == "launching"], "the answers")
+    rows = stack.services.engine.store.read_rows()
+    return next(row for row in rows if isinstance(row, Hold) and row.kind == "capacity")
+
+
+@pytest.mark.timeout(300)
+def test_both_serve_one_queue_and_all_are_served_in_the_end(mixed: Stack, host: Process) -> None:
+    refuse(mixed, "VcpuLimitExceeded")
+    wishes = [{"id": name, "system": SYSTEM, "resources": {"cpus": 2}, "ttl": 0} for name in NAMES]
+    assert mixed.ask("submit", {"items": [{**each, "restart_policy": "on_failure"} for each in wishes]})["ok"]
+    mixed.await_phase(NAMES[:2], "leased")
+    await_waiting(mixed, "at_quota", 2)
+
+    os.kill(host.pid, signal.SIGSTOP)
+    await_waiting(mixed, "at_quota", 4)
+    refuse(mixed, "InsufficientInstanceCapacity")
+    await_waiting(mixed, "capacity", 4)
+
+    store, ticks = mixed.services.engine.store, mixed.processes["ticks"]
+    ticks.stop()
+    held = find_hold(mixed)
+    term = store.load_tenure().term
+    refuse(mixed, None)
+    ticks.start()
+    mixed.await_canary("ticks")
+    mixed.await_phase(NAMES, "leased")
+    assert store.load_tenure().term > term
+    assert {lease.slot for row in store.find_reservations(ids=NAMES) for lease in row.leases} == {
+        "mixed-cloud-1",
+        "mixed-cloud-2",
+    }
+    calls = [call["time"] for call in mixed.calls("RunInstances")]
+    assert not [time for time in calls if held.refused_at < time < held.until]
+
+    os.kill(host.pid, signal.SIGCONT)
+    silent_until = mixed.slots("mixed-lab")[0].last_seen or 0
+    wait_for(lambda: (mixed.slots("mixed-lab")[0].last_seen or 0) > silent_until, "the host to be back")
