@@ -86,6 +86,12 @@ MUTANTS = (
         'attrgetter("sequence")',
     ),
     Mutant("rooms", "pack: the fullest first", "if need.spreads else -group.load", "if need.spreads else group.load"),
+    Mutant(
+        "rooms",
+        "no lease is given beyond those allowed on a slot",
+        "self.load < self.most and",
+        "self.load <= self.most and",
+    ),
     Mutant("rooms", "spread: the emptiest first", "group.load if need.spreads", "-group.load if need.spreads"),
     Mutant(
         "guard",
