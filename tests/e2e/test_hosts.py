@@ -153,14 +153,14 @@ def test_a_full_queue_does_not_make_it_look_dead(lab: Stack, host: Process, name
 
 
 def test_a_flushed_redis_fails_nobody(lab: Stack, host: Process, name: str) -> None:
-    reserve(lab, "flush-1")
-    lab.await_phase(["flush-1"], "leased")
+    reserve(lab, "on-a-flushed-redis")
+    lab.await_phase(["on-a-flushed-redis"], "leased")
     slot = find_slot(lab, name)
     lab.redis.flushall()
     wait_for(lambda: find_slot(lab, slot.id).last_seen > slot.last_seen + 2 * TIMEOUT, "heartbeats to be heard")
-    assert event_names(lab, "flush-1") == ["submitted", "leased"]
+    assert event_names(lab, "on-a-flushed-redis") == ["submitted", "leased"]
     assert host.is_alive
-    release(lab, "flush-1")
+    release(lab, "on-a-flushed-redis")
 
 
 def release(lab: Stack, name: str) -> None:

@@ -47,6 +47,7 @@ def of(samples: Samples, name: str, **labels: str) -> float | None:
 
 
 def test_prometheus_sees_a_lease_come_and_go(stack: Stack, address: str) -> None:
+    stack.await_empty()
     before = wait_for(lambda: scrape(address), "the metrics process")
     for name, metric in METRICS.items():
         if not metric.labels:
@@ -57,15 +58,16 @@ def test_prometheus_sees_a_lease_come_and_go(stack: Stack, address: str) -> None
     for pool in ("linux", "warm"):
         assert of(before, "leasehold_at_quota", pool=pool) == 0
         assert of(before, "leasehold_slots_offline", pool=pool) == 0
-    assert of(before, "leasehold_time_to_ready_seconds_count", pool="warm") == 1
-    assert stack.ask("submit", {"id": "metered", "pool": "warm"})["ok"]
+    assert stack.submit("metered")["ok"]
     (row,) = stack.await_phase(["metered"], "leased")
     leased = of(before, "leasehold_time_to_lease_seconds_count") or 0
     wait_for(
         lambda: of(scrape(address), "leasehold_time_to_lease_seconds_count") == leased + 1, "the lease to be counted"
     )
     after = scrape(address)
-    assert of(after, "leasehold_slots_online", pool="warm") == 1
+    ready = of(before, "leasehold_time_to_ready_seconds_count", pool="linux") or 0
+    assert of(after, "leasehold_time_to_ready_seconds_count", pool="linux") == ready + 1
+    assert of(after, "leasehold_slots_online", pool="linux") == 1
     assert of(after, "leasehold_up", part="database") == of(after, "leasehold_up", part="redis") == 1
     # Somebody looks at its machine again and again.
     wait_for(lambda: of(scrape(address), "leasehold_probe_age_seconds_max") is not None, "the age of a probe")
@@ -73,9 +75,9 @@ def test_prometheus_sees_a_lease_come_and_go(stack: Stack, address: str) -> None
 
 
 def test_who_waits_is_told_with_the_reason(stack: Stack, address: str) -> None:
-    assert stack.ask("submit", {"id": "held", "pool": "linux", "priority": 0})["ok"]
+    assert stack.ask("submit", {"id": "metered-on-hold", "pool": "linux", "priority": 0})["ok"]
     try:
         wait_for(lambda: of(scrape(address), "leasehold_reservations_waiting", code="on_hold") == 1, "the one on hold")
         assert of(scrape(address), "leasehold_longest_wait_seconds") == 0
     finally:
-        stack.ask("cancel", {"reservation": "held"})
+        stack.ask("cancel", {"reservation": "metered-on-hold"})
