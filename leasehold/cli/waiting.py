@@ -130,6 +130,7 @@ def _await(describe: Callable[[], str], seconds: float, *, late: str) -> None:
             if waited >= seconds:
                 raise CommandError(f"{late} after {seconds:g} s: {left}")
             _show_progress(f"{left} ({show_seconds(waited)})")
+            # The view tells nobody of its changes: it is read again.
             time.sleep(min(_LOOK_SECONDS, seconds - waited))
     finally:
         _show_progress("")
