@@ -92,7 +92,15 @@ def tick(
                 done.append(_tick_once(engine, leader))
         finally:
             again = engine.lock.release()
+    if not done:
+        _await_free_lock(engine)
     return done
+
+
+def _await_free_lock(engine: Engine) -> None:
+    """Have a tick sent when the other one's lock ends: a leader that died is not waited for any longer than that."""
+    now = engine.store.now()
+    engine.dispatcher.wake_at(now + engine.lock.seconds_until_free(), now)
 
 
 def _tick_once(engine: Engine, leader: Leader) -> Ticked:

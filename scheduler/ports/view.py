@@ -85,6 +85,9 @@ class Lock(Protocol):
         ran out and nobody holds it, the mark is told as well; another holder keeps lock and mark.
         """
 
+    def seconds_until_free(self) -> float:
+        """After how long whoever holds it loses it if it is not renewed; 0 when nobody holds it."""
+
     def seconds_left(self) -> float:
         """How much of the lock's time is left since the last successful take or renewal *began*, by this
         process's monotonic clock; 0 when it is not held.

@@ -135,6 +135,10 @@ class MemoryLock:
         self.seat.holder, self.seat.until = None, 0.0
         return self.seat.again
 
+    def seconds_until_free(self) -> float:
+        """See Lock.seconds_until_free."""
+        return self.seat.until - self._clock() if self._holder() is not None else 0.0
+
     def seconds_left(self) -> float:
         """See Lock.seconds_left."""
         return self.seat.until - self._clock() if self._holder() is self._me else 0.0

@@ -25,7 +25,7 @@ class RedisLock:
         lock_seconds: float = 15.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._keys = [f"{prefix}leader", f"{prefix}again"]
+        self._client, self._keys = client, [f"{prefix}leader", f"{prefix}again"]
         self._lock_ms, self._clock = int(lock_seconds * 1000), clock
         self._token = ""
         self._unanswered: str | None = None
@@ -59,6 +59,12 @@ class RedisLock:
         """See Lock.release."""
         self._held_since = None
         return bool(self._release(self._keys, [self._token]))
+
+    @redis_errors()
+    def seconds_until_free(self) -> float:
+        """See Lock.seconds_until_free."""
+        # Below 0: nobody holds it.
+        return max(0.0, self._client.pttl(self._keys[0]) / 1000)
 
     def seconds_left(self) -> float:
         """See Lock.seconds_left."""

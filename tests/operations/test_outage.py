@@ -2,7 +2,8 @@
 
 import pytest
 
-from scheduler.operations.tick import PlanTooLateError
+from scheduler.operations.tick import PlanTooLateError, tick
+from scheduler.view.memory import MemoryLock
 from tests.operations.rig import Rig
 
 TTL = 20.0
@@ -41,6 +42,17 @@ def test_a_process_that_comes_new_sees_the_outage_too() -> None:
     rig.restart()
     rig.tick()
     assert rig.phase() == "leased"
+
+
+def test_who_finds_another_leading_ticks_when_that_one_s_lock_would_end() -> None:
+    rig = Rig(CONFIG)
+    another = MemoryLock(rig.seat, 15.0, rig.clock)
+    another.take()
+    rig.now += 12
+    assert tick(rig.engine, rig.leader) == []
+    assert rig.mailbox.due == rig.now + 3
+    rig.now += 3
+    assert len(tick(rig.engine, rig.leader)) == 1
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,16 @@ def test_the_tick_that_begins_is_the_one_that_was_asked_for(make_lock: MakeLock)
     assert not lock.release()
 
 
+def test_everybody_sees_when_a_held_lock_ends(make_lock: MakeLock) -> None:
+    holder, other = make_lock(), make_lock()
+    assert other.seconds_until_free() == 0
+    holder.take()
+    assert 14 < other.seconds_until_free() <= 15
+    assert 14 < holder.seconds_until_free() <= 15
+    holder.release()
+    assert other.seconds_until_free() == 0
+
+
 def test_a_released_lock_is_free_for_others(make_lock: MakeLock) -> None:
     lock, other = make_lock(), make_lock()
     lock.take()
