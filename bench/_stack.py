@@ -1,5 +1,6 @@
 """A stack for benches: one pool of warm slots, in a folder that is removed again."""
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,13 +10,14 @@ from time import monotonic, perf_counter, sleep
 
 from leasehold.client import Client
 from leasehold.stack import Stack
+from tests.postgresql_server import start_own_postgresql
 
 SYSTEM = "bench"
 
 
 @contextmanager
-def open_stack(slots: int, leases_per_slot: int) -> Iterator[tuple[Stack, Client]]:
-    """A running stack whose `slots` slots are all ready, and a client of it."""
+def open_stack(slots: int, leases_per_slot: int, database_url: str | None = None) -> Iterator[tuple[Stack, Client]]:
+    """A running stack whose `slots` slots are all ready, and a client of it; on SQLite where no database is named."""
     pool = {
         "system": SYSTEM,
         "min_slots": slots,
@@ -25,12 +27,33 @@ def open_stack(slots: int, leases_per_slot: int) -> Iterator[tuple[Stack, Client
     }
     with TemporaryDirectory(prefix="leasehold-bench-", ignore_cleanup_errors=True) as folder:
         rules = {"pools": {"bench": pool}}
-        with Stack(Path(folder), rules=rules, emulator={"boot_seconds": 0.1}) as stack, stack.client() as client:
+        config = _write_configuration(Path(folder), database_url)
+        with (
+            Stack(Path(folder), config=config, rules=rules, emulator={"boot_seconds": 0.1}) as stack,
+            stack.client() as client,
+        ):
             until = monotonic() + 60
             while len(client.slots(state="ready")) < slots:
                 assert monotonic() < until, "the slots do not get ready"
                 sleep(0.1)
             yield stack, client
+
+
+def _write_configuration(folder: Path, database_url: str | None) -> Path:
+    """The stack's own file, as an operator writes it."""
+    path = folder / "leasehold.toml"
+    path.write_text(f"[database]\nurl = {json.dumps(database_url)}\n" if database_url else "")
+    return path
+
+
+@contextmanager
+def open_postgresql() -> Iterator[str]:
+    """The URL of a new database in a new server on loopback, the one that the tests start. Every commit is on disk."""
+    server = start_own_postgresql({})
+    try:
+        yield server.url(server.create_database())
+    finally:
+        server.remove()
 
 
 def time_lease(client: Client) -> float:

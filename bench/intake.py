@@ -1,11 +1,16 @@
 """`reserve_many`: how many reservations a second are accepted durably, beside the rate of raw Celery tasks.
 
 Must reach: 5,000 a second and more for 10,000 reservations on SQLite.
+`python -m bench.intake --postgresql` measures on a PostgreSQL of its own, `--postgresql URL` on a database that is
+there and holds no reservations yet (URL as in the configuration: `postgresql://USER:PASSWORD@HOST/NAME`).
 """
 
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 
-from bench._stack import SYSTEM, open_stack
+from bench._stack import SYSTEM, open_postgresql, open_stack
 from leasehold.client import Client, ReservationFields
 from leasehold.wire import Wire
 
@@ -38,15 +43,34 @@ def rate_of_tasks(wire: Wire) -> float:
     return TASKS / (perf_counter() - began)
 
 
+@contextmanager
+def open_database(words: Sequence[str]) -> Iterator[str | None]:
+    """The URL of the database that the command line asks for; None for the stack's own SQLite."""
+    match list(words):
+        case []:
+            yield None
+        case ["--postgresql"]:
+            with open_postgresql() as url:
+                yield url
+        case ["--postgresql", url]:
+            yield url
+        case _:
+            sys.exit("usage: python -m bench.intake [--postgresql [URL]]")
+
+
 def main() -> None:
     """Measure both in one run, and hold the count against SQL."""
-    with open_stack(slots=1, leases_per_slot=1) as (stack, client):
+    with (
+        open_database(sys.argv[1:]) as database_url,
+        open_stack(slots=1, leases_per_slot=1, database_url=database_url) as (stack, client),
+    ):
         wire = Wire(stack.url, stack.surroundings.settings.view.prefix, stack.surroundings.settings.view_url)
         tasks = rate_of_tasks(wire)
         rates = [rate_of_intake(client, number) for number in range(ROUNDS)]
         wire.close()
         stored = sum(stack.open_store().count_phases().values())
     assert stored == RESERVATIONS * ROUNDS, f"{stored} rows for {RESERVATIONS * ROUNDS} accepted reservations"
+    print(f"on {'PostgreSQL' if database_url else 'SQLite'}:")
     for number, rate in enumerate(rates):
         waiting = number * RESERVATIONS
         print(f"reserve_many of {RESERVATIONS:,} with {waiting:>6,} waiting: {rate:8,.0f} accepted/s")

@@ -11,12 +11,12 @@ from time import perf_counter
 
 import msgspec
 
+from bench._stack import open_postgresql as open_postgresql_server
 from scheduler.model.reservations import NO_COST, Component, Lease, Request, Reservation
 from scheduler.model.slots import Slot
 from scheduler.ports import Store
 from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
-from tests.postgresql_server import start_own_postgresql
 
 ROWS = 10_000
 CHUNK = 1_000
@@ -40,14 +40,11 @@ def open_sqlite() -> Iterator[Store]:
 @contextmanager
 def open_postgresql() -> Iterator[Store]:
     """A new database in a new server."""
-    server = start_own_postgresql({})
-    try:
-        migrate(server.url())
-        store = open_store(server.url())
+    with open_postgresql_server() as url:
+        migrate(url)
+        store = open_store(url)
         yield store
         store.close()
-    finally:
-        server.remove()
 
 
 def measure(store: Store) -> Figures:
