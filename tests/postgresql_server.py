@@ -63,10 +63,12 @@ class PostgresServer:
         """A connection of the administrator's, each statement a transaction of its own."""
         return psycopg.connect(self.url(database), autocommit=True, connect_timeout=5)
 
-    def create_database(self, template: str = "template0") -> str:
-        """A new database like `template`, which nobody may be connected to; its name."""
+    def create_database(self, template: str = "template0", encoding: str = "") -> str:
+        """A new database like `template`, which nobody may be connected to; its name. `encoding`: another than its."""
         name = f"test_{secrets.token_hex(6)}"
         statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
+        if encoding:
+            statement += sql.SQL(" LOCALE 'C' ENCODING {}").format(encoding)
         with self.connect() as connection:
             connection.execute(statement)
         return name

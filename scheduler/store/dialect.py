@@ -66,5 +66,8 @@ class Dialect(Protocol):
     def queue_for_migration(self, connection: Connection) -> None:
         """Wait until no other transaction migrates."""
 
+    def check_text(self, connection: Connection) -> None:
+        """Raises StoreUnavailableError when there is text that the database could not keep."""
+
     def explain(self, error: SQLAlchemyError) -> Exception:
         """The port's error for the driver's, with one line for people, without a password."""

@@ -53,8 +53,10 @@ _CONNECTING: Final = {
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
     "application_name": "leasehold",
+    "client_encoding": "utf8",
 }
-"""A host that vanished is noticed within half a minute."""
+"""A host that vanished is noticed within half a minute. Without an encoding psycopg answers in bytes where the database
+has none (`SQL_ASCII`)."""
 _POOL: Final = {"pool_size": 5, "max_overflow": 50, "pool_timeout": 10.0, "pool_pre_ping": True}
 
 _EVENTS_LOCK: Final = 0x6C656173_65766E74
@@ -63,6 +65,9 @@ _MIGRATION_LOCK: Final = 0x6C656173_6D696772
 
 _CLOCK: Final = text("SELECT extract(epoch FROM clock_timestamp())::float8")
 _ADVISORY: Final = text("SELECT pg_advisory_xact_lock(:key)")
+_ENCODING: Final = text("SELECT current_setting('server_encoding')")
+_ENCODINGS: Final = ("UTF8", "SQL_ASCII")
+"""Those in which every text can be kept."""
 _ENCODE: Final = msgspec.json.Encoder().encode
 
 _MIGRATE: Final = "run `leasehold migrate`"
@@ -147,6 +152,15 @@ class PostgresDialect:
     def queue_for_migration(self, connection: Connection) -> None:
         """See Dialect."""
         connection.execute(_ADVISORY, {"key": _MIGRATION_LOCK})
+
+    def check_text(self, connection: Connection) -> None:
+        """See Dialect."""
+        found = connection.execute(_ENCODING).scalar_one()
+        if found not in _ENCODINGS:
+            raise StoreUnavailableError(
+                f"{self._shown}: expected a database in the encoding UTF8, got {found}:"
+                " create it anew with `ENCODING 'UTF8' TEMPLATE template0`"
+            )
 
     def explain(self, error: SQLAlchemyError) -> Exception:
         """See Dialect."""

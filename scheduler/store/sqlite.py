@@ -123,6 +123,9 @@ class SqliteDialect:
     def queue_for_migration(self, connection: Connection) -> None:
         """See Dialect: a migration begins as a writer."""
 
+    def check_text(self, connection: Connection) -> None:
+        """See Dialect: SQLite keeps every text."""
+
     def explain(self, error: SQLAlchemyError) -> Exception:
         """See Dialect."""
         if isinstance(error, IntegrityError):

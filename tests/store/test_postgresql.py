@@ -4,7 +4,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from threading import Barrier, Event
 
 import msgspec
@@ -14,7 +14,7 @@ from sqlalchemy import make_url, text
 from leasehold.stack.surroundings import find_free_port
 from scheduler.model.slots import Slot
 from scheduler.ports import ConflictError, EventFilter, StaleWriteError, StoreUnavailableError
-from scheduler.store.migrating import migrate
+from scheduler.store.migrating import migrate, schema_state
 from scheduler.store.opening import open_store
 from scheduler.store.postgresql import PostgresDialect
 from scheduler.store.sql import SqlStore
@@ -253,6 +253,27 @@ class TestErrors:
         store = open_store("postgresql://leasehold:secret@127.0.0.1/db")
         with pytest.raises(StoreUnavailableError, match=r"PostgreSQL needs psycopg: install `leasehold\[postgresql\]`"):
             store.now()
+
+
+class TestEncodings:
+    """What the servers of distributions are made with depends on the locale of whoever made them."""
+
+    def test_a_database_without_an_encoding_keeps_every_text(self, postgresql_server: PostgresServer) -> None:
+        url = postgresql_server.url(postgresql_server.create_database(encoding="SQL_ASCII"))
+        assert migrate(url)
+        with closing(open_store(url)) as store:
+            slot = a_slot(zone="gefällt 🚂")
+            save(store, slot)
+            assert [each.zone for each in store.find_slots()] == [slot.zone]
+
+    def test_one_that_cannot_keep_every_text_is_refused_in_a_line(self, postgresql_server: PostgresServer) -> None:
+        url = postgresql_server.url(postgresql_server.create_database(encoding="LATIN1"))
+        with pytest.raises(
+            StoreUnavailableError, match="expected a database in the encoding UTF8, got LATIN1"
+        ) as found:
+            migrate(url)
+        assert "\n" not in str(found.value)
+        assert not schema_state(url).is_current
 
 
 class TestEvents:
