@@ -42,11 +42,11 @@ def explain(engine: Engine, name: str, patience: float = SEARCH_SECONDS) -> dict
 
 
 def explain_wait(
-    view: View, rules: Rules, row: Reservation, now: float, may_go_on: Callable[[], bool] = lambda: True
+    view: View, rules: Rules, row: Reservation, now: float, has_time: Callable[[], bool] = lambda: True
 ) -> dict[str, Any]:
     """The same for one that is pending in this view."""
     outcome = plan(view, rules, now)
-    search = Search(view, rules, view.reservations.get(row.id, row), now, may_go_on)
+    search = Search(view, rules, view.reservations.get(row.id, row), now, has_time)
     change = suggest_change(search, KINDS_OF_CHANGE)
     pools = rules.serving_pools(row.request.pool, row.request.system)
     return {

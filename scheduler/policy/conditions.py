@@ -8,7 +8,6 @@ from scheduler.model.moves import HOLDING, IN_FLIGHT, INACTIVE
 from scheduler.model.rules import Pool, Rules
 from scheduler.model.slots import ADOPTED, Slot
 from scheduler.model.view import View
-from scheduler.policy.changes import describe_subject
 
 _MINUTE: Final = 60
 _HOUR: Final = 3600
@@ -46,6 +45,14 @@ def describe_pool(view: View, rules: Rules, name: str, now: float) -> list[str]:
     holds = sorted((each for each in view.holds.values() if each.pool in {name, "*"}), key=lambda each: each.id)
     active = sum(slot.pool == name and slot.state not in INACTIVE for slot in view.slots.values())
     return [text for hold in holds for text in _describe_hold(hold, rules.pools[name], active, now)]
+
+
+def describe_subject(hold: Hold) -> str:
+    """What a hold keeps from being launched, in words."""
+    pool = "every pool" if hold.pool == "*" else f"pool {hold.pool}"
+    if hold.kind == "unhealthy" or not hold.subject:
+        return pool
+    return f"{hold.subject} of {pool}"
 
 
 def is_at_quota(holds: Iterable[Hold], pool: str, active: int, now: float) -> bool:

@@ -14,8 +14,9 @@ import msgspec
 from scheduler.model.decisions import Assign, Plan
 from scheduler.model.records import describe_slot_record
 from scheduler.model.reservations import Reservation
-from scheduler.model.rules import Rules, merge_rules
+from scheduler.model.rules import Rules, merge_rules, read_rules
 from scheduler.model.slots import Slot
+from scheduler.model.validation import InvalidInputError
 from scheduler.model.view import KINDS, Change, Gone, Row, View
 from scheduler.policy.plan import plan
 
@@ -39,7 +40,7 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
 class Search:
     """One reservation's search: what is, and the question whether a change would serve it.
 
-    The view is changed for the time of each question and is as it was afterwards. `may_go_on` is asked before each
+    The view is changed for the time of each question and is as it was afterwards. `has_time` is asked before each
     plan; when it says no, or after MOST_PLANS of them, nothing more is tried and `is_cut_short` is true.
     """
 
@@ -49,20 +50,31 @@ class Search:
         rules: Rules,
         reservation: Reservation,
         now: float,
-        may_go_on: Callable[[], bool] = lambda: True,
+        has_time: Callable[[], bool] = lambda: True,
     ) -> None:
         self.view, self.rules, self.reservation, self.now = view, rules, reservation, now
         self.is_cut_short = False
-        self._may_go_on, self._plans = may_go_on, 0
+        self._has_time, self._plans = has_time, 0
+
+    def may_go_on(self) -> bool:
+        """Whether there is time for more; to be asked by whoever looks through many rows for candidates, too."""
+        self.is_cut_short = self.is_cut_short or self._plans >= MOST_PLANS or not self._has_time()
+        return not self.is_cut_short
 
     def serves(self, change: Suggestion) -> bool:
-        """Whether the plan with this change leases it, or has all that it needs on its way."""
-        if self._plans >= MOST_PLANS or not self._may_go_on():
-            self.is_cut_short = True
+        """Whether the plan with this change leases it, or has all that it needs on its way.
+
+        Under rules that would be refused, as two offerings of one name are, nothing is served.
+        """
+        if not self.may_go_on():
             return False
         self._plans += 1
+        try:
+            rules = change_rules(self.rules, change.config)
+        except InvalidInputError:
+            return False
         with _changed(self.view, change.rows):
-            outcome = plan(self.view, change_rules(self.rules, change.config), self.now + change.wait_seconds)
+            outcome = plan(self.view, rules, self.now + change.wait_seconds)
         return is_served(outcome, self.reservation.id)
 
     def find_first(self, changes: Iterable[Suggestion]) -> Suggestion | None:
@@ -110,10 +122,10 @@ def is_served(outcome: Plan, name: str) -> bool:
 
 
 def change_rules(rules: Rules, config: Mapping[str, Any]) -> Rules:
-    """The rules with a partial config laid over them."""
+    """The rules with a partial config laid over them. Raises InvalidInputError."""
     if not config:
         return rules
-    return Rules.model_validate(merge_rules(rules.model_dump(exclude_unset=True), dict(config)))
+    return read_rules(merge_rules(rules.model_dump(exclude_unset=True), dict(config)))
 
 
 def describe_change(view: View, change: Suggestion) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row, View
 from scheduler.policy.changes import KINDS_OF_CHANGE
+from scheduler.policy.changes_of_slots import enlarge_slot
 from scheduler.policy.suggest import MOST_PLANS, Search, Suggestion, describe_change, suggest_change
 from tests.builders import NOW, a_component, a_lease, a_reservation, a_slot, some_rules
 from tests.policy.waits import a_fleet, is_served_after, list_waiting, look_at
@@ -86,6 +87,16 @@ CASES: dict[str, tuple[dict[str, Any], list[Row], str | None]] = {
         [wish(resources={"cpus": 99}), Slot(id="linux-1", pool="linux")],
         "needs an offering with 99 cpus in pool linux",
     ),
+    "an offering that another pool has under a name that is taken here": (
+        {"offerings": [{"name": "huge", "price": 1, "resources": {"cpus": 1}}]},
+        [wish(resources={"cpus": 16}), Slot(id="linux-1", pool="linux")],
+        "needs an offering with 16 cpus in pool linux",
+    ),
+    "an offering that nobody has, where ours has a name of its own": (
+        {"offerings": [{"name": "larger-1", "price": 1, "resources": {"cpus": 2}}]},
+        [wish(resources={"cpus": 99}), Slot(id="linux-1", pool="linux")],
+        "needs an offering with 99 cpus in pool linux",
+    ),
     "larger machines": (
         {"resources": {"cpus": 4}},
         [wish(resources={"cpus": 64}), Slot(id="linux-1", pool="linux")],
@@ -137,14 +148,39 @@ def test_a_search_ends_when_its_time_is_over() -> None:
     pool, rows, _ = CASES["resources"]
     asked: list[None] = []
 
-    def may_go_on() -> bool:
+    def has_time() -> bool:
         asked.append(None)
         return len(asked) < 2
 
-    search = make_search(pool, rows, may_go_on=may_go_on)
+    search = make_search(pool, rows, has_time=has_time)
     assert suggest_change(search, KINDS_OF_CHANGE) is None
     assert search.is_cut_short
     assert len(asked) == 2
+
+
+def test_a_search_looks_at_no_more_slots_when_its_time_is_over() -> None:
+    """It is begun for a queue that others wait in: the time for candidates counts as that for plans does."""
+    sizes = [a_slot(f"linux-{number}", resources={"cpus": number}) for number in range(1, 9)]
+    answers = iter([True, True])
+    search = make_search(STATIC, [wish(resources={"cpus": 99}), *sizes], has_time=lambda: next(answers, False))
+    assert enlarge_slot(search) is None
+    assert search.is_cut_short
+
+
+def test_slots_and_wishes_that_are_alike_are_looked_at_once() -> None:
+    alike = [a_slot(f"linux-{number}", resources={"cpus": 4}) for number in range(1, 100)]
+    others = [wish(f"r{number}", resources={"cpus": 8}) for number in range(2, 100)]
+    asked: list[None] = []
+
+    def has_time() -> bool:
+        asked.append(None)
+        return True
+
+    search = make_search(STATIC, [wish(resources={"cpus": 6}), *others, *alike], has_time=has_time)
+    found = enlarge_slot(search)
+    assert found is not None
+    assert found.text == "needs 2 more cpus on one slot (linux-1)"
+    assert len(asked) == 2, "a slot that stands for all, and a plan"
 
 
 def test_a_search_makes_so_many_plans_and_no_more() -> None:

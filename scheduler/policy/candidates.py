@@ -1,0 +1,50 @@
+"""Where changes are looked for that could end a wait: the pools and slots that may serve a reservation."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from scheduler.model.labels import Labels
+from scheduler.model.reservations import Component, Reservation, list_instances
+from scheduler.model.rules import Pool
+from scheduler.model.slots import Slot
+from scheduler.policy.suggest import Search
+
+MOST_SLOTS_MORE: Final = 64
+"""So many more slots, and no more, are thought of."""
+MOST_CANDIDATES: Final = 12
+"""Of one kind where there may be as many as there are slots."""
+
+
+def list_pools(search: Search) -> list[tuple[str, Pool]]:
+    """The pools that may serve it, by name, in the order in which they are configured."""
+    request = search.reservation.request
+    return [(name, search.rules.pools[name]) for name in search.rules.serving_pools(request.pool, request.system)]
+
+
+def list_slots(search: Search) -> Iterable[tuple[Slot, Pool]]:
+    """The ready slots of the pools that may serve it, always in the same order."""
+    pools = dict(list_pools(search))
+    for slot in sorted(search.view.slots.values(), key=lambda each: (each.pool, len(each.id), each.id)):
+        if slot.pool in pools and slot.state == "ready":
+            yield slot, pools[slot.pool]
+
+
+def count_wanted(search: Search) -> int:
+    """Slots that all who wait could use, at most; those before it take theirs first."""
+    wanted = 0
+    for each in search.view.by_phase["pending"].values():
+        wanted += sum(component.count for component in each.request.components if component.kind == "essential")
+        if wanted >= MOST_SLOTS_MORE:
+            return MOST_SLOTS_MORE
+    return wanted
+
+
+def only_component(reservation: Reservation) -> Component | None:
+    """Its component where it has one essential instance; None for a gang."""
+    found = list_instances(reservation.request, "essential")
+    return found[0].component if len(found) == 1 else None
+
+
+def required_labels(reservation: Reservation, component: Component) -> Labels:
+    """What a slot has to have for an instance of this component."""
+    return {**reservation.request.labels, **component.labels}
