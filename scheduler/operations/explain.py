@@ -30,15 +30,25 @@ def explain(engine: Engine, name: str, patience: float = SEARCH_SECONDS) -> dict
     `is_complete`: whether every kind was tried in time; `pools`: what holds back launches of the pools that may
     serve it. {} for a reservation that nobody knows.
     """
-    row = next(iter(engine.store.find_reservations(ids=[name])), None)
-    if row is None:
-        return {}
-    now, rules = engine.store.now(), engine.rules()
-    found: dict[str, Any] = {"reservation": name, "phase": row.phase, "reason": row.reason, "as_of": now}
-    if row.phase != "pending":
-        return found
     deadline = monotonic() + patience
-    return found | explain_wait(View(engine.store.read_rows()), rules, row, now, lambda: monotonic() < deadline)
+    now, rules, row = engine.store.now(), engine.rules(), _find(engine, name)
+    if row is not None and row.phase == "pending":
+        view = View(engine.store.read_rows())
+        current = view.reservations.get(name)
+        if current is not None and current.phase == "pending":
+            said = _describe(current, now)
+            return said | explain_wait(view, rules, current, now, lambda: monotonic() < deadline)
+        # It was served, or ended, before the rows were read.
+        row = _find(engine, name)
+    return {} if row is None else _describe(row, now)
+
+
+def _find(engine: Engine, name: str) -> Reservation | None:
+    return next(iter(engine.store.find_reservations(ids=[name])), None)
+
+
+def _describe(row: Reservation, now: float) -> dict[str, Any]:
+    return {"reservation": row.id, "phase": row.phase, "reason": row.reason, "as_of": now}
 
 
 def explain_wait(
@@ -46,7 +56,7 @@ def explain_wait(
 ) -> dict[str, Any]:
     """The same for one that is pending in this view."""
     outcome = plan(view, rules, now)
-    search = Search(view, rules, view.reservations.get(row.id, row), now, has_time)
+    search = Search(view, rules, row, now, has_time)
     change = suggest_change(search, KINDS_OF_CHANGE)
     pools = rules.serving_pools(row.request.pool, row.request.system)
     return {

@@ -1,9 +1,14 @@
 """Explain: why it waits on the rows as they are, the smallest change, and conditions; nothing is written."""
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
+
+from scheduler.model.view import Row
 from scheduler.operations.apply import apply_rules
 from scheduler.operations.explain import describe_conditions, explain
+from scheduler.store.memory import MemoryStore
 from tests.operations.rig import CONFIG, NOW, Rig
 
 
@@ -38,6 +43,24 @@ def test_one_that_does_not_wait_has_no_change() -> None:
     rig = Rig().leased()
     assert explain(rig.engine, "r1") == {"reservation": "r1", "phase": "leased", "reason": None, "as_of": NOW}
     assert explain(rig.engine, "nobody") == {}
+
+
+@pytest.mark.parametrize(("verb", "phase"), [("cancel", "cancelled"), ("release", "released")])
+def test_one_that_ends_while_the_rows_are_read_does_not_wait(verb: str, phase: str) -> None:
+    class Late(MemoryStore):
+        """Somebody says something before the rows are read."""
+
+        meanwhile: Callable[[], object] = staticmethod(lambda: None)
+
+        def read_rows(self) -> Iterator[Row]:
+            self.meanwhile()
+            return super().read_rows()
+
+    store = Late(lambda: NOW)
+    rig = Rig(store=store)
+    rig.submit("r1")
+    store.meanwhile = lambda: rig.ask(verb, reservation="r1")
+    assert explain(rig.engine, "r1") == {"reservation": "r1", "phase": phase, "reason": None, "as_of": NOW}
 
 
 def test_explaining_writes_nothing() -> None:
