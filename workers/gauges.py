@@ -16,8 +16,8 @@ from scheduler.model.moves import HOLDING, SLOT_STATES, WITH_MACHINE
 from scheduler.model.resources import Resources, add, subtract
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
-from scheduler.policy.conditions import is_offline
 from scheduler.policy.places import capacity_of
+from scheduler.policy.timeouts import is_silent
 from scheduler.ports import Store
 
 OVER_QUOTA: Final = ("at_quota", "at_max_slots")
@@ -37,7 +37,7 @@ def _count_online(slots: list[Slot], rules: Rules, now: float) -> Iterator[Famil
     offline = GaugeMetricFamily("leasehold_slots_offline", "Static hosts that were not heard of", labels=["pool"])
     for name, pool in rules.pools.items():
         serving = [slot for slot in slots if slot.pool == name and slot.state in HOLDING]
-        silent = sum(is_offline(slot, pool, now) for slot in serving)
+        silent = sum(is_silent(slot, pool, now) for slot in serving)
         online.add_metric([name], len(serving) - silent)
         offline.add_metric([name], silent)
     yield from (online, offline)

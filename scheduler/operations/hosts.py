@@ -19,7 +19,7 @@ from scheduler.operations.engine import Engine, announce
 from scheduler.operations.ledger import Ledger, Outcome
 from scheduler.operations.register import check_host
 from scheduler.operations.words import Refusal
-from scheduler.operations.write_slots import is_silent
+from scheduler.policy.timeouts import is_silent
 from scheduler.ports import Heard, Tenure
 
 SAME_BEAT_SECONDS = 0.25
@@ -46,13 +46,15 @@ def hear_before_judging(engine: Engine, view: View, rules: Rules, tenure: Tenure
     """
     if not _static_pools(rules):
         return
-    silent = [slot for slot in _list_hosts(view.slots.values(), rules) if is_silent(rules, slot, now)]
+    silent = [
+        slot for slot in _list_hosts(view.slots.values(), rules) if is_silent(slot, rules.pools.get(slot.pool), now)
+    ]
     if not silent:
         return
     heard = engine.pulse.listen(_machines(silent))
     ages = {slot.id: _heard_ago(slot, heard) for slot in silent}
     for slot in silent:
-        if not is_silent(rules, slot, tenure.ticked_at):
+        if not is_silent(slot, rules.pools.get(slot.pool), tenure.ticked_at):
             ages[slot.id] = min(ages[slot.id], heard.kept_for)
     for row in _note(engine, rules, ages, silent).rows:
         view.apply(row)
@@ -112,7 +114,7 @@ def _note(engine: Engine, rules: Rules, ages: dict[str, float], hosts: Sequence[
             if current is None or (current.machine, current.epoch) != (seen.machine, seen.epoch):
                 continue
             if _is_news(current, at):
-                is_back = is_back or is_silent(rules, current, ledger.now)
+                is_back = is_back or is_silent(current, rules.pools.get(current.pool), ledger.now)
                 ledger.mark(msgspec.structs.replace(current, last_seen=at))
         outcome = ledger.flush()
     announce(engine, outcome, kick=is_back)

@@ -9,7 +9,7 @@ from scheduler.model.slots import Slot
 from scheduler.model.view import View
 from scheduler.operations.engine import Engine, announce
 from scheduler.operations.ledger import Ledger
-from scheduler.operations.write_slots import is_silent
+from scheduler.policy.timeouts import is_silent
 from scheduler.policy.ttl import expiry_when_renewed
 from scheduler.ports import Tenure
 
@@ -49,4 +49,5 @@ def _is_overdue(reservation: Reservation, now: float) -> bool:
 
 def _fell_silent(slot: Slot, rules: Rules, tenure: Tenure, now: float) -> bool:
     """Whether it is silent now and was not yet when a tick last looked: an outage brings no dead host back."""
-    return is_silent(rules, slot, now) and not is_silent(rules, slot, tenure.ticked_at)
+    pool = rules.pools.get(slot.pool)
+    return is_silent(slot, pool, now) and not is_silent(slot, pool, tenure.ticked_at)

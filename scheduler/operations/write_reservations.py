@@ -9,12 +9,12 @@ from scheduler.model.labels import has_labels
 from scheduler.model.moves import ENDED
 from scheduler.model.reservations import NO_COST, Instance, Lease, Reservation, list_instances
 from scheduler.model.resources import fits, subtract, total
-from scheduler.model.rules import Rules, SchedulerKeys
+from scheduler.model.rules import Pool, Rules, SchedulerKeys
 from scheduler.model.slots import Slot
 from scheduler.operations.endings import end_reservation, note_unconfirmed, return_to_queue
 from scheduler.operations.ledger import Ledger
-from scheduler.operations.write_slots import has_timed_out, is_silent
 from scheduler.policy.places import capacity_of
+from scheduler.policy.timeouts import has_timed_out, is_silent
 from scheduler.policy.ttl import expiry_of_lease
 
 
@@ -70,13 +70,18 @@ class ReservationWriter:
             case "slot_interrupted":
                 return any(slot.interrupted_at is not None for slot in slots)
             case "slot_draining":
-                return any(slot.state == "draining" and has_timed_out(self.rules, slot, self.now) for slot in slots)
+                return any(
+                    slot.state == "draining" and has_timed_out(slot, self._pool_of(slot), self.now) for slot in slots
+                )
             case "unconfirmed":
                 return current.confirmed_at is None
             case "slot_offline":
-                return any(is_silent(self.rules, slot, self.now) for slot in slots)
+                return any(is_silent(slot, self._pool_of(slot), self.now) for slot in slots)
             case _:
                 return False
+
+    def _pool_of(self, slot: Slot) -> Pool | None:
+        return self.rules.pools.get(slot.pool)
 
     def _requeue(self, current: Reservation, decision: Requeue) -> str | None:
         if current.phase not in {"leased", "revoking"}:
@@ -171,13 +176,13 @@ class ReservationWriter:
         """Why this slot, as it now is, cannot take one more instance; None if it can."""
         if slot is None:
             return "its slot is gone"
-        pool = self.rules.pools.get(slot.pool)
+        pool = self._pool_of(slot)
         if pool is None or instance is None:
             return "the rules have changed"
         if slot.state != "ready" or slot.epoch != epoch:
             return f"{slot.id} is {slot.state}" if slot.state != "ready" else f"{slot.id} has another machine"
         is_leaving = slot.drain_reason is not None or slot.interrupted_at is not None
-        if slot.cordoned or is_leaving or is_silent(self.rules, slot, self.now):
+        if slot.cordoned or is_leaving or is_silent(slot, pool, self.now):
             return f"{slot.id} takes no leases"
         leases = self.ledger.leases_on(slot)
         if len(leases) + len(taken) >= pool.lease_limit:

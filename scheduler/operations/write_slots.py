@@ -1,7 +1,6 @@
 """Whether it happened, for slots: each decision about one is tested on its current row, then written."""
 
 from collections.abc import Callable
-from math import inf
 from typing import Any
 
 import msgspec
@@ -16,6 +15,7 @@ from scheduler.operations.engine import ASKED_AGAIN
 from scheduler.operations.ledger import Ledger
 from scheduler.policy.offerings import list_choices
 from scheduler.policy.retire import is_configured, is_unhealthy
+from scheduler.policy.timeouts import has_timed_out
 
 _WORDS = {"at_quota": "free any more", "used_up": "used up", "requested": "to be drained"}
 """What it is not, where the reason's name does not say it."""
@@ -106,12 +106,12 @@ class SlotWriter:
     def _terminate(self, current: Slot, decision: Terminate) -> str | None:
         if current.state not in IN_FLIGHT | {"draining", "terminating"}:
             return f"{current.id} is {current.state}"
-        if decision.reason == "timeout" and not has_timed_out(self.rules, current, self.now):
+        pool = self.rules.pools.get(current.pool)
+        if decision.reason == "timeout" and not has_timed_out(current, pool, self.now):
             return f"{current.id} has moved on"
         if decision.reason == "drained" and self.ledger.leases_on(current):
             return f"{current.id} holds leases"
         if decision.reason == "timeout" and current.state in BOOTING:
-            pool = self.rules.pools.get(current.pool)
             note_failed_boot(self.ledger, pool, current, f"timed out while {current.state}")
         slow_work = {"attempts": 0, "not_before": self.now, "sent_at": self.now}
         if current.state == "terminating":
@@ -133,26 +133,3 @@ class SlotWriter:
             return f"{current.id} is {current.state}"
         self.ledger.move_slot(current, "empty", reason=decision.reason)
         return None
-
-
-def has_timed_out(rules: Rules, current: Slot, now: float) -> bool:
-    """Whether it has been in its state for the timeout of that state; a `drain_timeout` of 0 never comes."""
-    pool = rules.pools.get(current.pool)
-    if pool is None:
-        return False
-    limits = {
-        "launching": pool.launch_timeout,
-        "booting": pool.boot_timeout,
-        "binding": pool.binding_timeout,
-        "draining": pool.drain_timeout or inf,
-        "terminating": pool.terminating_timeout,
-    }
-    return now >= current.since + limits[current.state]
-
-
-def is_silent(rules: Rules, slot: Slot, now: float) -> bool:
-    """Whether a static host was not heard of for longer than its timeout."""
-    pool = rules.pools.get(slot.pool)
-    if pool is None or pool.is_elastic or slot.last_seen is None:
-        return False
-    return now - slot.last_seen > pool.offline_timeout

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from scheduler.model.holds import Hold
-from scheduler.model.moves import HOLDING, IN_FLIGHT, INACTIVE
+from scheduler.model.moves import IN_FLIGHT, INACTIVE
 from scheduler.model.rules import Pool, Rules
 from scheduler.model.slots import ADOPTED, Slot
 from scheduler.model.view import View
+from scheduler.policy.timeouts import is_silent
 
 _MINUTE: Final = 60
 _HOUR: Final = 3600
@@ -61,13 +62,6 @@ def is_at_quota(holds: Iterable[Hold], pool: str, active: int, now: float) -> bo
     return any(not each.active or active >= each.active for each in found)
 
 
-def is_offline(slot: Slot, pool: Pool | None, now: float) -> bool:
-    """Whether a static host was not heard of for longer than `offline_timeout`. Orchard: strictly longer."""
-    if pool is None or pool.is_elastic or slot.state not in HOLDING or slot.last_seen is None:
-        return False
-    return now - slot.last_seen > pool.offline_timeout
-
-
 def _describe_way(slot: Slot, pool: Pool | None, now: float) -> Iterator[str]:
     if slot.state in IN_FLIGHT:
         most = getattr(pool, _ON_THE_WAY[slot.state], None)
@@ -82,7 +76,7 @@ def _describe_way(slot: Slot, pool: Pool | None, now: float) -> Iterator[str]:
 
 
 def _describe_silence(slot: Slot, pool: Pool | None, now: float) -> Iterator[str]:
-    if is_offline(slot, pool, now) and slot.last_seen is not None:
+    if is_silent(slot, pool, now) and slot.last_seen is not None:
         yield f"offline: not heard of for {show_span(now - slot.last_seen)}"
     if slot.missed:
         yield f"missing: EC2 did not know its machine {slot.missed} times in a row"
