@@ -89,7 +89,7 @@ class SlotWriter:
             case "at_quota":
                 return is_free and not current.cordoned
             case "unconfigured":
-                return pool is not None and not is_configured(current, pool)
+                return pool is None or not is_configured(current, pool)
             case "unhealthy":
                 return pool is not None and is_unhealthy(pool, current.unconfirmed, current.failed_probes)
             case "used_up":

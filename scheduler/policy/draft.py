@@ -13,7 +13,7 @@ from scheduler.model.rules import Pool, Rules, SchedulerKeys
 from scheduler.model.slots import Slot, slot_order
 from scheduler.model.view import View
 from scheduler.policy.needs import Demand, make_needs
-from scheduler.policy.places import Place, capacity_of
+from scheduler.policy.places import Leases, Place, capacity_of
 from scheduler.policy.rooms import Rooms
 
 _RANK_OF_CODE = {code: rank for rank, code in enumerate(WAITING_CODES)}
@@ -36,6 +36,8 @@ class Draft:
         """Reservations whose leases this tick has ended."""
         self.places: dict[str, Place] = {}
         self.pools: dict[str, list[Place]] = {}
+        self.vanished: list[Slot] = []
+        """Slots with machines of ours whose pool the rules no longer list, in their order."""
         self.ready = Rooms([])
         self.coming = Rooms([])
         self.launched = Rooms([])
@@ -60,6 +62,9 @@ class Draft:
         for slot in self.view.slots.values():
             if slot.pool in indexed:
                 self.pools[slot.pool].append(self._open_place(*indexed[slot.pool], slot))
+            elif slot.machine is None and slot.state != "empty":
+                self.vanished.append(slot)
+        self.vanished.sort(key=lambda slot: (slot.pool, slot_order(slot.id)))
         for places in self.pools.values():
             places.sort(key=lambda place: place.order)
             self.places.update((place.slot.id, place) for place in places)
@@ -78,11 +83,14 @@ class Draft:
             idle_since=slot.since if slot.idle_since is None else slot.idle_since,
         )
         if slot.state in HOLDING:
-            place.leases = {
-                key: lease for key, lease in self.view.leases_on.get(slot.id, {}).items() if lease.epoch == slot.epoch
-            }
+            place.leases = self.leases_on(slot)
         place.count_free()
         return place
+
+    def leases_on(self, slot: Slot) -> Leases:
+        """The leases of the slot's present epoch, as they were before this tick."""
+        found = self.view.leases_on.get(slot.id, {})
+        return {key: lease for key, lease in found.items() if lease.epoch == slot.epoch}
 
     def decide(self, decision: Decision) -> None:
         """Append a decision to the plan."""

@@ -13,8 +13,8 @@ from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
 from scheduler.policy.confirming import requeue_unconfirmed
 from scheduler.policy.draft import Draft
-from scheduler.policy.places import Place
-from scheduler.policy.retire import retire
+from scheduler.policy.places import Leases, Place
+from scheduler.policy.retire import retire, retire_vanished
 
 INTERRUPTED = "slot_interrupted"
 
@@ -25,12 +25,16 @@ def heal(draft: Draft) -> None:
     for place in draft.all_places():
         if place.slot.interrupted_at is not None and place.state not in INACTIVE | {"terminating"}:
             _heal_interrupted(draft, place)
+    for slot in draft.vanished:
+        if slot.interrupted_at is not None:
+            _take_back_from(draft, draft.leases_on(slot))
     _fail_those_without_slot(draft)
     for place in draft.all_places():
         _heal_stuck(draft, place)
     _restart(draft)
     requeue_unconfirmed(draft)
     retire(draft)
+    retire_vanished(draft)
 
 
 def _heal_interrupted(draft: Draft, place: Place) -> None:
@@ -42,14 +46,18 @@ def _heal_interrupted(draft: Draft, place: Place) -> None:
     elif place.state == "ready":
         draft.decide(Drain(slot=place.slot.id, reason="interrupted"))
         place.state = "draining"
-    for reservation in _holders_on(draft, place, {"leased"}):
+    _take_back_from(draft, place.leases)
+
+
+def _take_back_from(draft: Draft, leases: Leases) -> None:
+    for reservation in _holders_of(draft, leases, {"leased"}):
         if reservation.id not in draft.returning:
             _take_back(draft, reservation)
 
 
-def _holders_on(draft: Draft, place: Place, phases: Container[str]) -> list[Reservation]:
-    """The reservations in one of these phases with an essential lease here, in order of submission."""
-    owners = {owner for (owner, _), lease in place.leases.items() if lease.kind == "essential"}
+def _holders_of(draft: Draft, leases: Leases, phases: Container[str]) -> list[Reservation]:
+    """The reservations in one of these phases with an essential lease of these, in order of submission."""
+    owners = {owner for (owner, _), lease in leases.items() if lease.kind == "essential"}
     found = [draft.view.reservations[owner] for owner in owners]
     holders = [each for each in found if each.phase in phases and each.id not in draft.over]
     return sorted(holders, key=lambda each: each.sequence)
@@ -170,7 +178,7 @@ def _heal_draining(draft: Draft, place: Place) -> None:
         return
     timeout = place.pool.drain_timeout
     if timeout and place.slot.interrupted_at is None and draft.is_due(place.slot.since + timeout):
-        for reservation in _holders_on(draft, place, {"leased", "revoking"}):
+        for reservation in _holders_of(draft, place.leases, {"leased", "revoking"}):
             draft.decide(Requeue(reservation=reservation.id, reason="slot_draining"))
             draft.requeue(reservation)
         _let_go(draft, place, "timeout")

@@ -10,6 +10,8 @@ from scheduler.model.rules import Pool
 from scheduler.model.slots import Slot
 
 Order = tuple[int, tuple[str, int, str]]
+Leases = dict[tuple[str, str], Lease]
+"""Under (reservation, component)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -23,8 +25,8 @@ class Place:
     capacity: Resources | None
     """None: this slot counts leases only."""
     labels: dict[str, str]
-    leases: dict[tuple[str, str], Lease] = field(default_factory=dict)
-    """Leases of the slot's present epoch, under (reservation, component)."""
+    leases: Leases = field(default_factory=dict)
+    """Leases of the slot's present epoch."""
     given: int = 0
     """Instances that this tick put on it, or set against it."""
     free: Resources | None = None

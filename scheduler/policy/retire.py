@@ -4,7 +4,7 @@ Sources: Arvados (changed offerings); `max_uses`, `recycle_unclean` and `unhealt
 nobody can work on must not be fed for ever by `pack`.
 """
 
-from scheduler.model.decisions import Drain, SlotReason, Terminate
+from scheduler.model.decisions import Drain, Reset, SlotReason, Terminate
 from scheduler.model.rules import Offering, Pool
 from scheduler.model.slots import Slot
 from scheduler.policy.draft import Draft
@@ -22,6 +22,30 @@ def retire(draft: Draft) -> None:
         elif place.is_coming and not is_configured(place.slot, place.pool):
             draft.decide(Terminate(slot=place.slot.id, reason="unconfigured"))
             place.state = "terminating"
+
+
+def retire_vanished(draft: Draft) -> None:
+    """Let go of the machines of pools that the rules no longer list, or they would run and cost for ever: ready ones
+    drain and their leases run on, those on their way go at once.
+    """
+    for slot in draft.vanished:
+        decision = _find_end(slot, is_free=not draft.leases_on(slot))
+        if decision is not None:
+            draft.decide(decision)
+
+
+def _find_end(slot: Slot, *, is_free: bool) -> Drain | Terminate | Reset | None:
+    match slot.state:
+        case "ready":
+            return Drain(slot=slot.id, reason="unconfigured")
+        case "launching" | "booting" | "binding":
+            return Terminate(slot=slot.id, reason="unconfigured")
+        case "draining" if is_free:
+            return Terminate(slot=slot.id, reason="drained")
+        case "error":
+            return Reset(slot=slot.id, reason="cooled_down")
+        case _:
+            return None
 
 
 def find_reason_to_retire(place: Place) -> SlotReason | None:

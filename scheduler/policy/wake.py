@@ -32,7 +32,7 @@ def _wake_after(draft: Draft, decision: Decision) -> None:
             _wake_for_restart(draft, draft.view.reservations[decision.reservation])
         case Launch():
             _wake_after_timeout(draft, draft.places[decision.slot].pool.launch_timeout)
-        case Terminate():
+        case Terminate() if decision.slot in draft.places:
             _wake_after_timeout(draft, draft.places[decision.slot].pool.terminating_timeout)
         case _:
             pass
