@@ -22,7 +22,7 @@ MOST_BYTES: Final = 32 * 1024 * 1024
 MOST_LEVELS: Final = 32
 """Tables and lists within each other, the body's own three counted."""
 MOST_ID: Final = 200
-_NEVER: Final = ("eta", "compression", "shadow", "callbacks", "errbacks", "chain", "chord", "stamps", "stamped_headers")
+_NEVER: Final = ("compression", "shadow", "callbacks", "errbacks", "chain", "chord", "stamps", "stamped_headers")
 _UNLIMITED: Final = (None, [None, None])
 
 
@@ -66,6 +66,9 @@ def _check_headers(queue: str, headers: Mapping[str, Any], known: Collection[str
     for key in _NEVER:
         if headers.get(key):
             raise fault(f"headers.{key}", "nothing", headers[key])
+    # Celery reads this one even if it is empty.
+    if headers.get("eta") is not None:
+        raise fault("headers.eta", "nothing", headers["eta"])
     if headers.get("timelimit") not in _UNLIMITED:
         raise fault("headers.timelimit", "nothing", headers["timelimit"])
     if expires is not None and not _is_instant(expires):

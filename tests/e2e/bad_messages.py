@@ -6,7 +6,7 @@
 import base64
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final, Literal
 
@@ -14,6 +14,7 @@ from scheduler.model.wishes import WISHES
 from tasks.queues import QUEUE_NAMES, RESERVATIONS, task_name
 
 Account = Literal["answer", "line", "count"]
+Kind = Literal["wrong shape", "huge", "unknown task", "forged token", "replayed token", "forged id"]
 JUNK: Final[list[Any]] = [
     *(None, True, False, 0, -1, 1.5, 10**400, float("nan"), float("inf"), "", " ", "\0", "\ud800", "x" * 5000),
     *([], {}, [[]], [{}], {"a": {"b": []}}, [1, 2, 3], {"": ""}, "null", "$(id)", "../../x", "'; DROP TABLE slots; --"),
@@ -33,6 +34,7 @@ class BadMessage:
     account: Account
     id: str
     what: str
+    kind: Kind = "wrong shape"
 
     @property
     def address(self) -> str:
@@ -57,38 +59,41 @@ def an_envelope(queue: str, task: str, body: object, name: str) -> dict[str, Any
 
 
 class Generator:
-    """Makes bad messages. `target` is a leased reservation, `token` its present token, `pool` a pool that there is."""
+    """Makes bad messages. `target` is a reservation that is leased on `slot`, `token` its present token, `earlier` one
+    that it had before, `pool` a pool that there is.
+    """
 
-    def __init__(self, seed: int, *, target: str, token: int, pool: str) -> None:
+    def __init__(self, seed: int, *, target: str, token: int, earlier: int, pool: str, slot: str) -> None:
         self._random = Random(seed)
-        self._target, self._token, self._pool = target, token, pool
+        self._target, self._token, self._earlier, self._pool, self._slot = target, token, earlier, pool, slot
         self._count = 0
         self._seed = seed
-        self._kinds: list[tuple[int, Callable[[str], BadMessage]]] = [
-            (12, self._bad_reservation),
-            (6, self._bad_word),
-            (6, self._forged_token),
-            (4, self._forged_id),
-            (3, self._bad_list),
-            (2, self._nothing_like_a_document),
-            (3, self._without_address),
-            (2, self._foreign_address),
-            (6, self._wrong_arguments),
-            (2, self._forged_slot),
-            (20, self._unknown_task),
-            (36, self._broken_envelope),
-            (20, self._broken_body),
-            (14, self._no_envelope),
+        self._kinds: list[tuple[int, Kind, Callable[[str], BadMessage]]] = [
+            (12, "wrong shape", self._bad_reservation),
+            (6, "wrong shape", self._bad_word),
+            (4, "forged token", self._forged_token),
+            (4, "replayed token", self._replayed_token),
+            (5, "forged id", self._forged_id),
+            (3, "wrong shape", self._bad_list),
+            (2, "wrong shape", self._nothing_like_a_document),
+            (3, "wrong shape", self._without_address),
+            (2, "wrong shape", self._foreign_address),
+            (6, "wrong shape", self._wrong_arguments),
+            (2, "forged id", self._forged_slot),
+            (2, "huge", self._huge),
+            (20, "unknown task", self._unknown_task),
+            (33, "wrong shape", self._broken_envelope),
+            (20, "wrong shape", self._broken_body),
+            (13, "wrong shape", self._no_envelope),
         ]
 
     def make(self, count: int) -> list[BadMessage]:
         """So many of them, of all kinds."""
-        kinds = [kind for _, kind in self._kinds]
-        chosen = self._random.choices(kinds, [weight for weight, _ in self._kinds], k=count)
-        return [kind(self._new_id()) for kind in chosen]
+        chosen = self._random.choices(self._kinds, [weight for weight, _, _ in self._kinds], k=count)
+        return [replace(make(self._new_id()), kind=kind) for _, kind, make in chosen]
 
     def make_huge(self) -> list[BadMessage]:
-        """A few that are large or deep."""
+        """A few that are as large or as deep as messages get."""
         many = [{"id": f"huge-{number}", "pool": self._pool} for number in range(10_001)]
         deep: Any = []
         for _ in range(300):
@@ -174,7 +179,33 @@ class Generator:
         verb = self._pick(*(each for each in WISHES if each != "submit"))
         key = "reservation" if "reservation" in WISHES[verb].model_fields else "slot"
         more = {"priority": 3} if verb == "priority" else {}
-        return self._ask(verb, {key: f"nobody-{name}", **more}, name, "forged id")
+        # Of another kind of row, or nearly a known one.
+        other = self._slot if key == "reservation" else self._target
+        near = [self._target.upper(), f"{self._target} ", f"{self._target}\0", f"{self._target}.0", f"./{self._target}"]
+        forged = self._pick(f"nobody-{name}", other, self._pool, "reservations", str(self._token), *near)
+        return self._ask(verb, {key: forged, **more}, name, "forged id")
+
+    def _replayed_token(self, name: str) -> BadMessage:
+        """What its holder said before it was leased anew: the token was good then."""
+        verb = self._pick("release", "renew", "confirm", "fail", "surrender", "decline", "suspend")
+        return self._ask(verb, {"reservation": self._target, "token": self._earlier}, name, "replayed token")
+
+    def _huge(self, name: str) -> BadMessage:
+        """Some hundred kilobytes of nothing."""
+        text, number = "x" * 300_000, self._pick(10**4000, -(10**4000), 2**64)
+        document: dict[str, Any] = self._pick(
+            {"id": text, "pool": self._pool},
+            {"id": name, "pool": text},
+            {"id": name, "pool": self._pool, "labels": {text: text}},
+            {"id": name, "pool": self._pool, "tags": {f"t{each}": "x" for each in range(5000)}},
+            {"id": name, "pool": self._pool, "resources": {f"r{each}": each for each in range(5000)}},
+            {"id": name, "pool": self._pool, "components": [{"name": f"c{each}"} for each in range(10_001)]},
+            {"id": name, "pool": self._pool, "priority": number},
+            {"id": name, "pool": self._pool, text: 1},
+            {"items": [{}] * 10_001},
+            {"items": [text]},
+        )
+        return self._ask("submit", document, name, "huge")
 
     def _bad_list(self, name: str) -> BadMessage:
         items = [self._pick(self._spoiled(f"{name}.{number}"), self._junk()) for number in range(3)]
@@ -249,7 +280,7 @@ class Generator:
             lambda: properties.update({"delivery_tag": self._pick(None, 7, "", [], {})}),
             lambda: properties.update({"body_encoding": self._pick("rot13", 7, "", [])}),
             lambda: properties.update({"priority": self._pick("high", -1, 10**400, [], 1.5)}),
-            lambda: headers.update({"eta": self._pick("2099-01-01T00:00:00", "soon", 7, [1])}),
+            lambda: headers.update({"eta": self._pick("2099-01-01T00:00:00", "soon", 7, [1], "", 0, {}, False)}),
             lambda: headers.update({"expires": self._pick("never", 7, [1], {}, "", True)}),
             lambda: headers.update({"timelimit": self._pick([0.001, 0.001], "x", 7, [None], {})}),
             lambda: headers.update({"compression": self._pick("zlib", "application/x-gzip", 7)}),

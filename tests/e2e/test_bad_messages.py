@@ -3,19 +3,21 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 from uuid import uuid4
 
 import msgspec
 import pytest
 
+from scheduler.model.reservations import Reservation
 from tasks.queues import QUEUE_NAMES, RESERVATIONS
-from tests.e2e.bad_messages import BadMessage, Generator
+from tests.e2e.bad_messages import BadMessage, Generator, Kind
 from tests.e2e.processes import wait_for
 from tests.e2e.stack import RESEND_SECONDS, Answer, Stack
 
 pytestmark = pytest.mark.timeout(300)
 MESSAGES = 10_000
+LEAST_OF_A_KIND = 100
 BATCHES = 20
 SEED = 20_261_121
 LONG = 120.0
@@ -28,13 +30,13 @@ TROUBLE = re.compile(r"\[(?:error|critical) *\]|Traceback|exited prematurely")
 
 
 def test_each_is_refused_by_name_and_the_good_ones_between_them_are_served(stack: Stack) -> None:
-    stack.ask("submit", {"id": "target", "pool": "warm", "ttl": 0})
-    (target,) = stack.await_phase(["target"], "leased")
+    earlier, target = _lease_twice(stack)
     stored = set(_list_stored(stack))
     pids = {queue: stack.processes[queue].pid for queue in QUEUE_NAMES}
     begins = {queue: stack.processes[queue].log.stat().st_size for queue in QUEUE_NAMES}
 
-    generator = Generator(SEED, target="target", token=target.token, pool="warm")
+    slot = target.leases[0].slot
+    generator = Generator(SEED, target="target", token=target.token, earlier=earlier.token, pool="warm", slot=slot)
     sent: list[BadMessage] = []
     for number in range(BATCHES):
         batch = generator.make(MESSAGES // BATCHES)
@@ -43,6 +45,9 @@ def test_each_is_refused_by_name_and_the_good_ones_between_them_are_served(stack
     huge = generator.make_huge()
     _send_around_a_good_one(stack, huge, "good-last")
 
+    kinds = Counter(message.kind for message in sent)
+    assert set(kinds) == set(get_args(Kind))
+    assert min(kinds.values()) >= LEAST_OF_A_KIND, kinds
     _await_end(stack, *QUEUE_NAMES)
     logs = {queue: _read_from(stack, queue, begins[queue]) for queue in QUEUE_NAMES}
     _check_lines("\n".join(logs.values()), [*sent, *huge])
@@ -53,6 +58,17 @@ def test_each_is_refused_by_name_and_the_good_ones_between_them_are_served(stack
     rows = [*stack.await_phase(sorted(good), "leased"), stack.find("target")]
     words = [{"reservation": row.id, "token": row.token} for row in rows]
     assert stack.ask("release", {"items": words})["ok"]
+
+
+def _lease_twice(stack: Stack) -> tuple[Reservation, Reservation]:
+    """The target as its first holder had it and as its present one has it: the first one's token was good once."""
+    stack.ask("submit", {"id": "target", "pool": "warm", "ttl": 0})
+    (earlier,) = stack.await_phase(["target"], "leased")
+    assert stack.ask("suspend", {"reservation": "target", "token": earlier.token})["ok"]
+    assert stack.ask("resume", {"reservation": "target"})["ok"]
+    (target,) = stack.await_phase(["target"], "leased")
+    assert target.token > earlier.token
+    return earlier, target
 
 
 def _list_stored(stack: Stack) -> list[str]:
