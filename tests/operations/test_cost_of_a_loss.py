@@ -1,0 +1,154 @@
+"""What a lost message or a killed worker costs the client: one more copy of its request, and one tick; never more.
+
+Counted in copies, ticks and a clock that passes only when it is told to, for every call at which the worker may die.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from leasehold.wire import RESEND_SECONDS
+from scheduler.model.slots import Slot
+from scheduler.operations.intake import accept
+from tests.operations.rig import Killed, Rig, Saboteur
+
+REPLY = "leasehold:reply:r1"
+REQUEST: dict[str, Any] = {"request": "submit-r1", "id": "r1", "system": "x86_64-linux"}
+PORTS = ("store", "board", "dispatcher", "bell", "meter")
+
+
+class Wait:
+    """A client that asks for one place on a slot that is ready, and the process that takes its messages."""
+
+    def __init__(self) -> None:
+        self.rig = Rig()
+        self.rig.put(
+            Slot(
+                id="linux-1",
+                version=self.rig.slot().version,
+                pool="linux",
+                state="ready",
+                epoch=1,
+                since=self.rig.now,
+                instance_id="i-1",
+                last_seen=self.rig.now,
+            )
+        )
+        self.rig.tick()
+        self.rig.bell.hear()
+        self.began = self.rig.now
+        self.next_tick = self.rig.now + self.rig.leader.interval
+        self.copies = 0
+        self.ticks_since_copy = 0
+        self.deaths = 0
+
+    def play(self, take: Callable[[int], None]) -> "Wait":
+        """Until it is leased and the client knows that it is accepted; `take` is what becomes of each copy."""
+        due = self.rig.now
+        while not (self._is_answered() and self.rig.phase() == "leased"):
+            if not self._is_answered() and self.rig.now >= due:
+                self.copies += 1
+                self.ticks_since_copy = 0
+                self._survive(lambda: take(self.copies))
+                due = self.rig.now + RESEND_SECONDS
+            if self.rig.bell.ticks_sent or self.rig.now >= self.next_tick:
+                self._tick()
+            else:
+                self.rig.now = min(self.next_tick, due) if not self._is_answered() else self.next_tick
+        return self
+
+    def serve(self) -> None:
+        """What the intake's task does."""
+        answer = accept(self.rig.engine, "submit", REQUEST)
+        self.rig.engine.bell.reply(REPLY, answer)
+
+    def sabotage(self, saboteur: Saboteur) -> None:
+        """Let the ports of the process that takes the first copy be counted."""
+        for port in PORTS:
+            setattr(self.rig.engine, port, saboteur.wrap(getattr(self.rig.engine, port), port))
+
+    @property
+    def seconds(self) -> float:
+        """How long the client waited for its lease."""
+        return self.rig.now - self.began
+
+    def _survive(self, job: Callable[[], None]) -> None:
+        bell = self.rig.bell
+        try:
+            job()
+        except Killed:
+            self.deaths += 1
+            self.rig.restart()
+            # Redis, where the kick's flag, the tick's message and the answer are, outlives the worker.
+            self.rig.bell = self.rig.engine.bell = bell
+
+    def _tick(self) -> None:
+        if not self.rig.bell.ticks_sent:
+            self.next_tick += self.rig.leader.interval
+        self.rig.bell.ticks_sent = 0
+        self.ticks_since_copy += 1
+        self.rig.tick()
+
+    def _is_answered(self) -> bool:
+        return bool(self.rig.bell.replies.get(REPLY))
+
+
+def test_without_a_loss_it_is_one_copy_and_one_tick() -> None:
+    wait = Wait()
+    wait.play(lambda _number: wait.serve())
+    assert (wait.copies, wait.ticks_since_copy, wait.seconds) == (1, 1, 0.0)
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_each_message_that_is_lost_costs_one_more_copy(lost: int) -> None:
+    wait = Wait()
+    wait.play(lambda number: wait.serve() if number > lost else None)
+    assert (wait.copies, wait.ticks_since_copy) == (lost + 1, 1)
+    assert wait.seconds == lost * RESEND_SECONDS
+
+
+def count_calls() -> int:
+    """How many calls of ports the carrying out of one request makes."""
+    saboteur, wait = Saboteur(0, afterwards=False), Wait()
+    wait.sabotage(saboteur)
+    wait.serve()
+    return saboteur.calls
+
+
+@pytest.mark.parametrize("afterwards", [False, True])
+def test_a_worker_that_is_killed_anywhere_costs_one_more_copy_and_one_tick(afterwards: bool) -> None:
+    """At every call of every port, before it took effect and after."""
+    calls = count_calls()
+    assert calls > 10
+    for at in range(1, calls + 1):
+        saboteur, wait = Saboteur(at, afterwards=afterwards), Wait()
+        wait.sabotage(saboteur)
+        wait.play(partial(_serve, wait))
+        where = f"killed at call {at}, {saboteur.places[at - 1]}"
+        assert wait.deaths == 1, where
+        assert wait.copies <= 2, where
+        assert wait.ticks_since_copy <= 1, where
+        assert wait.seconds <= RESEND_SECONDS + wait.rig.leader.interval, where
+        assert [event.name for event in wait.rig.events if event.reservation] == [
+            "reservation_submitted",
+            "reservation_leased",
+        ], where
+
+
+def _serve(wait: Wait, _number: int) -> None:
+    wait.serve()
+
+
+def test_a_kick_that_is_lost_costs_one_interval() -> None:
+    """The worker died between its mark, that somebody asked for a tick, and the message for it."""
+    wait = Wait()
+
+    def serve(_number: int) -> None:
+        wait.serve()
+        wait.rig.bell.ticks_sent = 0
+
+    wait.play(serve)
+    assert (wait.copies, wait.ticks_since_copy) == (1, 1)
+    assert wait.seconds <= wait.rig.leader.interval
