@@ -14,7 +14,6 @@ ACL_FILE: Final = Path(__file__).parents[1] / "compose" / "redis" / "users.acl"
 EXAMINER: Final = "user examiner on >examiner ~* &* +@all"
 """Who asks Redis whom it refused; no role of ours may."""
 _PLACEHOLDER: Final = re.compile(r">CHANGE-ME-([A-Z]+)")
-_EVERYBODY: Final = "user default on nopass ~* &* +@all"
 
 
 def read_rules() -> dict[str, list[str]]:
@@ -29,18 +28,11 @@ class RedisWithRoles:
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         users = directory / "users.acl"
-        # It answers whoever waits for its start; then the file takes that away.
-        users.write_text(f"{_EVERYBODY}\n{EXAMINER}\n", encoding="utf-8")
-        self.server: RedisServer = start_own_redis(directory, aclfile=str(users))
         shipped = _PLACEHOLDER.sub(lambda found: f">{found[1].lower()}-password", ACL_FILE.read_text(encoding="utf-8"))
         users.write_text(f"{shipped}{EXAMINER}\n", encoding="utf-8")
-        try:
-            with self._examine() as examiner:
-                examiner.acl_load()
-        except BaseException:
-            # Ctrl-C too: nobody else knows of the server.
-            self.server.stop()
-            raise
+        self.server: RedisServer = start_own_redis(
+            directory, ("examiner", "examiner"), aclfile=str(users), appendonly="yes", appendfsync="everysec"
+        )
 
     def url(self, role: str) -> str:
         """Where this role finds it."""
@@ -51,13 +43,14 @@ class RedisWithRoles:
 
         Left out is CLIENT SETINFO, by which redis-py tells its name to servers that know the command (7.2).
         """
-        with self._examine() as examiner:
+        with self.examine() as examiner:
             entries = cast("list[dict[str, Any]]", examiner.acl_log())
             examiner.acl_log_reset()
         found = [(_text(each["username"]), _text(each["reason"]), _text(each["object"])) for each in entries]
         return [each for each in found if each[2] != "client"]
 
-    def _examine(self) -> redis.Redis:
+    def examine(self) -> redis.Redis:
+        """A connection that may do anything."""
         return make_redis(f"redis://examiner:examiner@127.0.0.1:{self.server.port}/0")
 
 

@@ -25,11 +25,11 @@ __all__ = [
 OpenRedis = Callable[[str], redis.Redis]
 
 
-def start_own_redis(directory: Path, **config: str) -> RedisServer:
+def start_own_redis(directory: Path, login: tuple[str, str] | None = None, **config: str) -> RedisServer:
     """A Redis for one test alone, to be flushed, killed and restarted; the caller stops it."""
     if find_redis_server() is None:
         pytest.skip("no redis-server here: install Redis 6.2 or newer")
-    return start_redis(directory, config=config)
+    return start_redis(directory, config=config, login=login)
 
 
 @pytest.fixture(scope="session")

@@ -68,6 +68,8 @@ class RedisServer:
     port: int
     process: subprocess.Popen[bytes]
     config: Mapping[str, str] = field(default_factory=dict)
+    login: tuple[str, str] | None = None
+    """User and password of whoever asks whether it answers, where the first comer may not."""
 
     @property
     def url(self) -> str:
@@ -94,14 +96,20 @@ class RedisServer:
 
     def restart(self) -> None:
         """Start it again on its port, after `stop` or `kill`. Raises RedisStartError."""
-        self.process = _start_process(self.binary, self.directory, self.port, self.config)
+        self.process = _start_process(self.binary, self.directory, self.port, self.config, self.login)
 
 
-def start_redis(directory: Path, *, config: Mapping[str, str] | None = None, binary: Path | None = None) -> RedisServer:
+def start_redis(
+    directory: Path,
+    *,
+    config: Mapping[str, str] | None = None,
+    binary: Path | None = None,
+    login: tuple[str, str] | None = None,
+) -> RedisServer:
     """A server on a free port of loopback, with its log in `directory`; returns when it answers.
 
-    `config` holds further settings of redis.conf. No other process can get the port in between: a server
-    that finds it taken ends, and the next port is tried. Raises RedisStartError.
+    `config` holds further settings of redis.conf, `login` a user who may ask for INFO. No other process can get
+    the port in between: a server that finds it taken ends, and the next port is tried. Raises RedisStartError.
     """
     found = binary or find_redis_server()
     if found is None:
@@ -110,12 +118,12 @@ def start_redis(directory: Path, *, config: Mapping[str, str] | None = None, bin
     for _ in range(_PORTS_TRIED):
         port = _find_free_port()
         try:
-            process = _start_process(found, directory, port, config or {})
+            process = _start_process(found, directory, port, config or {}, login)
         except RedisStartError as error:
             if _TAKEN not in str(error):
                 raise
         else:
-            return RedisServer(found, directory, port, process, config or {})
+            return RedisServer(found, directory, port, process, config or {}, login)
     raise RedisStartError(f"{_PORTS_TRIED} free ports were all taken by others before redis-server had them")
 
 
@@ -126,7 +134,9 @@ def _find_free_port() -> int:
         return port
 
 
-def _start_process(binary: Path, directory: Path, port: int, config: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _start_process(
+    binary: Path, directory: Path, port: int, config: Mapping[str, str], login: tuple[str, str] | None
+) -> subprocess.Popen[bytes]:
     log = directory / "redis.log"
     log.unlink(missing_ok=True)
     process = subprocess.Popen(  # noqa: S603 - the binary is the one that find_redis_server trusts
@@ -136,14 +146,14 @@ def _start_process(binary: Path, directory: Path, port: int, config: Mapping[str
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    _await_answer(process, port, log)
+    _await_answer(process, port, login, log)
     return process
 
 
-def _await_answer(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+def _await_answer(process: subprocess.Popen[bytes], port: int, login: tuple[str, str] | None, log: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
-        if _answers(port, process.pid):
+        if _answers(port, login, process.pid):
             return
         try:
             process.wait(0.02)
@@ -155,11 +165,14 @@ def _await_answer(process: subprocess.Popen[bytes], port: int, log: Path) -> Non
     raise RedisStartError(f"redis-server did not answer for {START_SECONDS:g} seconds: {_last_words(log)}")
 
 
-def _answers(port: int, pid: int) -> bool:
+def _answers(port: int, login: tuple[str, str] | None, pid: int) -> bool:
     """Whether the server on this port answers and is this process, not another that was quicker."""
+    user, password = login or (None, None)
     client = redis.Redis(
         "127.0.0.1",
         port,
+        username=user,
+        password=password,
         socket_timeout=0.5,
         socket_connect_timeout=0.5,
         retry=Retry(NoBackoff(), 0),
