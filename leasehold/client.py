@@ -6,6 +6,7 @@ It imports nothing of the application: a producer needs `leasehold`, Redis and n
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypedDict, Unpack
@@ -128,7 +129,7 @@ class Client:
     def reserve(self, *, timeout: float | None = None, **fields: Unpack[ReservationFields]) -> Reservation:
         """Ask for a reservation; it is accepted, durably, when this returns. The same id again changes nothing.
 
-        Raises Refused, NotAnswered (ask again with the same id), Unavailable.
+        `waiting`: nothing there could ever hold it. Raises Refused, NotAnswered (ask again, same id), Unavailable.
         """
         return self.submit(fields, timeout=timeout)
 
@@ -372,11 +373,10 @@ class Client:
     def _describe(self, answer: Answer) -> Reservation:
         """The row that an answer is about; what the answer itself says where the view has it not (yet)."""
         name, phase = answer.reservation or "", answer.phase or "pending"
-        try:
-            row = self.get(name)
-        except Unavailable:
-            row = None
-        return row or Reservation(id=name, phase=phase, expires_at=answer.expires_at, token=answer.token or 0)
+        row = Reservation(id=name, phase=phase, expires_at=answer.expires_at, token=answer.token or 0)
+        with suppress(Unavailable):
+            row = self.get(name) or row
+        return msgspec.structs.replace(row, waiting=answer.waiting if row.phase == "pending" else None)
 
 
 def _with_id(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,6 +61,16 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     zone: str | None = None
 
 
+class Wait(msgspec.Struct, frozen=True, kw_only=True):
+    """Why one waits: a stable code, and a sentence."""
+
+    code: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.detail}"
+
+
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     """A reservation as the view has it. `token` is 0 until it was leased for the first time."""
 
@@ -87,6 +97,10 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     revoke_by: float | None = None
     """While `revoking`: why, and when the leases are taken at the latest."""
     leases: tuple[Placement, ...] = ()
+    waiting: Wait | None = None
+    """Of a new one, as `reserve` gives it: no slot or offering could ever hold it as things are. It is accepted and
+    waits for a change. None in every row that is read later: `Client.explain` tells why any of them waits.
+    """
 
     @property
     def is_over(self) -> bool:
@@ -163,6 +177,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     cordoned: bool | None = None
     offline_timeout: float | None = None
     """Of `register`: the host has to be heard of at least so often, in seconds."""
+    waiting: Wait | None = None
+    """Of `submit`: it is accepted, and no slot or offering could ever hold it as things are."""
     errors: tuple[Fault, ...] = ()
 
 

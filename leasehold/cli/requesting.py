@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leasehold.cli.connecting import connect
-from leasehold.cli.failures import BAD_INPUT, FAILED, INTERRUPTED, CommandError
+from leasehold.cli.failures import BAD_INPUT, FAILED, INTERRUPTED, CommandError, say_error
 from leasehold.cli.output import AsJson, example, parse_amounts, parse_pairs, print_json, print_thing
 from leasehold.errors import Refused
 
 if TYPE_CHECKING:
     from leasehold.client import Client
-    from leasehold.results import Answer, Reservation
+    from leasehold.results import Answer, Reservation, Wait
 
 ReservationId = Annotated[str, typer.Argument(metavar="RESERVATION", help="Its id.")]
 Token = Annotated[
@@ -113,12 +113,19 @@ def _reserve_one(client: "Client", fields: dict[str, Any], wait: float | None, a
         row = client.submit(fields)
     except Refused as refused:
         raise CommandError("\n".join(map(str, refused.errors)) or str(refused), BAD_INPUT) from None
+    _say_wait(row.id, row.waiting)
     if wait is not None:
         row = _await_lease(client, row.id, wait)
     if as_json:
         print_json(row)
     else:
         print_thing(describe_reservation(row))
+
+
+def _say_wait(name: str, why: "Wait | None") -> None:
+    """Say at once, beside the output, that nothing could hold a new one: it may wait for ever."""
+    if why is not None:
+        say_error(f"{name} is accepted and waits: {why}")
 
 
 def _await_lease(client: "Client", name: str, seconds: float) -> "Reservation":
@@ -133,6 +140,8 @@ def _await_lease(client: "Client", name: str, seconds: float) -> "Reservation":
 def _reserve_many(client: "Client", items: list[dict[str, Any]], as_json: bool) -> None:
     answers = client.reserve_many(items)  # type: ignore[arg-type]  # checked by the intake
     refused = [answer for answer in answers if not answer.ok]
+    for answer in answers:
+        _say_wait(answer.reservation or "", answer.waiting)
     if as_json:
         for answer in answers:
             print_json(answer)

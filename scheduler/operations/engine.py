@@ -1,7 +1,7 @@
 """The engine: the adapters that every operation is handed, and how a change is announced once it is committed."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scheduler.model.events import Event
 from scheduler.model.reservations import Reservation
@@ -9,6 +9,7 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import Change
 from scheduler.operations.boots import count_boots
+from scheduler.operations.foresee import KnownSlots
 from scheduler.operations.ledger import Outcome
 from scheduler.operations.notices import describe_notice
 from scheduler.operations.timing import observe_times
@@ -34,6 +35,7 @@ class Engine:
     new_id: Callable[[], str]
     """Ids that were never given out before: launch ids."""
     rules_cache: StoredRules | None = None
+    known_slots: KnownSlots = field(default_factory=KnownSlots)
 
     def rules(self) -> Rules:
         """The rules in force; read anew only when their version has changed."""

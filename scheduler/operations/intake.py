@@ -29,9 +29,11 @@ from scheduler.model.validation import (
 from scheduler.model.view import Row
 from scheduler.model.wishes import HOST_VERBS, OPERATOR_VERBS, WISHES, ReservationDocument
 from scheduler.operations.engine import Engine, announce
+from scheduler.operations.foresee import foresee_misfits
 from scheduler.operations.ledger import Ledger, Outcome
 from scheduler.operations.register import HOST_WORDS
 from scheduler.operations.words import WORDS, Refusal, rows_of
+from scheduler.policy.misfit import Told
 from scheduler.policy.ttl import expiry_of_pending
 from scheduler.ports import Answered
 
@@ -63,6 +65,10 @@ def accept(engine: Engine, verb: str, document: object, *, operator: bool = Fals
         # The same whenever it is asked again: there is nothing to write for it.
         return _join([_refuse_word(word, index) for index, word in enumerate(words)], single=is_single)
     rules = engine.rules()
+    misfits: Mapping[str, Told] = {}
+    if verb == "submit":
+        words = [_find_served(word, rules) for word in words]
+        misfits = _foresee(engine, rules, words)
     cause = _find_cause(verb, operator=operator)
     with engine.store.transaction() as transaction:
         known = transaction.find_answers([request]).get(request)
@@ -70,7 +76,10 @@ def accept(engine: Engine, verb: str, document: object, *, operator: bool = Fals
             answer, outcome = known.answer, None
         else:
             ledger = Ledger(transaction, cause)
-            results, outcome = _carry_out(ledger, rules, verb, words)
+            if verb == "submit":
+                results, outcome = submit(ledger, rules, words, misfits)
+            else:
+                results, outcome = _carry_out(ledger, rules, verb, words)
             answer = _join(results, single=is_single)
             transaction.save_answers([Answered(request, ledger.now, answer)])
     if outcome is None:
@@ -141,9 +150,13 @@ def _find_served(word: Word, rules: Rules) -> Word:
     return word
 
 
+def _foresee(engine: Engine, rules: Rules, words: Sequence[Word]) -> dict[str, Told]:
+    good = {word.id: word for word in reversed(words) if isinstance(word, ReservationDocument)}
+    rows = [new_reservation(word, rules, 0.0) for word in good.values()]
+    return foresee_misfits(engine.store, engine.known_slots, rules, rows)
+
+
 def _carry_out(ledger: Ledger, rules: Rules, verb: str, words: Sequence[Word]) -> tuple[list[Answer], Outcome]:
-    if verb == "submit":
-        return submit(ledger, rules, [_find_served(word, rules) for word in words])
     good = [word for word in words if isinstance(word, Document)]
     pairs = [rows_of(word) for word in good]
     ledger.load(reservations=[name for name, _ in pairs if name], slots=[name for _, name in pairs if name])
@@ -172,8 +185,13 @@ it is revoked. A holder counts them from when it sent the word, so its clock run
 """
 
 
-def submit(ledger: Ledger, rules: Rules, words: Sequence[Word]) -> tuple[list[Answer], Outcome]:
-    """Store what producers ask for; an id that is known already, in any phase, changes nothing."""
+def submit(
+    ledger: Ledger, rules: Rules, words: Sequence[Word], misfits: Mapping[str, Told] | None = None
+) -> tuple[list[Answer], Outcome]:
+    """Store what producers ask for; an id that is known already, in any phase, changes nothing.
+
+    `misfits`: by id what is told of those whom nothing could hold as things are; they are stored all the same.
+    """
     good = [word for word in words if isinstance(word, ReservationDocument)]
     rows = {word.id: new_reservation(word, rules, ledger.now) for word in reversed(good)}
     order = dict.fromkeys(word.id for word in good)
@@ -184,11 +202,22 @@ def submit(ledger: Ledger, rules: Rules, words: Sequence[Word]) -> tuple[list[An
     ledger.transaction.append_events(events)
     present = {row.id: row for row in inserted}
     present |= ledger.transaction.load_reservations(order.keys() - present.keys())
+    warned = {name: told for name, told in (misfits or {}).items() if present[name].request == rows[name].request}
     results = [
-        _refuse(word.faults, index) if isinstance(word, InvalidInputError) else describe_answer(present[word.id])  # type: ignore[attr-defined]
+        _refuse(word.faults, index)
+        if isinstance(word, InvalidInputError)
+        else _describe_submitted(present[word.id], warned)  # type: ignore[attr-defined]
         for index, word in enumerate(words)
     ]
     return results, Outcome(rows=list(inserted), events=events, is_change=bool(inserted))
+
+
+def _describe_submitted(row: Reservation, warned: Mapping[str, Told]) -> Answer:
+    answer = describe_answer(row)
+    if row.phase == "pending" and row.id in warned:
+        code, detail = warned[row.id]
+        answer["waiting"] = {"code": code, "detail": detail}
+    return answer
 
 
 def new_reservation(word: ReservationDocument, rules: Rules, now: float) -> Reservation:

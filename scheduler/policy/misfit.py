@@ -1,10 +1,16 @@
-"""Before placing: for whom nothing is even tried, and why. Source: Arvados (what no instance type could hold)."""
+"""For whom nothing is even tried, and why: in a tick before placing, and at the door before any tick.
+
+Source: Arvados (what no instance type could hold).
+"""
 
 from collections.abc import Iterable
 
 from scheduler.model.labels import Labels
 from scheduler.model.reservations import Reservation, is_on_hold
 from scheduler.model.resources import Resources
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Slot
+from scheduler.model.view import View
 from scheduler.policy.draft import Draft
 from scheduler.policy.limits import Limits
 from scheduler.policy.needs import Demand, Need
@@ -27,14 +33,18 @@ class Misfits:
         if is_on_hold(reservation):
             self._draft.wait(reservation, "on_hold", "on hold until it is resumed, or its priority is above 0")
             return True
-        if demand not in self._told:
-            self._told[demand] = self._find(demand)
-        told = self._told[demand]
+        told = self.find(demand)
         if told is not None:
             self._draft.wait(reservation, *told)
         return told is not None
 
-    def _find(self, demand: Demand) -> Told | None:
+    def find(self, demand: Demand) -> Told | None:
+        """What is told of all that ask for this; None where a slot or an offering could hold it. Looked up once."""
+        if demand not in self._told:
+            self._told[demand] = self._look_up(demand)
+        return self._told[demand]
+
+    def _look_up(self, demand: Demand) -> Told | None:
         asked = demand.shape.pool or demand.shape.system or "nothing"
         if not demand.pools:
             return "no_pool", f"no pool serves {asked}"
@@ -57,3 +67,14 @@ def _list_kinds(places: Iterable[Place]) -> Iterable[tuple[Resources | None, Lab
             held = None if place.capacity is None else tuple(place.capacity.items())
             kinds.setdefault((held, tuple(place.labels.items())), (place.capacity, place.labels))
     return kinds.values()
+
+
+def find_misfits(reservations: Iterable[Reservation], slots: Iterable[Slot], rules: Rules) -> dict[str, Told]:
+    """By id: those of these that no pool serves, or that none of these slots and no offering could hold, even empty;
+    each with what the next tick tells of it. One that is on hold too: it would not fit when it is taken off.
+    """
+    asked = list(reservations)
+    draft = Draft(View([*slots, *asked]), rules, 0.0)
+    misfits = Misfits(draft, Limits(draft))
+    found = {each.id: misfits.find(draft.demand_of(each)) for each in asked}
+    return {name: told for name, told in found.items() if told is not None}

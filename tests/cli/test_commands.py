@@ -13,7 +13,7 @@ from leasehold.cli.app import app
 from scheduler.store.migrating import migrate
 from tests.builders import a_lease, a_slot
 from tests.cli.conftest import Run
-from tests.client.intake import FakeIntake, a_row
+from tests.client.intake import Document, FakeIntake, a_row, accept
 
 
 @pytest.fixture
@@ -144,6 +144,25 @@ def test_bad_reservations_are_refused_with_a_line_for_each_fault(stack: FakeInta
         "leasehold: system: expected a name, got 3",
         'leasehold: resources.cpus: expected a number >= 0, got "two"',
     ]
+
+
+def test_what_nothing_could_hold_is_said_at_once_and_accepted(stack: FakeIntake, run: Run, tmp_path: Path) -> None:
+    why = {"code": "never_fits", "detail": "no slot or offering of s could hold main, even empty"}
+
+    def answer(verb: str, document: Document) -> Document:
+        many = {"results": [{**each, "waiting": why} for each in accept(verb, document).get("results", ())]}
+        return accept(verb, document) | (many if "items" in document else {"waiting": why})
+
+    stack.handler = answer
+    found = run("reserve", "--system", "s", "--id", "r1")
+    said = "leasehold: r1 is accepted and waits: never_fits: no slot or offering of s could hold main, even empty"
+    assert (found.status, found.out, found.complaints) == (0, "r1 pending\n", [said])
+    found = run("reserve", "--system", "s", "--id", "r1", "--json")
+    assert (json.loads(found.out)["waiting"], found.complaints) == (why, [said])
+    (tmp_path / "many.json").write_text(json.dumps([{"id": f"r{n}", "system": "s"} for n in range(2)]))
+    found = run("reserve", "--file", "many.json", "--json")
+    assert [json.loads(line)["waiting"] for line in found.out.splitlines()] == [why, why]
+    assert found.complaints == [said.replace("r1", "r0"), said]
 
 
 def test_a_file_of_reservations_is_asked_for_at_once(stack: FakeIntake, run: Run, tmp_path: Path) -> None:

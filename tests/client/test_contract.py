@@ -75,7 +75,8 @@ def test_phases_are_those_of_the_model() -> None:
 @pytest.mark.parametrize(
     ("ours", "theirs", "joined"),
     [
-        (results.Reservation, stored.Reservation, set()),
+        # What is told of a new one comes with the answer.
+        (results.Reservation, stored.Reservation, {"waiting"}),
         (results.Request, stored.Request, set()),
         (results.Component, stored.Component, set()),
         (results.Slot, stored_slots.Slot, set()),
@@ -91,7 +92,7 @@ def test_every_field_that_is_read_is_written(
 
 def test_every_field_of_an_answer_is_read() -> None:
     written = {*describe_answer(stored.Reservation(id="r", request=stored.Request(components=()), created_at=0))}
-    written |= {*describe_answer(stored_slots.Slot(id="s", pool="p"))} | {"ttl", "offline_timeout", "errors"}
+    written |= {*describe_answer(stored_slots.Slot(id="s", pool="p"))} | {"ttl", "offline_timeout", "errors", "waiting"}
     assert set(results.Answer.__struct_fields__) == written
 
 

@@ -34,6 +34,17 @@ def test_what_the_view_does_not_have_yet_is_told_from_the_answer(client: Client)
     assert client.reserve(id="r1", system="s").phase == "pending"
 
 
+def test_what_nothing_could_hold_is_told_at_once(intake: FakeIntake, client: Client) -> None:
+    told = {"code": "never_fits", "detail": "no slot or offering of s could hold main, even empty"}
+    intake.handler = lambda verb, document: accept(verb, document) | {"waiting": told}
+    waiting = client.reserve(id="r1", system="s").waiting
+    assert str(waiting) == "never_fits: no slot or offering of s could hold main, even empty"
+    intake.publish(a_row("r1"))
+    assert client.reserve(id="r1", system="s").waiting == waiting
+    intake.publish(a_row("r1", phase="leased", version=2))
+    assert client.reserve(id="r1", system="s").waiting is None
+
+
 def test_a_lost_message_is_sent_again_under_the_same_request_id(intake: FakeIntake, client: Client) -> None:
     numbers = count()
     intake.handler = lambda verb, document: None if next(numbers) < 2 else accept(verb, document)
