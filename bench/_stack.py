@@ -10,6 +10,7 @@ from time import monotonic, perf_counter, sleep
 
 from leasehold.client import Client
 from leasehold.stack import Stack
+from tests.guarding import take_sigterm_as_interrupt
 from tests.postgresql_server import start_own_postgresql
 
 SYSTEM = "bench"
@@ -17,7 +18,11 @@ SYSTEM = "bench"
 
 @contextmanager
 def open_stack(slots: int, leases_per_slot: int, database_url: str | None = None) -> Iterator[tuple[Stack, Client]]:
-    """A running stack whose `slots` slots are all ready, and a client of it; on SQLite where no database is named."""
+    """A running stack whose `slots` slots are all ready, and a client of it; on SQLite where no database is named.
+
+    SIGTERM ends it in order.
+    """
+    take_sigterm_as_interrupt()
     pool = {
         "system": SYSTEM,
         "min_slots": slots,

@@ -4,17 +4,15 @@ Not started through that package: it makes a system user, changes permissions of
 leaves its server behind when the test run is killed.
 """
 
-import ctypes
 import importlib.util
 import os
 import secrets
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +22,7 @@ from psycopg import sql
 
 from leasehold.stack.surroundings import find_free_port
 from scheduler.store.migrating import migrate
+from tests.guarding import Guarded
 
 USER: Final = "leasehold"
 START_SECONDS: Final = 60.0
@@ -40,8 +39,6 @@ _SETTINGS: Final = {
 }
 _QUICK: Final = {"fsync": "off", "full_page_writes": "off"}
 """What was committed outlives a killed server, not a power cut."""
-_END_WITH_PARENT: Final = 1
-"""PR_SET_PDEATHSIG of prctl(2)."""
 
 
 class PostgresServer:
@@ -142,16 +139,7 @@ class PostgresServer:
         command += [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         log = self._folder / "log"
         with log.open("wb") as said:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-                cwd="/",
-                start_new_session=True,
-                preexec_fn=_find_end_with_parent(),  # noqa: PLW1509 - one call into libc, looked up before the fork
-                **_as_other_user(),
-            )
+            self.process = Guarded(command, stdout=said, stderr=said, cwd="/", **_as_other_user())
         self._await_answer(log)
 
     def _await_answer(self, log: Path) -> None:
@@ -221,14 +209,6 @@ def _make_runnable(binaries: Path, folder: Path) -> Path:
             shutil.copytree(libraries, folder / libraries.name)
         return copied / "bin"
     return binaries
-
-
-def _find_end_with_parent() -> Callable[[], object] | None:
-    """What makes the server end when the tests are killed, on Linux."""
-    if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None).prctl
-    return lambda: prctl(_END_WITH_PARENT, signal.SIGQUIT)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """Servers for tests: each one of our own, started on demand, skipped where no server is installed."""
 
-from collections.abc import Callable, Iterator
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 import redis
 
 from scheduler.view.connection import make_redis
+from tests.guarding import Guarded
 from tests.postgresql_server import PostgresServer, start_own_postgresql
 from workers.embedded_redis import RedisServer, find_redis_server, start_redis
 
@@ -29,7 +31,12 @@ def start_own_redis(directory: Path, login: tuple[str, str] | None = None, **con
     """A Redis for one test alone, to be flushed, killed and restarted; the caller stops it."""
     if find_redis_server() is None:
         pytest.skip("no redis-server here: install Redis 6.2 or newer")
-    return start_redis(directory, config=config, login=login)
+    return start_redis(directory, config=config, login=login, launch=launch_guarded)
+
+
+def launch_guarded(command: Sequence[str]) -> Guarded:
+    """Start a server that ends with the tests."""
+    return Guarded(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +28,10 @@ _SETTINGS = {
 _TAKEN = "Address already in use"
 
 
+Launch = Callable[[Sequence[str]], subprocess.Popen[bytes]]
+"""Starts a command; what it writes goes nowhere."""
+
+
 class RedisStartError(Exception):
     """No redis-server was found, or it ended or stayed silent; the message has its last words."""
 
@@ -44,6 +48,17 @@ def find_redis_server() -> Path | None:
     return Path(installed) if installed else None
 
 
+def launch_alone(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """In a session of its own, so that Ctrl-C in a terminal does not reach it: whoever started it stops it."""
+    return subprocess.Popen(  # noqa: S603 - the binary is the one that find_redis_server trusts
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
 def redis_command(binary: Path, directory: Path, port: int, config: Mapping[str, str]) -> list[str]:
     """The command line of a server on loopback that keeps nothing on disk but its log; `config` goes last."""
     settings = {
@@ -58,18 +73,16 @@ def redis_command(binary: Path, directory: Path, port: int, config: Mapping[str,
 
 @dataclass
 class RedisServer:
-    """A server that was started and answers; `port` stays the same over restarts.
-
-    It runs in a session of its own: Ctrl-C in a terminal does not reach it, whoever started it stops it.
-    """
+    """A server of our own; `port` stays the same over restarts. `start_redis` gives one that answers."""
 
     binary: Path
     directory: Path
     port: int
-    process: subprocess.Popen[bytes]
     config: Mapping[str, str] = field(default_factory=dict)
     login: tuple[str, str] | None = None
     """User and password of whoever asks whether it answers, where the first comer may not."""
+    launch: Launch = launch_alone
+    process: subprocess.Popen[bytes] = field(init=False)
 
     @property
     def url(self) -> str:
@@ -95,8 +108,11 @@ class RedisServer:
         self.process.wait()
 
     def restart(self) -> None:
-        """Start it again on its port, after `stop` or `kill`. Raises RedisStartError."""
-        self.process = _start_process(self.binary, self.directory, self.port, self.config, self.login)
+        """Start it on its port, again after `stop` or `kill`; returns when it answers. Raises RedisStartError."""
+        log = self.directory / "redis.log"
+        log.unlink(missing_ok=True)
+        self.process = self.launch(redis_command(self.binary, self.directory, self.port, self.config))
+        _await_answer(self.process, self.port, self.login, log)
 
 
 def start_redis(
@@ -105,25 +121,27 @@ def start_redis(
     config: Mapping[str, str] | None = None,
     binary: Path | None = None,
     login: tuple[str, str] | None = None,
+    launch: Launch = launch_alone,
 ) -> RedisServer:
     """A server on a free port of loopback, with its log in `directory`; returns when it answers.
 
-    `config` holds further settings of redis.conf, `login` a user who may ask for INFO. No other process can get
-    the port in between: a server that finds it taken ends, and the next port is tried. Raises RedisStartError.
+    `config` holds further settings of redis.conf, `login` a user who may ask for INFO, `launch` starts the process.
+    No other process can get the port in between: a server that finds it taken ends, and the next port is tried.
+    Raises RedisStartError.
     """
     found = binary or find_redis_server()
     if found is None:
         raise RedisStartError("no redis-server: install Redis 6.2 or newer, or use Python 3.11 or 3.12")
     directory.mkdir(parents=True, exist_ok=True)
     for _ in range(_PORTS_TRIED):
-        port = _find_free_port()
+        server = RedisServer(found, directory, _find_free_port(), config or {}, login, launch)
         try:
-            process = _start_process(found, directory, port, config or {}, login)
+            server.restart()
         except RedisStartError as error:
             if _TAKEN not in str(error):
                 raise
         else:
-            return RedisServer(found, directory, port, process, config or {}, login)
+            return server
     raise RedisStartError(f"{_PORTS_TRIED} free ports were all taken by others before redis-server had them")
 
 
@@ -132,22 +150,6 @@ def _find_free_port() -> int:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
         return port
-
-
-def _start_process(
-    binary: Path, directory: Path, port: int, config: Mapping[str, str], login: tuple[str, str] | None
-) -> subprocess.Popen[bytes]:
-    log = directory / "redis.log"
-    log.unlink(missing_ok=True)
-    process = subprocess.Popen(  # noqa: S603 - the binary is the one that find_redis_server trusts
-        redis_command(binary, directory, port, config),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    _await_answer(process, port, login, log)
-    return process
 
 
 def _await_answer(process: subprocess.Popen[bytes], port: int, login: tuple[str, str] | None, log: Path) -> None:

@@ -18,6 +18,22 @@ from typing import Final
 _GATE: Final = 'read -r _ || exit 1; exec "$@" </dev/null'
 
 
+def make_gated(command: Sequence[str]) -> list[str]:
+    """The command behind the gate: it runs once a line comes on its standard input, and never if that ends before."""
+    return ["/bin/sh", "-c", _GATE, command[0], *command]
+
+
+def open_gate(process: subprocess.Popen[bytes]) -> None:
+    """Let the command of this process run. It may have been killed already."""
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.write(b"go\n")
+            process.stdin.flush()
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        process.stdin = None
+
+
 @dataclass(frozen=True)
 class Program:
     """What is to run: a name for people and its log, the command, what its surroundings have in addition."""
@@ -79,7 +95,7 @@ class Child:
         self.program, self._guardian = program, guardian
         with log.open("ab") as output:
             self._process = subprocess.Popen(  # noqa: S603 - the Procfile's and our own commands
-                ["/bin/sh", "-c", _GATE, program.name, *program.command],
+                make_gated(program.command),
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -88,16 +104,7 @@ class Child:
                 env={**os.environ, **program.environment},
             )
         guardian.watch(self.pid)
-        self._open_gate()
-
-    def _open_gate(self) -> None:
-        if self._process.stdin is not None:
-            # It may have been killed already.
-            with contextlib.suppress(OSError):
-                self._process.stdin.write(b"go\n")
-                self._process.stdin.flush()
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()
+        open_gate(self._process)
 
     @property
     def pid(self) -> int:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Final, cast
+from typing import Any, Final, Self, cast
 
 import psycopg
 import redis
@@ -39,7 +39,7 @@ PROMPT = (OSError, redis.RedisError, OperationalError, StoreUnavailableError, Re
 
 
 class Nemesis:
-    """Breaks `hosts` in a thread of its own, between `start` and `stop`; `deeds` says what it did, in order."""
+    """Breaks `hosts` in a thread of its own, within `with`; `deeds` says what it did, in order."""
 
     def __init__(self, hosts: Hosts, seed: int, only: Sequence[str] = ()) -> None:
         self._hosts, self._dice = hosts, random.Random(seed)
@@ -65,11 +65,11 @@ class Nemesis:
         }
         self._faults = {name: fault for name, fault in faults.items() if not only or name in only}
 
-    def start(self) -> None:
-        """Begin."""
+    def __enter__(self) -> Self:
         self._thread.start()
+        return self
 
-    def stop(self) -> None:
+    def __exit__(self, *_error: object) -> None:
         """No more faults; what stands still goes on, what is down comes up, EC2 is well again."""
         self._over.set()
         self._thread.join()

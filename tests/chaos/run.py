@@ -11,8 +11,10 @@ from typing import Final
 
 from tests.chaos.story import Verdict, tell
 from tests.chaos.switches import SWITCHES
+from tests.guarding import take_sigterm_as_interrupt
 from tests.servers import start_own_postgresql
 
+INTERRUPTED: Final = 130
 DATABASES: Final = ("postgresql", "sqlite")
 FAULTS_FOR: Final[dict[str, tuple[str, ...]]] = {
     "term": ("fence",),
@@ -24,25 +26,43 @@ FAULTS_FOR: Final[dict[str, tuple[str, ...]]] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play the seeds; 1 when a promise was broken (with `--off`: when nobody noticed)."""
+    """Play the seeds; 1 when a promise was broken (with `--off`: when nobody noticed), 130 when it was interrupted."""
     options = _read(arguments)
-    verdicts = []
-    for seed in range(options.first, options.first + options.seeds):
-        verdict = _play(seed, options)
-        verdicts.append(verdict)
-        _show(verdict)
-        if options.off and verdict.violations:
-            break
-    broken = [verdict for verdict in verdicts if verdict.violations]
-    sys.stdout.write(
-        f"{len(verdicts)} seeds, {sum(each.reservations for each in verdicts)} reservations, "
-        f"{sum(len(each.deeds) for each in verdicts)} faults, {sum(each.launches for each in verdicts)} launches, "
-        f"{sum(each.terms for each in verdicts)} terms: {len(broken)} seeds with violations\n"
-    )
+    take_sigterm_as_interrupt()
+    verdicts: list[Verdict] = []
+    try:
+        for verdict in _play_all(options):
+            verdicts.append(verdict)
+            _show(verdict)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"interrupted in seed {options.first + len(verdicts)}\n")
+        _summarize(verdicts)
+        return INTERRUPTED
+    broken = _summarize(verdicts)
     if options.off:
         sys.stdout.write(f"without the guard {options.off} this was {'noticed' if broken else 'NOT NOTICED'}\n")
         return 0 if broken else 1
     return 1 if broken else 0
+
+
+def _play_all(options: argparse.Namespace) -> Iterator[Verdict]:
+    """One seed after the other; without a guard until that was noticed."""
+    for seed in range(options.first, options.first + options.seeds):
+        verdict = _play(seed, options)
+        yield verdict
+        if options.off and verdict.violations:
+            return
+
+
+def _summarize(verdicts: Sequence[Verdict]) -> int:
+    """Say what came of all seeds; how many had violations."""
+    broken = sum(bool(verdict.violations) for verdict in verdicts)
+    sys.stdout.write(
+        f"{len(verdicts)} seeds, {sum(each.reservations for each in verdicts)} reservations, "
+        f"{sum(len(each.deeds) for each in verdicts)} faults, {sum(each.launches for each in verdicts)} launches, "
+        f"{sum(each.terms for each in verdicts)} terms: {broken} seeds with violations\n"
+    )
+    return broken
 
 
 def _read(arguments: Sequence[str]) -> argparse.Namespace:
@@ -66,19 +86,32 @@ def _play(seed: int, options: argparse.Namespace) -> Verdict:
     root = options.keep or Path(tempfile.gettempdir())
     root.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-", dir=root))
-    with open_database(kind, folder) as url:
-        verdict = tell(
-            folder,
-            url,
-            seed,
-            count=options.reservations,
-            seconds=options.seconds / options.seeds,
-            off=options.off,
-            only=FAULTS_FOR.get(options.off or "", ()),
-        )
-    if options.keep is None and not verdict.violations:
-        shutil.rmtree(folder)
+    try:
+        with open_database(kind, folder) as url:
+            verdict = _tell(folder, url, seed, options)
+    except KeyboardInterrupt:
+        _forget(folder, options)
+        raise
+    if not verdict.violations:
+        _forget(folder, options)
     return verdict
+
+
+def _tell(folder: Path, url: str, seed: int, options: argparse.Namespace) -> Verdict:
+    return tell(
+        folder,
+        url,
+        seed,
+        count=options.reservations,
+        seconds=options.seconds / options.seeds,
+        off=options.off,
+        only=FAULTS_FOR.get(options.off or "", ()),
+    )
+
+
+def _forget(folder: Path, options: argparse.Namespace) -> None:
+    if options.keep is None:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

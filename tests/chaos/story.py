@@ -89,10 +89,8 @@ def tell(
             (folder / f"wishes-{number}.json").write_text(json.dumps(wishes))
             hosts.start(f"holders-{number}", "tests.chaos.holders", str(folder), str(number))
         nemesis = Nemesis(hosts, seed, only)
-        with watching_ticks(hosts):
-            nemesis.start()
+        with watching_ticks(hosts), nemesis:
             Event().wait(seconds)
-            nemesis.stop()
         verdict = _judge(hosts, seed, _settle(hosts, count))
         verdict.deeds = nemesis.deeds
         (folder / "deeds.txt").write_text("\n".join(nemesis.deeds))

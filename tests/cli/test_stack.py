@@ -14,6 +14,7 @@ import pytest
 
 from leasehold import Client
 from leasehold.running import RunningStack, find_running, is_locked
+from tests.guarding import Guarded
 from workers.embedded_redis import find_redis_server
 
 SECONDS = 150.0
@@ -25,7 +26,7 @@ class Shell:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("LEASEHOLD_")}
-        self.up: subprocess.Popen[bytes] | None = None
+        self.up: Guarded | None = None
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """One command, to its end."""
@@ -38,7 +39,7 @@ class Shell:
         """`leasehold up`, until it runs."""
         log = (self.folder / "up.txt").open("wb")
         with log:
-            self.up = subprocess.Popen(
+            self.up = Guarded(
                 [sys.executable, "-m", "leasehold.cli", "up"],
                 cwd=self.folder,
                 env=self.environment,

@@ -10,6 +10,8 @@ from pathlib import Path
 from threading import Event
 from typing import Final, TypeVar
 
+from tests.guarding import Guarded
+
 PATIENCE: Final = 40.0
 """Seconds that a test waits for a condition at most: far more than it takes, on a busy machine too."""
 STOP_SECONDS: Final = 15.0
@@ -28,7 +30,9 @@ def wait_for(find: Callable[[], Found | None], what: str, patience: float = PATI
 
 
 class Process:
-    """One process: `python -m MODULE ARGUMENTS`, in a session of its own, so that all of it can be ended."""
+    """One process: `python -m MODULE ARGUMENTS`, in a session of its own, so that all of it can be ended;
+    it ends with the tests, however they end.
+    """
 
     def __init__(self, name: str, words: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
         self.name, self._words, self._environment = name, words, environment
@@ -38,14 +42,12 @@ class Process:
     def start(self) -> None:
         """Start it, or start it again after it was killed."""
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = Guarded(
                 [sys.executable, "-m", *self._words],
                 env=dict(self._environment),
                 cwd=self._folder,
-                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
             )
 
     @property

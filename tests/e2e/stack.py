@@ -62,9 +62,10 @@ class Stack:
         self.redis_server = self.start_redis()
         try:
             self._start()
-        except BaseException:
+        except BaseException as error:
             # Ctrl-C and the time limit of pytest too: the processes would stay.
-            self._show_logs()
+            if not isinstance(error, KeyboardInterrupt):
+                self._show_logs()
             self.stop()
             raise
         return self
@@ -90,13 +91,16 @@ class Stack:
         self.redis: Redis = make_redis(self.redis_url("leasehold"))
         self.apply(self._rules)
         self._start_workers()
-        for queue in QUEUE_NAMES:
-            self.await_canary(queue)
+        self._await_workers()
 
     def _start_workers(self) -> None:
         for queue in QUEUE_NAMES:
             self.start(queue, "tasks.worker", queue)
         self.start("beat", "tasks.clock")
+
+    def _await_workers(self) -> None:
+        for queue in QUEUE_NAMES:
+            self.await_canary(queue)
 
     def stop(self) -> None:
         """End all processes, Redis last."""

@@ -17,6 +17,7 @@ import pytest
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import CloudError
 from tests.ec2.conftest import IMAGE, REGION, Emulator, Launch, an_order, some_rules
+from tests.guarding import Guarded
 from workers.ec2.emulator import EmulatorServer
 from workers.ec2.emulator.__main__ import main
 from workers.ec2.emulator.calls import Call, read_call
@@ -257,15 +258,14 @@ class Process:
         self.file, self.log = folder / "state.toml", folder / "calls.jsonl"
         self.file.write_text("boot_seconds = 60\n")
         options = ["--port", "0", "--state-file", str(self.file), "--call-log", str(self.log)]
-        self.process = subprocess.Popen(
+        self.process = Guarded(
             [sys.executable, "-m", "workers.ec2.emulator", *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
             env={**os.environ, "AWS_EC2_METADATA_DISABLED": "true"},
         )
         assert self.process.stdout is not None
-        ready = self.process.stdout.readline()
+        ready = self.process.stdout.readline().decode()
         assert ready.startswith("leasehold: EC2 emulator at http://127.0.0.1:"), self.process.communicate()
         self.emulator = Emulator(ready.rpartition(" ")[2].strip())
 
@@ -273,7 +273,7 @@ class Process:
         """The status and what it said after this signal."""
         self.process.send_signal(number)
         out, err = self.process.communicate(timeout=20)
-        return self.process.returncode, out, err
+        return self.process.returncode, out.decode(), err.decode()
 
 
 @pytest.fixture

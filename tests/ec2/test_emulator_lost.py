@@ -11,6 +11,7 @@ import pytest
 
 from scheduler.ports import CloudError
 from tests.ec2.conftest import REGION, Emulator, Launch, an_order, some_rules
+from tests.guarding import Guarded
 from workers.ec2.clients import make_client
 from workers.ec2.emulator import EmulatorServer
 from workers.ec2.fleet import Ec2Access, Ec2Fleet, make_fleet
@@ -100,14 +101,13 @@ def test_a_wrong_rule_is_refused_by_name(rule: dict[str, object], message: str, 
 
 def test_a_killed_emulator_has_lost_no_line(tmp_path: Path) -> None:
     log = tmp_path / "calls.jsonl"
-    process = subprocess.Popen(
+    process = Guarded(
         [sys.executable, "-m", "workers.ec2.emulator", "--port", "0", "--call-log", str(log)],
         stdout=subprocess.PIPE,
-        text=True,
         env={**os.environ, "AWS_EC2_METADATA_DISABLED": "true"},
     )
     assert process.stdout is not None
-    url = process.stdout.readline().rpartition(" ")[2].strip()
+    url = process.stdout.readline().decode().rpartition(" ")[2].strip()
     access = Ec2Access(region=REGION, endpoint_url=url, access_key_id="testing", secret_access_key="testing")
     fleet = make_fleet("blue", access)
     machines = [fleet.launch(fleet.freeze(an_order(number), some_rules())).id for number in range(3)]

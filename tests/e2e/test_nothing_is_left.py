@@ -1,0 +1,71 @@
+"""What tests, benches and chaos have started ends with them, whichever way they are ended."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.processes import wait_for
+from tests.e2e.stack import ROOT
+from tests.guarding import Guarded
+from workers.embedded_redis import find_redis_server
+
+STARTED = {"emulator", "reservations", "redis", "postgresql"}
+pytestmark = pytest.mark.skipif(find_redis_server() is None, reason="no redis-server here")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the program makes its temporary folders."""
+    found = tmp_path / "temporary"
+    found.mkdir()
+    # PostgreSQL's user has to get there.
+    for each in (found, *list(found.parents)[:3]):
+        each.chmod(0o755)
+    return found
+
+
+def start(folder: Path, *words: str) -> Guarded:
+    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
+    return Guarded([sys.executable, "-m", *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def await_end(pids: Iterable[int]) -> None:
+    """Until nothing of the groups that these processes lead is alive."""
+    for pid in pids:
+        wait_for(lambda pid=pid: has_ended(pid), f"the end of process {pid}")  # type: ignore[misc]
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        os.killpg(pid, 0)
+    except (ProcessLookupError, PermissionError):
+        # The latter is what macOS says of those that nobody has taken note of yet.
+        return True
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_stack_of_tests_ends_with_them(number: signal.Signals, folder: Path) -> None:
+    with start(folder, "tests.e2e.small_stack", str(folder)) as process:
+        assert process.stdout is not None
+        pids = json.loads(process.stdout.readline())
+        assert set(pids) == STARTED
+        process.send_signal(number)
+        process.communicate()
+    await_end(pids.values())
+
+
+def test_a_bench_that_is_asked_to_end_leaves_neither_processes_nor_folders(folder: Path) -> None:
+    with start(folder, "bench.latency") as process:
+        written = wait_for(lambda: next(folder.glob("*/.leasehold/run.json"), None), "the stack")
+        pids = wait_for(lambda: json.loads(written.read_text())["pids"], "its processes")
+        process.terminate()
+        process.communicate()
+    await_end(pids.values())
+    assert list(folder.iterdir()) == []

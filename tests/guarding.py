@@ -1,0 +1,67 @@
+"""Whatever tests, benches and chaos start ends with them, however they end.
+
+They have the stack's own guardian (leasehold/stack/guardian.py): a process that hears by the end of a pipe that they
+are gone, killed ones too, and ends what they had started. SIGTERM is taken as Ctrl-C, so that folders go as well.
+"""
+
+import atexit
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from leasehold.stack.programs import Guardian, make_gated, open_gate
+
+__all__ = ["Guarded", "take_sigterm_as_interrupt"]
+
+
+def take_sigterm_as_interrupt() -> None:
+    """From now on SIGTERM raises KeyboardInterrupt, unless somebody handles it already."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+class Guarded(subprocess.Popen[bytes]):
+    """A process in a session of its own, which ends with this one. When it ends, so does all of its group."""
+
+    _is_cleared = False
+
+    def __init__(self, command: Sequence[object], **options: Any) -> None:
+        take_sigterm_as_interrupt()
+        words = [str(word) for word in command]
+        super().__init__(make_gated(words), stdin=subprocess.PIPE, start_new_session=True, **options)
+        _find_guardian().watch(self.pid)
+        open_gate(self)
+
+    def poll(self) -> int | None:
+        """See Popen."""
+        status = super().poll()
+        self._clear(status)
+        return status
+
+    def wait(self, timeout: float | None = None) -> int:
+        """See Popen."""
+        status = super().wait(timeout)
+        self._clear(status)
+        return status
+
+    def _clear(self, status: int | None) -> None:
+        if status is None or self._is_cleared:
+            return
+        self._is_cleared = True
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        _find_guardian().forget(self.pid)
+
+
+@cache
+def _find_guardian() -> Guardian:
+    """The one of this process."""
+    guardian = Guardian()
+    atexit.register(guardian.dismiss)
+    return guardian
