@@ -49,24 +49,36 @@ class Heart:
         self._hosts, self._spec, self._tell = hosts, spec, tell
         self.seconds = LONGEST_BEAT_SECONDS
         """Between two heartbeats."""
-        self._stopped = threading.Event()
+        self._is_stopped, self._wake = False, threading.Event()
+        self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="leasehold-heart", daemon=True)
 
     def start(self, seconds: float) -> None:
-        """Begin, or go on at another pace."""
-        self.seconds = seconds
+        """Begin, or go on at another pace, a quicker one from now on. Raises what ended it."""
+        if self._error is not None:
+            raise self._error
+        is_quicker, self.seconds = seconds < self.seconds, seconds
         if not self._thread.is_alive():
             self._thread.start()
+        elif is_quicker:
+            self._wake.set()
 
     def stop(self) -> None:
         """Stop; what is under way is waited for."""
-        self._stopped.set()
+        self._is_stopped = True
+        self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def _run(self) -> None:
+        try:
+            self._beat()
+        except Exception as error:  # noqa: BLE001 - whatever it is, such as nobody reading what we tell: see `start`
+            self._error = error
+
+    def _beat(self) -> None:
         is_heard = True
-        while not self._stopped.is_set():
+        while not self._is_stopped:
             try:
                 self._hosts.heartbeat(self._spec.slot, self._spec.machine)
             except Unavailable as error:
@@ -77,7 +89,8 @@ class Heart:
                 if not is_heard:
                     self._tell({"event": "reachable"})
                 is_heard = True
-            self._stopped.wait(self.seconds if is_heard else min(self.seconds, RETRY_SECONDS))
+            self._wake.wait(self.seconds if is_heard else min(self.seconds, RETRY_SECONDS))
+            self._wake.clear()
 
 
 class HostAgent:
@@ -86,16 +99,16 @@ class HostAgent:
     def __init__(self, hosts: Hosts, spec: HostSpec, tell: Tell, *, poll_seconds: float = POLL_SECONDS) -> None:
         self._hosts, self._spec, self._tell, self._poll_seconds = hosts, spec, tell, poll_seconds
         self._heart = Heart(hosts, spec, tell)
-        self._leaving, self._gone = threading.Event(), threading.Event()
+        # No events: a handler of signals that comes between the lines of one would wait for itself.
+        self._is_leaving = self._is_gone = False
         self._held: dict[tuple[str, str, int], Hosted] = {}
         self._has_served = False
         self._has_said_leave = False
 
     def leave(self) -> None:
         """Drain and end when the last lease has ended; said a second time: end now."""
-        if self._leaving.is_set():
-            self._gone.set()
-        self._leaving.set()
+        self._is_gone = self._is_leaving
+        self._is_leaving = True
 
     def run(self) -> None:
         """Serve until the slot is drained, by us or by an operator. Raises Refused."""
@@ -121,6 +134,7 @@ class HostAgent:
         )
         if answer is None:
             return False
+        self._has_served = answer.state == "ready"
         self._heart.start(find_beat(answer.offline_timeout))
         self._tell({"event": "registered", "slot": spec.slot, "state": answer.state, "machine": spec.machine})
         return True
@@ -128,22 +142,28 @@ class HostAgent:
     def _insist(self, ask: Callable[[], Any]) -> Any:
         """The answer, however long it takes; None when we are to go before. Raises Refused."""
         is_known = False
-        while not self._leaving.is_set():
+        while not self._is_leaving:
             try:
                 return ask()
             except (NotAnswered, Unavailable) as error:
                 if not is_known:
                     self._tell({"event": "waiting", "error": str(error)})
                 is_known = True
-                self._leaving.wait(RETRY_SECONDS)
+                self._rest(RETRY_SECONDS)
         return None
+
+    def _rest(self, seconds: float) -> None:
+        """Let so many seconds pass, or until we are to go."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not self._is_leaving:
+            time.sleep(min(left, NOTICE_SECONDS))
 
     def _serve(self) -> None:
         hints = self._hosts.hints(self._spec.slot)
         hints.listen()
         try:
-            while not self._gone.is_set():
-                if self._leaving.is_set() and not self._has_said_leave:
+            while not self._is_gone:
+                if self._is_leaving and not self._has_said_leave:
                     self._say_leave()
                 host = self._look()
                 if host is not None and host.state == "empty" and not self._is_back():
@@ -155,7 +175,7 @@ class HostAgent:
 
     def _is_back(self) -> bool:
         """A slot that still drained when we came is empty now: then we register again. One that served was drained."""
-        return not self._has_served and not self._leaving.is_set() and self._register()
+        return not self._has_served and not self._is_leaving and self._register()
 
     def _say_leave(self) -> None:
         try:
@@ -192,10 +212,10 @@ class HostAgent:
     def _wait(self, hints: Hints, seconds: float) -> None:
         """Until something changed there, or so many seconds are over, or there is something to do here."""
         until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0 and not self._gone.is_set():
+        while (left := until - time.monotonic()) > 0 and not self._is_gone:
             if hints.wait(min(left, NOTICE_SECONDS)):
                 return
-            if self._leaving.is_set() and not self._has_said_leave:
+            if self._is_leaving and not self._has_said_leave:
                 return
 
 

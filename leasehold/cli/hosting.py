@@ -1,6 +1,5 @@
 """Commands of hosts that register themselves: `leasehold host …`."""
 
-import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -36,7 +35,7 @@ Label = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Wha
 Address = Annotated[str | None, typer.Option(help="Where holders reach this host.")]
 Timeout = Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.1)]
 _REFUSED_HERE = frozenset({"slot", "machine"})
-"""What is well-formed, and refused because of what is there."""
+"""What is refused because of what is there: whether it is well-formed was looked at before."""
 
 
 def register(app: typer.Typer) -> None:
@@ -142,7 +141,7 @@ def register_host(  # noqa: PLR0913, PLR0917 - an option each
 
 def heartbeat(slot: SlotId = None, machine: Machine = None, state: State = None, as_json: AsJson = False) -> None:
     """Say that this host is alive: several times in its pool's offline_timeout. Waits behind no queue."""
-    name, who = _find_slot(slot), _find_machine(machine, state)
+    name, who = _find_identity(slot, machine, state)
     with connect() as client:
         client.hosts.heartbeat(name, who)
         is_checked = True
@@ -165,7 +164,7 @@ def leave(
     as_json: AsJson = False,
 ) -> None:
     """Take no new leases; without leases the host is out, until it registers again."""
-    name, who = _find_slot(slot), _find_machine(machine, state)
+    name, who = _find_identity(slot, machine, state)
     with connect(timeout) as client:
         try:
             _show(client.hosts.leave(name, who), as_json)
@@ -179,6 +178,7 @@ def remove(
     as_json: AsJson = False,
 ) -> None:
     """Forget a host that does not come back: what it holds fails, and another machine may have its name."""
+    _check({"slot": slot})
     with connect(timeout) as client:
         try:
             answer = client.hosts.remove(slot)
@@ -209,26 +209,33 @@ def _describe(  # noqa: PLR0913, PLR0917 - an option each
         if value is not None:
             resources |= parse_amounts(option, [f"{name}={value}"])
     resources |= parse_amounts("--resource", resource or [])
+    name, who = _find_identity(slot, machine, state)
     return HostSpec(
-        slot=_find_slot(slot),
+        slot=name,
         pool=pool,
-        machine=_find_machine(machine, state),
+        machine=who,
         resources=resources,
         labels=parse_pairs("--label", label or []),
         address=address,
     )
 
 
-def _find_slot(given: str | None) -> str:
-    from leasehold.machine import find_slot_name
+def _find_identity(slot: str | None, machine: str | None, state: Path | None) -> tuple[str, str]:
+    """The slot and the machine, given or found out. Raises InvalidInputError for one that is no id."""
+    from leasehold.machine import find_machine_id, find_slot_name, find_state_folder
 
-    return given or find_slot_name()
+    name = find_slot_name() if slot is None else slot
+    who = find_machine_id(state or find_state_folder()) if machine is None else machine
+    _check({"slot": name, "machine": who})
+    return name, who
 
 
-def _find_machine(given: str | None, state: Path | None) -> str:
-    from leasehold.machine import find_machine_id, find_state_folder
+def _check(identity: Mapping[str, str]) -> None:
+    """What the intake would say of these ids; a heartbeat asks nobody. Raises InvalidInputError."""
+    from scheduler.model.validation import read_document
+    from scheduler.model.wishes import HostDocument, SlotDocument
 
-    return given or find_machine_id(state or find_state_folder())
+    read_document(HostDocument if "machine" in identity else SlotDocument, identity)
 
 
 def _explain(refused: Refused) -> CommandError:
@@ -251,5 +258,5 @@ def _print_json_line(event: Mapping[str, Any]) -> None:
 
 def _print_event(event: Mapping[str, Any]) -> None:
     words = [str(event["event"]), *(f"{key}={value}" for key, value in event.items() if key != "event" and value)]
-    sys.stdout.write(" ".join(words) + os.linesep)
+    sys.stdout.write(" ".join(words) + "\n")
     sys.stdout.flush()

@@ -11,6 +11,7 @@ from tests.builders import a_slot
 from tests.cli.conftest import Run
 from tests.client.intake import Document, FakeIntake
 
+COMMANDS = {"run": "--pool lab", "register": "--pool lab", "heartbeat": "", "leave": "", "remove": ""}
 READY = {"ok": True, "slot": "lab-1", "state": "ready", "cordoned": False}
 
 
@@ -90,6 +91,24 @@ def test_bad_usage_is_said_in_a_line(words: tuple[str, ...], complaint: str, run
     assert len(found.complaints) == 1
     assert complaint in found.err
     assert intake.seen == []
+
+
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        *((f"{verb} lab:1! {more}", "slot") for verb, more in COMMANDS.items()),
+        *((f"{verb} lab-1 {more} --machine -m1", "machine") for verb, more in COMMANDS.items() if verb != "remove"),
+        ("leave lab-1 --machine=", "machine"),
+    ],
+)
+def test_an_id_that_is_none_is_bad_input_before_anybody_is_asked(
+    words: str, path: str, run: Run, intake: FakeIntake, redis_client: redis.Redis
+) -> None:
+    found = run("host", *words.split())
+    assert found.status == 2
+    assert [line.partition(" expected ")[0] for line in found.complaints] == [f"leasehold: {path}:"]
+    assert intake.seen == []
+    assert redis_client.keys("leasehold:heartbeat:*") == []
 
 
 def test_a_heartbeat_is_written_and_asks_nobody(run: Run, intake: FakeIntake, redis_client: redis.Redis) -> None:

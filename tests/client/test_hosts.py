@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 import redis
 
-from leasehold import Client, Refused
-from leasehold.agent import HostAgent, HostSpec, find_beat
+from leasehold import Client, Refused, Unavailable
+from leasehold.agent import LONGEST_BEAT_SECONDS, HostAgent, HostSpec, find_beat
+from leasehold.hosts import Hosts
+from leasehold.reading import ViewReader
+from leasehold.wire import Wire
 from tests.client.intake import Document, FakeIntake
 from tests.e2e.processes import wait_for
 
@@ -25,6 +28,7 @@ class FakeHost:
         self.leases: list[Document] = [LEASE]
         self.refusal: Document = {}
         self.drains_to = "draining"
+        self.offline_timeout = 1.8
 
     def answer(self, verb: str, _document: Document) -> Document | None:
         """What is answered to a host."""
@@ -34,7 +38,8 @@ class FakeHost:
             self.state = self.drains_to
         if verb == "register" and self.state == "empty":
             self.state = "ready"
-        return {"ok": True, "slot": "lab-1", "state": self.state, "offline_timeout": 1.8, "leases": self.leases}
+        said = {"slot": "lab-1", "state": self.state, "offline_timeout": self.offline_timeout}
+        return {"ok": True, **said, "leases": self.leases}
 
 
 class Running:
@@ -127,6 +132,54 @@ def test_it_beats_while_nobody_answers(
     for _ in range(3):
         redis_client.delete("leasehold:heartbeat:lab-1")
         wait_for(lambda: redis_client.get("leasehold:heartbeat:lab-1"), "a heartbeat")
+
+
+def test_a_shorter_timeout_counts_from_the_next_answer_on(
+    host: FakeHost, start: Start, redis_client: redis.Redis
+) -> None:
+    """And not only after the long pause that was begun before."""
+    host.offline_timeout = 1000.0
+    start().await_told("leased")
+    wait_for(lambda: redis_client.get("leasehold:heartbeat:lab-1"), "the first heartbeat")
+    redis_client.delete("leasehold:heartbeat:lab-1")
+    host.offline_timeout = 1.8
+    wait_for(lambda: redis_client.get("leasehold:heartbeat:lab-1"), "the next one", LONGEST_BEAT_SECONDS / 2)
+
+
+@pytest.mark.usefixtures("host")
+def test_what_ends_its_heartbeats_ends_the_agent(intake: FakeIntake) -> None:
+    """Else the host would look dead while its agent seems to be well."""
+
+    def tell(event: Mapping[str, Any]) -> None:
+        if event["event"] == "unreachable":
+            raise BrokenPipeError
+
+    class Unreachable(Hosts):
+        """No heartbeat comes through."""
+
+        def heartbeat(self, slot: str, machine: str) -> None:
+            raise Unavailable(f"no heartbeat of {slot} by {machine}")
+
+    wire = Wire(intake.url)
+    try:
+        with pytest.raises(BrokenPipeError):
+            HostAgent(
+                Unreachable(wire, ViewReader(wire.redis, "leasehold:", intake.url), 10.0), SPEC, tell, poll_seconds=0.1
+            ).run()
+    finally:
+        wire.close()
+
+
+def test_drained_before_its_first_look_it_ends_all_the_same(host: FakeHost, start: Start, intake: FakeIntake) -> None:
+    def drained_at_once(verb: str, document: Document) -> Document | None:
+        answer = host.answer(verb, document)
+        host.leases, host.state = [], "empty"
+        return answer
+
+    intake.handler = drained_at_once
+    running = start()
+    wait_for(lambda: running.has_ended, "its end")
+    assert intake.verbs().count("register") == 1
 
 
 def test_it_tells_of_each_lease_that_comes_changes_and_ends(host: FakeHost, start: Start) -> None:
