@@ -117,15 +117,20 @@ def move_slot(slot: Slot, to: SlotState, cause: Cause, now: float, **changes: An
     return moved, Event(at=now, name=name, cause=cause, slot=slot.id, detail=detail)
 
 
-def without_machine() -> dict[str, Any]:
-    """The changes that clear all that belonged to the machine which a slot had; its epoch and its host's id stay."""
+def without_machine(slot: Slot) -> dict[str, Any]:
+    """The changes that clear all that belonged to the machine which a slot had; its epoch and its host's id stay.
+
+    What was never launched is a host that is away and may come back: what it holds stays known, so that nobody whom
+    it could serve is told that nothing ever could.
+    """
+    is_host = slot.launch_id is None
     return {
         "idle_since": None,
         "offering": None,
         "market": None,
         "price": None,
-        "resources": None,
-        "labels": {},
+        "resources": slot.resources if is_host else None,
+        "labels": slot.labels if is_host else {},
         "last_seen": None,
         "interrupted_at": None,
         "interrupted_by": None,

@@ -128,7 +128,7 @@ class Ledger:
     def move_slot(self, slot: Slot, to: SlotState, **changes: Any) -> Slot:
         """Make a legal move of a slot, with its event; one that becomes empty forgets its machine."""
         if to == "empty":
-            changes = {**without_machine(), **changes}
+            changes = {**without_machine(slot), **changes}
         moved, event = move_slot(slot, to, self.cause, self.now, **changes)
         self.put(moved)
         self.tell(event)

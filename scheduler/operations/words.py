@@ -4,7 +4,7 @@ A word that cannot be heeded raises `Refusal`, which names the field, what was e
 changed nothing then.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -105,8 +105,10 @@ def renew(ledger: Ledger, rules: Rules, word: HolderDocument) -> Reservation:
     return renewed
 
 
-def confirm(ledger: Ledger, _rules: Rules, word: ConfirmDocument) -> Reservation:
-    """It runs where it was put: `confirm_timeout` no longer applies."""
+def confirm(ledger: Ledger, rules: Rules, word: ConfirmDocument) -> Reservation:
+    """It runs where it was put: `confirm_timeout` no longer applies, and a static host that it runs on counts as heard.
+    Orchard: whoever says that something runs there has heard of the host.
+    """
     current = _find_alive(ledger, word)
     slots = {lease.slot for lease in current.leases}
     if current.phase == "pending" or (word.slot is not None and word.slot not in slots):
@@ -114,7 +116,17 @@ def confirm(ledger: Ledger, _rules: Rules, word: ConfirmDocument) -> Reservation
     confirmed = msgspec.structs.replace(current, confirmed_at=ledger.now, unconfirmed=0)
     ledger.mark(confirmed)
     note_confirmed(ledger, confirmed)
+    _hear_hosts(ledger, rules, slots if word.slot is None else {word.slot})
     return confirmed
+
+
+def _hear_hosts(ledger: Ledger, rules: Rules, names: Iterable[str]) -> None:
+    """Those of these slots that are static hosts' were heard of now."""
+    for name in sorted(names):
+        slot = ledger.slots.get(name)
+        pool = rules.pools.get(slot.pool) if slot is not None else None
+        if slot is not None and pool is not None and not pool.is_elastic:
+            ledger.mark(msgspec.structs.replace(slot, last_seen=ledger.now))
 
 
 def fail(ledger: Ledger, rules: Rules, word: ReasonDocument) -> Reservation:

@@ -40,7 +40,8 @@ class Limits:
         self._strangers = {hold.pool: hold for hold in draft.view.holds.values() if hold.kind == "strangers"}
         self._bounds = {name: tuple(self._list_bounds(name)) for name in draft.pools}
         self._cordoned = {
-            name: [p for p in places if p.state == "ready" and p.slot.cordoned] for name, places in draft.pools.items()
+            name: [p for p in places if p.state == "ready" and p.slot.cordoned and not p.stuck]
+            for name, places in draft.pools.items()
         }
         self._empty = {
             name: [p for p in reversed(places) if p.state == "empty" and not p.slot.cordoned]

@@ -60,10 +60,10 @@ class Misfits:
 
 
 def _list_kinds(places: Iterable[Place]) -> Iterable[tuple[Resources | None, Labels]]:
-    """Capacity and labels of the active ones, those that are alike once."""
+    """Capacity and labels of the active ones and of hosts that are away, those that are alike once."""
     kinds: dict[tuple[object, object], tuple[Resources | None, Labels]] = {}
     for place in places:
-        if place.is_active:
+        if place.is_active or not place.pool.is_elastic:
             held = None if place.capacity is None else tuple(place.capacity.items())
             kinds.setdefault((held, tuple(place.labels.items())), (place.capacity, place.labels))
     return kinds.values()

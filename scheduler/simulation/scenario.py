@@ -132,7 +132,7 @@ def load_scenario(path: Path) -> Scenario:
         document = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except OSError as error:
         raise fault(str(path), "a file that can be read", error.strerror or "nothing") from None
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # no JSON, no TOML, no UTF-8, a number of thousands of digits
         raise fault(str(path), "JSON (or TOML in a .toml file)", str(error)) from None
     return read_scenario(document)
 

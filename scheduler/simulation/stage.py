@@ -221,6 +221,8 @@ def _put_lease(ledger: Ledger, stage: Stage, slot: Slot, reservation: Reservatio
         epoch=slot.epoch,
         token=token,
         resources=merge(pool.default_resources, asked) if given.resources is None else given.resources,
+        level=given.level,
+        cost=given.cost,
         assigned_at=ledger.now,
         confirmed_at=ledger.now,
     )

@@ -36,6 +36,47 @@ CASES: Cases = {
         a_case(ask(180, "r1"), tick(181), act(182, "seen", A), tick(182), tick(362), tick(362.5), slots=[host(A)]),
         [["r1 waits no_capacity"], ["assign r1 lab-1"], [], ["fail r1 slot_offline"]],
     ),
+    "a confirm counts as heard": (
+        a_case(
+            act(170, "confirm", {"reservation": "h", "slot": A}),
+            *ticks(190, 350, 350.5),
+            slots=[host(A, "h")],
+            reservations=[held("h")],
+        ),
+        [[], [], ["fail h slot_offline"]],
+    ),
+    "a slot record and a registration count as heard": (
+        a_case(
+            act(170, "slot", host(A, "h", machine="m")),
+            tick(350),
+            act(350, "register", host(A, machine="m")),
+            *ticks(530, 530.5),
+            slots=[host(A, "h", machine="m")],
+            reservations=[held("h")],
+        ),
+        [[], [], ["fail h slot_offline"]],
+    ),
+    "a host that is away may come back: nobody is told that nothing could ever hold it": (
+        a_case(
+            act(1, "drain", A),
+            tick(1),
+            ask(2, "r1", labels={"disk": "ssd"}),
+            ask(2, "r2", resources={"vms": 4}),
+            tick(2),
+            act(3, "register", host(A, machine="m", labels={"disk": "ssd"})),
+            tick(3),
+            slots=[host(A, machine="m", labels={"disk": "ssd"})],
+        ),
+        [
+            ["reset lab-1 drained"],
+            ["r1 waits no_capacity", "r2 waits never_fits"],
+            ["assign r1 lab-1", "r2 waits never_fits"],
+        ],
+    ),
+    "a lost one too, a removed one not": (
+        a_case(act(1, "lose", A), ask(1, "r1"), tick(1), act(2, "remove", A), tick(2), slots=[host(A)]),
+        [["r1 waits no_capacity"], ["r1 waits never_fits"]],
+    ),
     "only static slots go offline": (
         a_scenario(submit(0, "r1"), *ticks(0, 9999), slots=[a_slot("linux-1", last_seen=-9999)]),
         [["assign r1 linux-1"], []],

@@ -1,11 +1,12 @@
 """Bad input is refused before anything is played, with one line that names the path and what was expected."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scheduler.model.validation import InvalidInputError
-from scheduler.simulation.scenario import read_scenario
+from scheduler.simulation.scenario import load_scenario, read_scenario
 from tests.scenarios.playing import Document, a_holder, a_pool, a_scenario, a_slot, a_wish, act, submit, tick
 
 
@@ -167,6 +168,26 @@ def test_the_first_thing_that_is_wrong_is_told_in_one_line(name: str) -> None:
     assert str(caught.value.faults[0]) == line
 
 
+FILES: dict[str, bytes] = {
+    "cut off": b'{"at":',
+    "empty": b"",
+    "no text": b"\xff{}",
+    "TOML in a JSON file": b"until = 5",
+    "brackets without end": b"[" * 100_000,
+    "a number of thousands of digits": b'{"until": ' + b"9" * 5_000 + b"}",
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_no_json_is_refused_by_its_name(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "one.json"
+    path.write_bytes(FILES[name])
+    with pytest.raises(InvalidInputError) as caught:
+        load_scenario(path)
+    assert str(caught.value).startswith(f"{path}: expected JSON (or TOML in a .toml file), got ")
+    assert "\n" not in str(caught.value)
+
+
 ACCEPTED: dict[str, Document] = {
     "a warm reserve above the maximum is bounded": with_pool(target_warm_slots=9),
     "durations as texts": with_pool(boot_timeout="15m", idle_scale_down="30s"),
@@ -186,6 +207,10 @@ ACCEPTED: dict[str, Document] = {
         slots=[a_slot("linux-9", "ready", "r1")], reservations=[a_holder("r1")], pool=a_pool()
     ),
     "unknown systems wait": a_scenario(submit(0, "r1", system="mac")),
+    "a lease with its level and cost": a_scenario(
+        slots=[a_slot("linux-1") | {"leases": [{"reservation": "r1", "level": 2, "cost": [0, 0, 7.5, 0, 0]}]}],
+        reservations=[a_holder("r1")],
+    ),
 }
 
 

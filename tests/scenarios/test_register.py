@@ -80,7 +80,7 @@ def test_a_drained_host_is_empty_until_it_registers_again_and_stays_its_own() ->
             tick(5),
         )
     )
-    assert played.ticks == [["reset lab-1 drained"], [], ["r1 waits never_fits"], ["assign r1 lab-1"]]
+    assert played.ticks == [["reset lab-1 drained"], [], ["r1 waits no_capacity"], ["assign r1 lab-1"]]
     assert "3 register_refused lab-1" in played.events
 
 

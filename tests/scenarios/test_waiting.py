@@ -78,6 +78,10 @@ CODES: dict[str, tuple[Document, str]] = {
         ),
         "no_capacity",
     ),
+    "a cordoned host that is offline would have no room either": (
+        a_scenario(submit(200, "r1"), tick(200), pools=HOSTS, slots=[a_slot("hosts-1", cordoned=True)]),
+        "no_capacity",
+    ),
     "no_capacity": (
         a_scenario(
             submit(0, "r1"),
