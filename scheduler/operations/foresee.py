@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
-from scheduler.model.moves import INACTIVE, SLOT_STATES
+from scheduler.model.moves import INACTIVE
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
@@ -29,8 +29,7 @@ class KnownSlots:
     def read(self, store: Store) -> None:
         """Read them anew."""
         self.read_at = monotonic()
-        active = store.find_slots(states=[state for state in SLOT_STATES if state not in INACTIVE])
-        self.slots = list({_kind_of(slot): slot for slot in active}.values())
+        self.slots = list({_kind_of(slot): slot for slot in store.find_slots()}.values())
 
     def is_young(self) -> bool:
         """Whether they were read a moment ago."""
@@ -39,7 +38,7 @@ class KnownSlots:
 
 def _kind_of(slot: Slot) -> tuple[object, ...]:
     held = None if slot.resources is None else tuple(slot.resources.items())
-    return slot.pool, slot.offering, held, tuple(slot.labels.items())
+    return slot.pool, slot.state in INACTIVE, slot.offering, held, tuple(slot.labels.items())
 
 
 def foresee_misfits(store: Store, known: KnownSlots, rules: Rules, rows: Iterable[Reservation]) -> dict[str, Told]:

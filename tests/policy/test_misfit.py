@@ -48,7 +48,9 @@ def wishes() -> dict[str, Reservation]:
         ((a_slot(resources={"cpus": 8}, state="draining"),), {"no such label", "no host is there"}),
         ((a_slot(labels={"disk": "ssd"}), a_slot("hosts-1")), {"too large", "one of its components", "on hold too"}),
         # an empty slot is nothing of its own
-        ((a_slot(resources={"cpus": 8}, state="empty"), a_slot("hosts-1", state="empty")), None),
+        ((a_slot(resources={"cpus": 8}, state="empty"),), None),
+        # but for a host that is away: it may come back
+        ((a_slot("hosts-1", state="empty"),), {"too large", "one of its components", "no such label", "on hold too"}),
     ],
 )
 def test_what_no_slot_or_offering_could_hold_is_found(slots: tuple[Slot, ...], found: set[str] | None) -> None:
