@@ -222,8 +222,14 @@ class Store(Protocol):
     ) -> list[Reservation]:
         """Reservations in order of submission, without locking them."""
 
-    def find_slots(self, *, ids: Sequence[str] | None = None, states: Sequence[str] | None = None) -> list[Slot]:
-        """Slots in no particular order, without locking them."""
+    def find_slots(
+        self,
+        *,
+        ids: Sequence[str] | None = None,
+        states: Sequence[str] | None = None,
+        pools: Sequence[str] | None = None,
+    ) -> list[Slot]:
+        """The slots that match all that is given, in no particular order, without locking them."""
 
     def find_slots_of_machines(self, machines: Sequence[str]) -> list[Slot]:
         """The slots whose machine is one of these (by `instance_id`), in no particular order, not locked."""

@@ -322,11 +322,18 @@ class MemoryStore:
             return list(islice(known.values(), limit))
         return found[:limit]
 
-    def find_slots(self, *, ids: Sequence[str] | None = None, states: Sequence[str] | None = None) -> list[Slot]:
+    def find_slots(
+        self,
+        *,
+        ids: Sequence[str] | None = None,
+        states: Sequence[str] | None = None,
+        pools: Sequence[str] | None = None,
+    ) -> list[Slot]:
         """See Store."""
         known = self._world.slots
         rows = known.values() if ids is None else [known[row_id] for row_id in set(ids) if row_id in known]
-        return [row for row in rows if states is None or row.state in states]
+        found = (row for row in rows if states is None or row.state in states)
+        return [row for row in found if pools is None or row.pool in pools]
 
     def find_slots_of_machines(self, machines: Sequence[str]) -> list[Slot]:
         """See Store."""

@@ -1,7 +1,7 @@
 """The Store port on SQL: reads without locks, and transactions."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from heapq import merge
 from operator import attrgetter
@@ -35,7 +35,6 @@ _PHASES = select(_RESERVATION.phase, func.count()).group_by(_RESERVATION.phase)
 _SUBMITTED = select(*RESERVATIONS.columns).order_by(_RESERVATION.sequence).limit(bindparam("limit"))
 _IN_PHASE = _SUBMITTED.where(_RESERVATION.phase == bindparam("wanted_phase"))
 _ALL_SLOTS = select(*SLOTS.columns)
-_SLOTS_IN_STATES = _ALL_SLOTS.where(tables.slots.c.state.in_(bindparam("states", expanding=True)))
 _ALL_HOLDS = select(*HOLDS.columns)
 _NOT_OVER = or_(
     _RESERVATION.phase.in_([phase for phase in PHASES if phase not in ENDED]),
@@ -161,20 +160,21 @@ class SqlStore:
                 rows = list(session.fetch(_SUBMITTED, limit=limit))
             return list(read_reservations(session, self._statements, rows[:limit]))
 
-    def find_slots(self, *, ids: Sequence[str] | None = None, states: Sequence[str] | None = None) -> list[Slot]:
+    def find_slots(
+        self,
+        *,
+        ids: Sequence[str] | None = None,
+        states: Sequence[str] | None = None,
+        pools: Sequence[str] | None = None,
+    ) -> list[Slot]:
         """See Store."""
+        wanted = {"state": states, "pool": pools}
+        given = {name: list(values) for name, values in wanted.items() if values is not None}
         with self._reading() as session:
-            if ids is not None:
-                rows = [
-                    row
-                    for row in session.fetch_for(self._statements.slots.find, ids)
-                    if states is None or row.state in states
-                ]
-            elif states is not None:
-                rows = list(session.fetch(_SLOTS_IN_STATES, states=list(states)))
-            else:
-                rows = list(session.fetch(_ALL_SLOTS))
-            return SLOTS.read_all(rows)
+            if ids is None:
+                return SLOTS.read_all(list(session.fetch(_choose_slots(given), **given)))
+            rows = session.fetch_for(self._statements.slots.find, ids)
+            return SLOTS.read_all([row for row in rows if all(getattr(row, name) in given[name] for name in given)])
 
     def find_slots_of_machines(self, machines: Sequence[str]) -> list[Slot]:
         """See Store."""
@@ -213,6 +213,11 @@ class SqlStore:
 
     def _writing(self) -> AbstractContextManager[Session]:
         return open_session(self.engine, self._dialect, writes=True)
+
+
+def _choose_slots(columns: Iterable[str]) -> Select[Any]:
+    """Slots whose columns of these names have one of the values that are given under them."""
+    return _ALL_SLOTS.where(*(tables.slots.c[name].in_(bindparam(name, expanding=True)) for name in columns))
 
 
 def _choose_events(which: EventFilter) -> Select[Any]:

@@ -378,6 +378,24 @@ class TestKept:
             transaction.save_rules({"scheduler": {"queue": "priority"}}, 0)
         assert store.load_rules().rules.scheduler.queue == "priority"
 
+    @pytest.mark.parametrize(
+        ("wanted", "found"),
+        [
+            ({}, ["lab-1", "lab-2", "linux-1"]),
+            ({"states": ["ready"]}, ["lab-1", "linux-1"]),
+            ({"pools": ["lab"]}, ["lab-1", "lab-2"]),
+            ({"pools": ["lab"], "states": ["ready"]}, ["lab-1"]),
+            ({"pools": ["lab"], "ids": ["linux-1", "lab-2"]}, ["lab-2"]),
+            ({"pools": []}, []),
+            ({"ids": []}, []),
+        ],
+    )
+    def test_slots_are_found_by_all_that_is_given(
+        self, store: Store, wanted: dict[str, list[str]], found: list[str]
+    ) -> None:
+        save(store, a_slot("linux-1"), a_slot("lab-1"), a_slot("lab-2", state="draining"))
+        assert sorted(slot.id for slot in store.find_slots(**wanted)) == found
+
     def test_active_slots_are_counted_by_pool(self, store: Store) -> None:
         states = ("empty", "error", "launching", "booting", "binding", "ready", "draining", "terminating")
         save(store, *(a_slot(f"linux-{number}", state=state) for number, state in enumerate(states)))  # type: ignore[arg-type]
