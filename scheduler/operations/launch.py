@@ -62,12 +62,19 @@ def _freeze(engine: Engine, rules: Rules, slot_id: str, launch_id: str) -> Slot 
     with engine.store.transaction() as transaction:
         ledger = Ledger(transaction, "cloud")
         slot = transaction.load_slots([slot_id]).get(slot_id)
-        if slot is None or not _is_wanted(slot, launch_id) or ledger.now < slot.not_before:
+        if slot is None or not _is_wanted(slot, launch_id) or is_put_off(slot, ledger.now):
             return None
         request = slot.launch_request or engine.fleet.freeze(order_of(slot), rules)
         frozen = msgspec.structs.replace(slot, launch_request=request, attempts=slot.attempts + 1)
         transaction.save([frozen])
         return frozen
+
+
+def is_put_off(slot: Slot, now: float) -> bool:
+    """Whether its slow work is not due yet. Nothing is put off for longer than `MOST_DELAY`: a time further ahead was
+    written before the clock was put back.
+    """
+    return 0 < slot.not_before - now <= MOST_DELAY
 
 
 def order_of(slot: Slot) -> LaunchOrder:

@@ -63,7 +63,7 @@ def reconcile(engine: Engine, orphan_seconds: float = ORPHAN_SECONDS) -> Reconci
     found = _sort(machines, engine.store.find_slots())
     for slot, machine in found.lost:
         settle_machine(engine, slot, machine)
-    adopted, strangers, orphans = _adopt(engine, rules, found.strangers, orphan_seconds)
+    adopted, strangers, orphans = _adopt(engine, rules, _look_again(engine, found.strangers), orphan_seconds)
     ended = [*found.extra, *orphans]
     if ended:
         engine.fleet.terminate([machine.id for machine in ended])
@@ -86,6 +86,15 @@ def _sort(machines: Iterable[Machine], slots: Sequence[Slot]) -> _Sorted:
             answered.add(slot.id)
             found.lost.append((slot, machine))
     return found
+
+
+def _look_again(engine: Engine, strangers: Sequence[Machine]) -> list[Machine]:
+    """As they are now, without those that are gone: a long listing takes a while, and a slot whose machine ended
+    meanwhile is empty by now. It must not get that machine back.
+    """
+    present = engine.fleet.describe([machine.id for machine in strangers]) if strangers else {}
+    found = (present.get(machine.id, machine) for machine in strangers)
+    return [machine for machine in found if machine.state != "terminated"]
 
 
 def _by_merit(machine: Machine) -> tuple[bool, float, str]:

@@ -8,18 +8,22 @@ import msgspec
 from scheduler.model.slots import Slot
 from scheduler.operations.check import BATCH, PROBED_BATCH
 from scheduler.operations.engine import Engine, send_callbacks
+from scheduler.operations.launch import is_put_off
 
 RESEND_SECONDS = 10.0
 """Slow work that was sent less long ago than this is not sent again."""
 
 
 def recover(engine: Engine, resend_seconds: float = RESEND_SECONDS) -> int:
-    """Send again what is due and was not sent for a while: launches, terminations, callbacks; how many."""
+    """Send again what is due and was not sent for a while: launches, terminations, callbacks; how many.
+
+    What was sent at a time that is yet to come was sent before the clock was put back: it is due as well.
+    """
     now = engine.store.now()
     due = [
         slot
         for slot in engine.store.find_slots(states=["launching", "terminating"])
-        if slot.not_before <= now and slot.sent_at <= now - resend_seconds
+        if not is_put_off(slot, now) and not 0 <= now - slot.sent_at < resend_seconds
     ]
     claimed = _claim(engine, due, now)
     engine.dispatcher.send_launches([slot for slot in claimed if slot.state == "launching"])

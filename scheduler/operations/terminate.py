@@ -4,7 +4,7 @@ import msgspec
 
 from scheduler.model.slots import Slot
 from scheduler.operations.engine import Engine, announce
-from scheduler.operations.launch import MOST_ATTEMPTS, MOST_DELAY
+from scheduler.operations.launch import MOST_ATTEMPTS, MOST_DELAY, is_put_off
 from scheduler.operations.ledger import Ledger
 from scheduler.ports import Category, CloudError
 
@@ -20,7 +20,7 @@ def terminate(engine: Engine, slot_id: str, epoch: int) -> str:
     slot = next(iter(engine.store.find_slots(ids=[slot_id])), None)
     if slot is None or slot.state != "terminating" or slot.epoch != epoch:
         return "not_wanted"
-    if engine.store.now() < slot.not_before:
+    if is_put_off(slot, engine.store.now()):
         return "not_due"
     try:
         machines = [slot.instance_id] if slot.instance_id else _find_launched(engine, slot)

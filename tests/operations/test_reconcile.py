@@ -170,6 +170,24 @@ def test_a_launch_that_is_made_while_the_cloud_is_listed_is_no_orphan() -> None:
     assert (rig.slot().state, rig.slot().instance_id, rig.fleet.terminations) == ("booting", "i-1", [])
 
 
+def test_a_machine_that_ends_while_the_cloud_is_listed_is_not_adopted() -> None:
+    """Its slot was emptied after its page was read, and before SQL was: it has no machine, and no boot failed."""
+    rig = Rig().leased()
+    rig.ask("release", reservation="r1", token=rig.token())
+    rig.ask("drain", slot="linux-1")
+    rig.tick()
+    listed = list(rig.fleet.sweep())
+
+    def end_meanwhile() -> Iterator[Machine]:
+        rig.play_tasks()
+        assert rig.slot().state == "empty"
+        return iter(listed)
+
+    rig.fleet.sweep = end_meanwhile  # type: ignore[method-assign]
+    assert reconcile(rig.engine) == Reconciled()
+    assert (rig.slot().state, rig.slot().instance_id) == ("empty", None)
+
+
 def test_a_slot_that_is_adopted_meanwhile_is_adopted_once() -> None:
     """Two copies: the second has listed the cloud and read SQL before the first one wrote."""
     rig = Rig()

@@ -1,5 +1,6 @@
 """Launch, check, terminate, recover: each task may run twice, late, or beside its own copy."""
 
+import msgspec
 import pytest
 
 from scheduler.operations.check import check
@@ -195,6 +196,29 @@ def test_recover_sends_what_was_lost_once_and_not_again_for_a_while(rig: Rig) ->
     rig.now += 10
     assert [recover(rig.engine), recover(rig.engine)] == [1, 0]
     assert rig.mailbox.tasks == [("launch", ("linux-1", rig.slot().launch_id))]
+
+
+@pytest.mark.parametrize("is_put_off", [False, True])
+def test_a_clock_that_is_put_back_keeps_no_lost_launch_waiting(rig: Rig, is_put_off: bool) -> None:
+    """Neither by when it was sent last, nor by when it is due again."""
+    if is_put_off:
+        rig.fleet.errors = [CloudError("transient", "Timeout", "no answer")]
+        rig.play_tasks()
+    rig.mailbox.tasks.clear()
+    rig.now -= 3600
+    assert [recover(rig.engine), recover(rig.engine)] == [1, 0]
+    rig.play_tasks()
+    assert rig.slot().state == "ready"
+
+
+def test_a_clock_that_is_put_back_keeps_no_lost_termination_waiting(rig: Rig) -> None:
+    rig.play_tasks()
+    rig.put(msgspec.structs.replace(rig.slot(), state="terminating", not_before=rig.now + 60, sent_at=rig.now))
+    assert recover(rig.engine) == 0, "it is put off"
+    rig.now -= 3600
+    assert [recover(rig.engine), recover(rig.engine)] == [1, 0]
+    rig.play_tasks()
+    assert rig.fleet.running == []
 
 
 def test_the_sweep_looks_after_what_is_on_its_way_and_all_when_asked() -> None:
