@@ -73,6 +73,7 @@ _EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
         "aws.endpoint_url": "http://127.0.0.1:5000",
         "aws.profile": "leasehold",
         "aws.interruption_queue": "https://sqs.eu-central-1.amazonaws.com/123456789012/leasehold",
+        "aws.calls_per_second": 40,
         "aws.access_key_id": "testing",
         "aws.secret_access_key": "testing",
         "flower.basic_auth": "user:password",

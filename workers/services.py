@@ -22,6 +22,7 @@ from scheduler.ports import CloudError, Dispatcher, Fleet, NoticeFeed, Store
 from workers.settings import Settings
 
 if TYPE_CHECKING:
+    from workers.ec2.budget import CallBudget
     from workers.ec2.fleet import Ec2Access
 
 Value = TypeVar("Value")
@@ -173,7 +174,15 @@ class Services:
     def _open_fleet(self) -> Fleet:
         from workers.ec2.fleet import make_fleet
 
-        return make_fleet(self.settings.aws.cluster, read_access(self.settings))
+        return make_fleet(self.settings.aws.cluster, read_access(self.settings), self._make_budget())
+
+    def _make_budget(self) -> "CallBudget | None":
+        from workers.ec2.budget import CALLS_PER_SECOND, CallBudget
+
+        aws = self.settings.aws
+        usual = CALLS_PER_SECOND if aws.endpoint_url is None else 0.0
+        per_second = usual if aws.calls_per_second is None else aws.calls_per_second
+        return CallBudget(self.redis, self.settings.view.prefix, per_second) if per_second else None
 
     def _open_notices(self) -> NoticeFeed | None:
         if self.settings.aws.interruption_queue is None:

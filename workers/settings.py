@@ -13,6 +13,7 @@ from pydantic import SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from scheduler.model.validation import (
+    Amount,
     Document,
     Fault,
     InvalidInputError,
@@ -81,6 +82,8 @@ class AwsSettings(Document):
     """URL of the SQS queue, of this cluster alone, that EventBridge sends spot notices to; left out = none are read."""
     interruption_interval: Period = 5.0
     """That queue is read so often; each time a message is waited for until a second before the next."""
+    calls_per_second: Amount | None = None
+    """EC2 calls a second that all processes share; left out = 20, or no limit with `endpoint_url`; 0 = no limit."""
     access_key_id: Secret | None = None
     """Access key, for the emulator; elsewhere leave it to boto3's chain."""
     secret_access_key: Secret | None = None

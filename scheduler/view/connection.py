@@ -40,7 +40,7 @@ def redis_errors() -> Iterator[None]:
         raise ViewUnavailableError(f"Redis: {error}") from error
 
 
-def load_script(client: redis.Redis, *names: str) -> Script:
+def load_script(client: redis.Redis, *names: str, package: str = "scheduler.view") -> Script:
     """The script made of these files of this package, one after the other; sent to Redis on first use."""
-    folder = files("scheduler.view")
+    folder = files(package)
     return client.register_script("\n".join((folder / f"{name}.lua").read_text() for name in names))

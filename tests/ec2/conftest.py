@@ -12,12 +12,15 @@ import pytest
 from scheduler.model.rules import Rules, read_rules
 from scheduler.model.slots import Machine
 from scheduler.ports import LaunchOrder
+from tests.servers import open_redis, redis_client, redis_server, redis_url
 from workers.ec2.clients import make_client
 from workers.ec2.emulator import EmulatorServer, EmulatorSettings, make_server
 from workers.ec2.fleet import Ec2Access, Ec2Fleet, make_fleet
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
+
+__all__ = ["open_redis", "redis_client", "redis_server", "redis_url"]
 
 IMAGE = "ami-04681a1dbd79675a5"
 REGION = "us-east-1"

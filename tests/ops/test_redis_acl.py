@@ -250,8 +250,8 @@ def test_a_role_gets_each_right_by_name_and_the_words_of_redis_6_2_alone(role: s
     assert {word for word in words if "|" in word} <= {"+script|load", "+script|exists"}
 
 
-def test_what_the_scripts_of_the_view_call_the_workers_may() -> None:
-    scripts = (ROOT / "scheduler" / "view").glob("*.lua")
+def test_what_our_scripts_call_the_workers_may() -> None:
+    scripts = [*ROOT.glob("scheduler/**/*.lua"), *ROOT.glob("workers/**/*.lua")]
     called = {name.lower() for script in scripts for name in re.findall(r"redis\.call\('(\w+)'", script.read_text())}
     assert len(called) > 10
     assert {f"+{name}" for name in called} - set(read_rules()["leasehold"]) == set()

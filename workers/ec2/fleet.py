@@ -13,6 +13,7 @@ import msgspec
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine
 from scheduler.ports import CloudError, LaunchOrder
+from workers.ec2.budget import CallBudget
 from workers.ec2.clients import LAUNCH_READ_SECONDS, make_client
 from workers.ec2.errors import cloud_errors, describe_shortfall
 from workers.ec2.machines import read_fleet, read_health, read_machines, with_health
@@ -166,14 +167,14 @@ class Ec2Access(msgspec.Struct, frozen=True, kw_only=True):
         return f"Ec2Access(region={self.region!r}, endpoint_url={self.endpoint_url!r})"
 
 
-def make_fleet(cluster: str, access: Ec2Access) -> Ec2Fleet:
-    """The fleet of a cluster, with a patient client for launches and a quick one for the rest."""
+def make_fleet(cluster: str, access: Ec2Access, budget: CallBudget | None = None) -> Ec2Fleet:
+    """The fleet of a cluster, with a patient client for launches and a quick one for the rest, both within `budget`."""
     ways = msgspec.structs.asdict(access)
-    return Ec2Fleet(
-        make_client(**ways),
-        cluster,
-        launcher=make_client(**ways, read_seconds=LAUNCH_READ_SECONDS),
-    )
+    client, launcher = make_client(**ways), make_client(**ways, read_seconds=LAUNCH_READ_SECONDS)
+    if budget is not None:
+        budget.guard(client)
+        budget.guard(launcher)
+    return Ec2Fleet(client, cluster, launcher=launcher)
 
 
 def _filter(name: str, values: list[str]) -> "FilterTypeDef":

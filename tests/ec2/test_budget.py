@@ -1,0 +1,127 @@
+"""What all processes together ask of EC2: one budget on a real Redis, and the emulator's own buckets as the witness."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import redis
+
+from scheduler.ports import CloudError
+from tests.ec2.conftest import REGION, Emulator
+from tests.servers import OpenRedis
+from workers.ec2.budget import PATIENCE, CallBudget
+from workers.ec2.clients import ATTEMPTS
+from workers.ec2.fleet import Ec2Access, make_fleet
+
+PER_SECOND = 20.0
+
+
+class Waiter:
+    """A caller that counts how often it has to wait, and for whom no time passes but by that."""
+
+    def __init__(self, client: redis.Redis, per_second: float = PER_SECOND) -> None:
+        self.now, self.waited = 0.0, 0
+        self.budget = CallBudget(client, "leasehold:", per_second, pause=self.pause, clock=lambda: self.now)
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+        self.waited += 1
+
+    def count_at_once(self, action: str, most: int = 200) -> tuple[int, float]:
+        """How many such calls go before one has to wait, and the seconds that all of it took."""
+        began = time.monotonic()
+        for gone in range(most):
+            self.budget.await_turn(action, REGION)
+            if self.waited:
+                return gone, time.monotonic() - began
+        return most, time.monotonic() - began
+
+
+@pytest.mark.parametrize(
+    ("action", "size", "gain"),
+    [
+        # Calls that go at once from full buckets, and how many more with each second.
+        ("DescribeInstances", 60, 20),
+        ("RunInstances", 5, 2),
+        ("CreateFleet", 5, 2),
+        ("TerminateInstances", 100, 20),
+    ],
+)
+def test_calls_go_at_once_as_long_as_there_are_tokens(
+    action: str, size: int, gain: int, redis_client: redis.Redis
+) -> None:
+    gone, seconds = Waiter(redis_client).count_at_once(action)
+    assert size <= gone <= size + gain * seconds + 1
+
+
+def test_looks_leave_launches_and_terminations_what_they_need_and_launches_leave_it_terminations(
+    redis_client: redis.Redis,
+) -> None:
+    looking = Waiter(redis_client)
+    looking.count_at_once("DescribeInstances")
+    launching = Waiter(redis_client)
+    assert launching.count_at_once("RunInstances")[0] >= 5
+    ending = Waiter(redis_client)
+    assert ending.count_at_once("TerminateInstances")[0] >= 20
+
+
+def test_who_has_waited_for_long_leaves_it_to_ec2(redis_client: redis.Redis) -> None:
+    waiter = Waiter(redis_client, per_second=0.001)
+    waiter.budget.await_turn("DescribeInstances", REGION)
+    assert waiter.now == 0
+    waiter.budget.await_turn("DescribeInstances", REGION)
+    assert waiter.now == pytest.approx(PATIENCE)
+
+
+def test_regions_have_budgets_of_their_own(redis_client: redis.Redis) -> None:
+    waiter = Waiter(redis_client, per_second=0.001)
+    for region in ("us-east-1", "eu-west-1"):
+        waiter.budget.await_turn("DescribeInstances", region)
+    assert waiter.waited == 0
+
+
+def test_without_redis_nobody_waits(open_redis: OpenRedis) -> None:
+    waiter = Waiter(open_redis("redis://127.0.0.1:1/0"))
+    waiter.budget.await_turn("DescribeInstances", REGION)
+    assert waiter.waited == 0
+
+
+def test_many_processes_together_are_not_throttled(
+    emulator: Emulator, access: Ec2Access, redis_url: str, open_redis: OpenRedis
+) -> None:
+    """Alone each would be within the limit; EC2 counts them all."""
+    emulator.steer(throttling={"describe": {"size": 70, "refill": PER_SECOND}})
+    fleets = [make_fleet("blue", access, CallBudget(open_redis(redis_url), "leasehold:", PER_SECOND)) for _ in range(4)]
+
+    def look(sweep: Callable[[], object]) -> None:
+        for _ in range(25):
+            assert list(sweep()) == []  # type: ignore[call-overload]
+
+    with ThreadPoolExecutor(len(fleets)) as threads:
+        list(threads.map(look, [fleet.sweep for fleet in fleets]))
+    assert len(emulator.calls("DescribeInstances")) == 100
+    assert [call for call in emulator.calls() if call["faults"]] == []
+
+
+class Recording(CallBudget):
+    """A budget that remembers who took from it."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        super().__init__(client, "leasehold:")
+        self.taken: list[tuple[str, str]] = []
+
+    def await_turn(self, action: str, region: str) -> None:
+        self.taken.append((action, region))
+        super().await_turn(action, region)
+
+
+def test_every_attempt_of_a_call_takes_its_tokens(
+    emulator: Emulator, access: Ec2Access, redis_client: redis.Redis
+) -> None:
+    emulator.set_fault(action="DescribeInstances", code="InternalError")
+    budget = Recording(redis_client)
+    with pytest.raises(CloudError):
+        list(make_fleet("blue", access, budget).sweep())
+    assert budget.taken == [("DescribeInstances", REGION)] * len(emulator.calls("DescribeInstances"))
+    assert len(budget.taken) == ATTEMPTS
