@@ -16,6 +16,7 @@ from scheduler.ports import EventFilter, Store
 
 PAGE: Final = 1000
 TICKS: Final = "ticks.jsonl"
+UNDER_WAY: Final = frozenset({"launching", "booting", "binding", "draining", "terminating"})
 CPUS: Final = {"shared": 4.0}
 """Pools whose machines are shared, and the cpus of one; the others hold one lease a machine."""
 
@@ -30,6 +31,8 @@ class Evidence:
     """Reservations whose acceptance somebody was told."""
     phases: dict[str, str] = field(default_factory=dict)
     """Reservation → phase, by SQL."""
+    slots: dict[str, str] = field(default_factory=dict)
+    """Slot → state, by SQL."""
     uses: list[Line] = field(default_factory=list)
     """What holders wrote each time they used a place that they held."""
     calls: list[Line] = field(default_factory=list)
@@ -53,6 +56,7 @@ def gather(folder: Path, store: Store, machines: Iterable[Line]) -> Evidence:
     return Evidence(
         accepted=accepted,
         phases={row.id: row.phase for row in rows},
+        slots={slot.id: slot.state for slot in store.find_slots()},
         uses=[line for line in lines if line["event"] == "use"],
         calls=[line for line in _read_lines(folder / "calls.jsonl") if "action" in line],
         machines=list(machines),
@@ -70,6 +74,7 @@ def find_violations(evidence: Evidence) -> list[str]:
         *_repeated_tokens(evidence.uses),
         *_doubled_launches(evidence),
         *_leaked(evidence.machines),
+        *_undone(evidence.slots),
         *_ended_under_holders(evidence),
         *_returning_terms(evidence),
     ]
@@ -145,6 +150,13 @@ def _leaked(machines: Iterable[Line]) -> Iterator[str]:
     for each in machines:
         if each["state"] != "terminated":
             yield f"machine {each['id']} of slot {each['tags'].get('leasehold:slot')} is {each['state']}"
+
+
+def _undone(slots: Mapping[str, str]) -> Iterator[str]:
+    """What was decided is carried out: in the end no slot waits for a launch or a termination."""
+    for name, state in sorted(slots.items()):
+        if state in UNDER_WAY:
+            yield f"slot {name} is {state}"
 
 
 def _ended_under_holders(evidence: Evidence) -> Iterator[str]:

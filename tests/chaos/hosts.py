@@ -10,12 +10,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from tasks.queues import QUEUE_NAMES
 from tests.chaos import worker
-from tests.chaos.points import withdraw_orders
+from tests.chaos.points import Point, find_takers, withdraw_orders
 from tests.e2e.processes import Process
 from tests.e2e.stack import IMAGE, Stack
 
 REVIVE_SECONDS: Final = 0.3
+START_SECONDS: Final = 120.0
+"""What the start of all these processes may take on a machine that has other things to do."""
 LEASE_SECONDS: Final = 6
 RULES: Final[dict[str, Any]] = {
     "scheduler": {"restart_delay": 0.5, "confirm_timeout": 8},
@@ -66,6 +69,10 @@ class Hosts(Stack):
 
     def __init__(self, folder: Path, database: str, off: str | None = None, **settings: Any) -> None:
         quick = {
+            # Each of the two beats sends these. With more of them a machine that has other things to do does not get
+            # round to its health queue: all that is on it expires, and nothing is ever sent again or found gone.
+            "SWEEP_INTERVAL": 1,
+            "RECOVER_INTERVAL": 2,
             "ORPHAN_AGE": 5,
             "AWS__INTERRUPTION_INTERVAL": 1,
             "CELERY__CONCURRENCY__RESERVATIONS": 1,
@@ -90,6 +97,10 @@ class Hosts(Stack):
         for name, words in PROCESSES.items():
             self.start(name, *words)
         self._reviver.start()
+
+    def _await_workers(self) -> None:
+        for queue in QUEUE_NAMES:
+            self.await_canary(queue, START_SECONDS)
 
     def start(self, name: str, *words: str) -> Process:
         """Start a process that is started again when it dies."""
@@ -121,6 +132,13 @@ class Hosts(Stack):
         with self._guard:
             for name in self._wanted:
                 self.signal(name, signal.SIGCONT)
+
+    def go_on_at(self, point: Point) -> None:
+        """Let whoever stopped at this point go on; who did not come by until now does not stop any more."""
+        (self.points / point).unlink(missing_ok=True)
+        for pid in find_takers(self.points, point, "stop"):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a process and its children."""

@@ -4,7 +4,7 @@ import random
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, Self, cast
@@ -16,7 +16,7 @@ from kombu.exceptions import OperationalError
 from scheduler.ports import StoreUnavailableError
 from tasks.queues import LAUNCH_SLOT, QUEUE_NAMES, TERMINATE_SLOT
 from tests.chaos.hosts import Hosts
-from tests.chaos.points import POINTS, give_order
+from tests.chaos.points import POINTS, Order, Point, find_takers, give_order
 from workers.embedded_redis import RedisStartError
 
 PAUSE_SECONDS: Final = (0.1, 0.7)
@@ -24,6 +24,18 @@ LONGEST_STOP_SECONDS: Final = 6.0
 """Longer than the leader lock lasts: a stopped leader is deposed meanwhile."""
 FENCE_SECONDS: Final = 8.0
 MOST_KEPT: Final = 300
+NEEDED: Final[Mapping[str, Sequence[tuple[Point, Order]]]] = {
+    "fence": (("between_plan_and_commit", "stop"),),
+    "launch": (("after_launch", "kill"),),
+    "loss": (("before_launches", "kill"), ("before_terminations", "kill")),
+    "repeat": (),
+}
+"""The faults for which there are guards, each of which every story has: with the orders that are carried out then.
+
+A leader that is deposed (term), a launch whose answer is lost (token), a worker that dies with what it had decided
+committed and not sent (re-send), a termination of an earlier machine of its slot (epoch).
+"""
+REPEATED: Final = 5
 CLOUD_FAULTS: Final[tuple[dict[str, Any], ...]] = (
     {"code": "InternalError", "status": 500, "action": "any", "count": 5},
     {"code": "Unavailable", "status": 503, "count": 3},
@@ -44,8 +56,11 @@ class Nemesis:
     def __init__(self, hosts: Hosts, seed: int, only: Sequence[str] = ()) -> None:
         self._hosts, self._dice = hosts, random.Random(seed)
         self.deeds: list[str] = []
-        self._seen_slots: list[tuple[str, list[Any]]] = []
+        self._seen_slots: dict[tuple[str, tuple[Any, ...]], None] = {}
+        """Orders about slots, each once, in the order in which they were first seen."""
         self._seen_messages: list[tuple[str, bytes]] = []
+        self._machines: dict[str, int] = {}
+        """Slot with a machine → its epoch."""
         self._fence_timer: threading.Timer | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="nemesis", daemon=True)
@@ -55,6 +70,7 @@ class Nemesis:
             "point": (8, self._order),
             "fence": (2, self._fence),
             "launch": (2, self._lose_launch),
+            "loss": (2, self._lose_messages),
             "redis": (2, self._break_redis),
             "clients": (1, self._cut_redis),
             "database": (2, self._cut_database),
@@ -64,6 +80,9 @@ class Nemesis:
             "drop": (4, self._drop),
         }
         self._faults = {name: fault for name, fault in faults.items() if not only or name in only}
+        self._due = [name for name in NEEDED if name in self._faults]
+        self._dice.shuffle(self._due)
+        self._has_repeated = False
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -78,27 +97,44 @@ class Nemesis:
         self._await_redis()
 
     def _work(self) -> None:
-        weights = [weight for weight, _ in self._faults.values()]
         while not self._over.wait(self._dice.uniform(*PAUSE_SECONDS)):
             self._watch()
-            (name,) = self._dice.choices(list(self._faults), weights)
+            name = self._choose_fault()
             at = datetime.now(UTC).strftime("%H:%M:%S.%f")[:-3]
             try:
                 self.deeds.append(f"{at} {name}: {self._faults[name][1]()}")
             except PROMPT as error:
                 self.deeds.append(f"{at} {name}: in vain ({error})"[:200])
 
+    def _choose_fault(self) -> str:
+        """By its weight, but every other time in turn one that has to strike and did not yet."""
+        self._due = [name for name in self._due if not self._has_struck(name)]
+        if self._due and len(self.deeds) % 2 == 0:
+            self._due.append(self._due.pop(0))
+            return self._due[-1]
+        weights = [weight for weight, _ in self._faults.values()]
+        return self._dice.choices(list(self._faults), weights)[0]
+
+    def _has_struck(self, name: str) -> bool:
+        orders = NEEDED[name]
+        return all(map(self._is_taken, orders)) if orders else self._has_repeated
+
+    def _is_taken(self, order: tuple[Point, Order]) -> bool:
+        return bool(find_takers(self._hosts.points, *order))
+
     def _watch(self) -> None:
         """Remember what could be sent once more: orders about slots as SQL has them, messages as they wait."""
         with suppress(*PROMPT):
-            for slot in self._hosts.services.engine.store.find_slots():
+            slots = self._hosts.services.engine.store.find_slots()
+            self._machines = {slot.id: slot.epoch for slot in slots if slot.instance_id}
+            for slot in slots:
                 if slot.launch_id:
-                    self._seen_slots.append((LAUNCH_SLOT, [slot.id, slot.launch_id]))
-                self._seen_slots.append((TERMINATE_SLOT, [slot.id, slot.epoch]))
+                    self._seen_slots[LAUNCH_SLOT, (slot.id, slot.launch_id)] = None
+                self._seen_slots[TERMINATE_SLOT, (slot.id, slot.epoch)] = None
             for queue in QUEUE_NAMES:
                 waiting = cast("list[bytes]", self._hosts.redis.lrange(queue, 0, 20))
                 self._seen_messages += [(queue, body) for body in waiting]
-        del self._seen_slots[:-MOST_KEPT], self._seen_messages[:-MOST_KEPT]
+        del self._seen_messages[:-MOST_KEPT]
 
     def _choose_process(self) -> str:
         return self._dice.choice(sorted(set(self._hosts.processes) - {"emulator"}))
@@ -116,9 +152,11 @@ class Nemesis:
 
     def _order(self) -> str:
         point, order = self._dice.choice(POINTS), self._dice.choice(["kill", "kill", "stop"])
+        if (point, order) == ("between_plan_and_commit", "stop"):
+            return self._fence()
         give_order(self._hosts.points, point, order)  # type: ignore[arg-type]
         if order == "stop":
-            self._later(self._dice.uniform(1, LONGEST_STOP_SECONDS), self._hosts.go_on)
+            self._later(self._dice.uniform(1, LONGEST_STOP_SECONDS), lambda: self._hosts.go_on_at(point))
         return f"{order} {point}"
 
     def _fence(self) -> str:
@@ -126,13 +164,23 @@ class Nemesis:
         if self._fence_timer is not None and self._fence_timer.is_alive():
             return "one stands still already"
         give_order(self._hosts.points, "between_plan_and_commit", "stop")
-        self._fence_timer = self._later(FENCE_SECONDS, self._hosts.go_on)
+        self._fence_timer = self._later(FENCE_SECONDS, lambda: self._hosts.go_on_at("between_plan_and_commit"))
         return "stop between_plan_and_commit"
 
     def _lose_launch(self) -> str:
         """Kill a launch worker after EC2 launched and before anybody knows of it."""
         give_order(self._hosts.points, "after_launch", "kill")
         return "kill after_launch"
+
+    def _lose_messages(self) -> str:
+        """Kill a worker after it committed launches, another after terminations, before it sent any of them.
+
+        Both until each has struck, then one of them again.
+        """
+        orders = [order for order in NEEDED["loss"] if not self._is_taken(order)]
+        for point, order in orders or [self._dice.choice(NEEDED["loss"])]:
+            give_order(self._hosts.points, point, order)
+        return "kill before launches or terminations are sent"
 
     def _later(self, seconds: float, act: Callable[[], object]) -> threading.Timer:
         timer = threading.Timer(seconds, act)
@@ -198,11 +246,17 @@ class Nemesis:
             queue, body = self._dice.choice(self._seen_messages)
             self._hosts.redis.lpush(queue, body)
             return f"a message on {queue}"
-        for _ in range(5):
-            if self._seen_slots:
-                task, words = self._dice.choice(self._seen_slots)
-                self._hosts.app.send_task(task, args=words)
-        return "orders about slots"
+        seen = list(self._seen_slots)
+        late = [order for order in seen if order[0] == TERMINATE_SLOT and self._is_late(*order[1])]
+        orders = [order for orders in (seen, late) if orders for order in self._dice.choices(orders, k=REPEATED)]
+        for task, words in orders:
+            self._hosts.app.send_task(task, args=words)
+        self._has_repeated = self._has_repeated or bool(late)
+        return f"orders about slots, {'terminations of earlier machines' if late else 'no late ones'} among them"
+
+    def _is_late(self, slot: str, epoch: int) -> bool:
+        """Whether this slot has another machine by now than in this epoch."""
+        return slot in self._machines and self._machines[slot] != epoch
 
     def _drop(self) -> str:
         """Take away what waits on a queue, as a crash between the pop and the note of it does."""

@@ -6,16 +6,20 @@ in the folder takes the order and carries it out on itself; nobody else gets it.
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
+
+from scheduler.model.slots import Slot
 
 Point = Literal[
     "before_commit",
     "after_commit",
     "before_publish",
     "before_dispatch",
+    "before_launches",
+    "before_terminations",
     "after_launch",
     "after_terminate",
     "between_plan_and_commit",
@@ -36,6 +40,12 @@ def withdraw_orders(folder: Path) -> None:
     """Take back the orders that nobody took."""
     for point in POINTS:
         (folder / point).unlink(missing_ok=True)
+
+
+def find_takers(folder: Path, point: Point, order: Order) -> list[int]:
+    """The processes that carried out such an order so far."""
+    taken = folder.glob(f"{point}.[0-9]*")
+    return [int(file.suffix[1:]) for file in taken if file.read_text() == order]
 
 
 def pass_by(folder: Path, point: Point) -> None:
@@ -64,9 +74,15 @@ def place_points(folder: Path) -> None:
     _wrap(session, "_commit", before=at("before_commit"), after=at("after_commit"))
     _wrap(RedisBoard, "publish", before=at("before_publish"))
     _wrap(CeleryDispatcher, "_send", before=at("before_dispatch"))
+    _wrap(CeleryDispatcher, "send_launches", before=at("before_launches"), when=_has_messages)
+    _wrap(CeleryDispatcher, "send_terminations", before=at("before_terminations"), when=_has_messages)
     _wrap(Ec2Fleet, "launch", after=at("after_launch"))
     _wrap(Ec2Fleet, "terminate", after=at("after_terminate"))
     _wrap(tick, "commit", before=at("between_plan_and_commit"), when=lambda _store, decisions, *_: bool(decisions))
+
+
+def _has_messages(_dispatcher: object, slots: Sequence[Slot]) -> bool:
+    return bool(slots)
 
 
 def _wrap(

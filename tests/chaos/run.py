@@ -19,7 +19,7 @@ DATABASES: Final = ("postgresql", "sqlite")
 FAULTS_FOR: Final[dict[str, tuple[str, ...]]] = {
     "term": ("fence",),
     "token": ("launch",),
-    "resend": ("drop", "redis", "point"),
+    "resend": ("loss", "drop", "redis"),
     "epoch": ("repeat",),
 }
 """For each guard the faults that it guards against: without it, these alone have to be noticed."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from scheduler.model.moves import ENDED
 from scheduler.ports import StoreUnavailableError
-from tests.chaos.checker import TICKS, find_violations, gather, is_launch
+from tests.chaos.checker import TICKS, UNDER_WAY, find_violations, gather, is_launch
 from tests.chaos.hosts import LEASE_SECONDS, Hosts
 from tests.chaos.nemesis import Nemesis
 
@@ -125,6 +125,8 @@ def _settle(hosts: Hosts, count: int) -> float:
     """
     began, pause = time.monotonic(), Event()
     while (taken := time.monotonic() - began) < SETTLE_SECONDS + 2 * LEASE_SECONDS:
+        # Again and again: who had taken the order to stop may have stopped only after all were told to go on.
+        hosts.go_on()
         if _is_quiet(hosts, count):
             break
         pause.wait(0.2)
@@ -132,12 +134,14 @@ def _settle(hosts: Hosts, count: int) -> float:
 
 
 def _is_quiet(hosts: Hosts, count: int) -> bool:
+    store = hosts.services.engine.store
     try:
-        phases = hosts.services.engine.store.count_phases()
+        phases, slots = store.count_phases(), store.find_slots()
     except StoreUnavailableError:
         return False
     ended = sum(number for phase, number in phases.items() if phase in ENDED)
-    return ended >= count and all(each["state"] == "terminated" for each in hosts.machines())
+    is_done = ended >= count and not any(slot.state in UNDER_WAY for slot in slots)
+    return is_done and all(each["state"] == "terminated" for each in hosts.machines())
 
 
 def _judge(hosts: Hosts, seed: int, settled: float) -> Verdict:

@@ -47,6 +47,7 @@ def a_machine(name: str = "i-1", launch: str = "l1", state: str = "terminated") 
 GOOD = Evidence(
     accepted={"r1", "r2"},
     phases={"r1": "released", "r2": "expired"},
+    slots={"single-1": "empty", "single-2": "error"},
     uses=[a_use(10), a_use(11), a_use(11, "r2", 2), a_use(12, "r2", 2)],
     calls=[
         a_call(1, "RunInstances", "t1"),
@@ -96,6 +97,7 @@ def test_a_run_that_kept_every_promise_has_no_violations() -> None:
         ),
         (replace(GOOD, machines=[a_machine(), a_machine("i-2")]), "launch l1 got 2 machines"),
         (replace(GOOD, machines=[a_machine(state="running")]), "machine i-1 of slot single-1 is running"),
+        (replace(GOOD, slots={"single-1": "launching"}), "slot single-1 is launching"),
         (replace(GOOD, calls=[a_call(10.5, "TerminateInstances")]), "machine i-1 was ended while r1 held it"),
         (replace(GOOD, terms=[1, 2, 1]), "a leader of term 1 wrote after one of term 2"),
         (replace(GOOD, ticks=[{"term": 2, "at": 9.0}, {"term": 2, "at": 8.0}]), "the last tick went back"),
