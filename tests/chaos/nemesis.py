@@ -30,7 +30,7 @@ NEEDED: Final[Mapping[str, Sequence[tuple[Point, Order]]]] = {
     "loss": (("before_launches", "kill"), ("before_terminations", "kill")),
     "repeat": (),
 }
-"""The faults for which there are guards, each of which every story has: with the orders that are carried out then.
+"""The faults for which there are guards, which come until each has struck: with the orders that are carried out then.
 
 A leader that is deposed (term), a launch whose answer is lost (token), a worker that dies with what it had decided
 committed and not sent (re-send), a termination of an earlier machine of its slot (epoch).
