@@ -13,7 +13,10 @@ SLACK = 1e-9
 
 def fits(request: Resources, free: Resources) -> bool:
     """Whether every amount of `request` is at most what `free` has of that name (exactly as much fits)."""
-    return all(amount <= 0 or amount <= free.get(name, 0) + SLACK for name, amount in request.items())
+    for name, amount in request.items():  # noqa: SIM110  a generator takes three times as long
+        if amount > 0 and amount > free.get(name, 0) + SLACK:
+            return False
+    return True
 
 
 def add(left: Resources, right: Resources) -> dict[str, float]:

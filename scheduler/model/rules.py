@@ -206,19 +206,19 @@ class Pool(Document):
             raise conflicts(faults)
         return self
 
-    @property
+    @cached_property
     def counts_leases_only(self) -> bool:
         """Whether nothing but the number of leases limits what a slot takes."""
         return self.resources is None and not self.offerings
 
-    @property
+    @cached_property
     def lease_limit(self) -> float:
         """Leases that a slot may carry at once; infinite where resources alone decide."""
         if self.max_leases_per_slot is not None:
             return self.max_leases_per_slot
         return 1 if self.counts_leases_only else float("inf")
 
-    @property
+    @cached_property
     def is_elastic(self) -> bool:
         """Whether machines can be launched and let go: not in a pool of static hosts."""
         return self.provider == "ec2"

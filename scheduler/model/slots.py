@@ -1,6 +1,5 @@
 """Slots: places for one machine each, recycled; every launch on one is a new epoch."""
 
-import re
 from typing import Any, Literal
 
 import msgspec
@@ -96,13 +95,13 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Leases on this machine in a row that their holders did not confirm."""
 
 
-_NUMBER = re.compile(r"(.*?)(\d+)$")
+_DIGITS = "0123456789"
 
 
 def slot_order(slot_id: str) -> tuple[str, int, str]:
     """The fixed order of a pool's slots: by number (`linux-2` before `linux-10`), else by id."""
-    found = _NUMBER.match(slot_id)
-    return (found[1], int(found[2]), slot_id) if found else (slot_id, -1, slot_id)
+    name = slot_id.rstrip(_DIGITS)
+    return (name, int(slot_id[len(name) :]), slot_id) if len(name) < len(slot_id) else (slot_id, -1, slot_id)
 
 
 def move_slot(slot: Slot, to: SlotState, cause: Cause, now: float, **changes: Any) -> tuple[Slot, Event]:

@@ -1,8 +1,10 @@
 """The draft: the scratch copy of the view that all steps of a tick spend from, and what they decided so far."""
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
 from math import inf, nextafter
+from operator import attrgetter
 
 import msgspec
 
@@ -12,14 +14,33 @@ from scheduler.model.reservations import Reservation, Shape
 from scheduler.model.rules import Pool, Rules, SchedulerKeys
 from scheduler.model.slots import Slot, slot_order
 from scheduler.model.view import View
-from scheduler.policy.needs import Demand, make_needs
+from scheduler.policy.needs import Demand, Steps, make_needs
 from scheduler.policy.places import Leases, Place, capacity_of
 from scheduler.policy.rooms import Rooms
 
 _RANK_OF_CODE = {code: rank for rank, code in enumerate(WAITING_CODES)}
 
-Queue = list[tuple[Reservation, Demand]]
-"""Who waits, and what each needs."""
+_id, _declined, _interruptions = attrgetter("id"), attrgetter("declined"), attrgetter("interruptions")
+
+
+def _slot_order(slot: Slot) -> tuple[str, int, str]:
+    return slot_order(slot.id)
+
+
+@dataclass(slots=True)
+class Queue:
+    """Who waits, and what each needs; in two lists, because there may be a million."""
+
+    reservations: list[Reservation] = field(default_factory=list)
+    demands: list[Demand] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[tuple[Reservation, Demand]]:
+        return zip(self.reservations, self.demands, strict=True)
+
+    def add(self, reservation: Reservation, demand: Demand) -> None:
+        """One more, the last one so far."""
+        self.reservations.append(reservation)
+        self.demands.append(demand)
 
 
 class Draft:
@@ -53,44 +74,44 @@ class Draft:
         self.failed_boots: dict[str, list[str]] = {}
         """By pool: the slots whose boots this tick ended."""
         self._demands: dict[Shape, Demand] = {}
+        self._steps = Steps()
         self._wake_at = inf
         self._open_pools()
 
     def _open_pools(self) -> None:
-        indexed = {name: (index, pool) for index, (name, pool) in enumerate(self.rules.pools.items())}
-        self.pools = {name: [] for name in indexed}
+        slots: dict[str, list[Slot]] = {name: [] for name in self.rules.pools}
         for slot in self.view.slots.values():
-            if slot.pool in indexed:
-                self.pools[slot.pool].append(self._open_place(*indexed[slot.pool], slot))
+            if slot.pool in slots:
+                slots[slot.pool].append(slot)
             elif slot.machine is None and slot.state != "empty":
                 self.vanished.append(slot)
         self.vanished.sort(key=lambda slot: (slot.pool, slot_order(slot.id)))
-        for places in self.pools.values():
-            places.sort(key=lambda place: place.order)
-            self.places.update((place.slot.id, place) for place in places)
+        orders = count()
+        for name, pool in self.rules.pools.items():
+            ordered = sorted(slots[name], key=_slot_order)
+            places = [self._open_place(slot, pool, order) for slot, order in zip(ordered, orders, strict=False)]
+            self.pools[name] = places
+            self.places.update({place.slot.id: place for place in places})
 
-    def _open_place(self, index: int, pool: Pool, slot: Slot) -> Place:
-        place = Place(
+    def _open_place(self, slot: Slot, pool: Pool, order: int) -> Place:
+        return Place(
             slot=slot,
             pool=pool,
-            order=(index, slot_order(slot.id)),
+            order=order,
             state=slot.state,
             capacity=capacity_of(slot, pool),
             labels=slot.labels,
+            leases=self.leases_on(slot) if slot.state in HOLDING else {},
             market=slot.market or "",
             price=slot.price or 0.0,
             unconfirmed=slot.unconfirmed,
             idle_since=slot.since if slot.idle_since is None else slot.idle_since,
         )
-        if slot.state in HOLDING:
-            place.leases = self.leases_on(slot)
-        place.count_free()
-        return place
 
     def leases_on(self, slot: Slot) -> Leases:
         """The leases of the slot's present epoch, as they were before this tick."""
-        found = self.view.leases_on.get(slot.id, {})
-        return {key: lease for key, lease in found.items() if lease.epoch == slot.epoch}
+        found = self.view.leases_on.get(slot.id)
+        return {key: lease for key, lease in found.items() if lease.epoch == slot.epoch} if found else {}
 
     def decide(self, decision: Decision) -> None:
         """Append a decision to the plan."""
@@ -129,22 +150,24 @@ class Draft:
             return demand
         return replace(demand, declined=reservation.declined, impatient=impatient)
 
-    def add_demands(self, reservations: Iterable[Reservation]) -> Queue:
-        """Each with what it needs; written out, because it is done for every one that waits."""
-        shapes, demands = self.view.shapes, self._demands
-        found: Queue = []
-        for each in reservations:
-            demand = demands.get(shapes[each.id])
-            if demand is None or each.declined or each.interruptions:
-                demand = self.demand_of(each)
-            found.append((each, demand))
-        return found
+    def add_demands(self, rows: list[Reservation]) -> Queue:
+        """These reservations, each with what it needs."""
+        shapes = list(map(self.view.shapes.__getitem__, map(_id, rows)))
+        for shape in set(shapes).difference(self._demands):
+            self._demands[shape] = self._make_demand(shape)
+        demands = list(map(self._demands.__getitem__, shapes))
+        if any(map(_declined, rows)) or any(map(_interruptions, rows)):
+            demands = [
+                self.demand_of(each) if each.declined or each.interruptions else demand
+                for each, demand in zip(rows, demands, strict=True)
+            ]
+        return Queue(rows, demands)
 
     def _make_demand(self, shape: Shape) -> Demand:
         asked = shape.pool, shape.system
         pools, settings = self.rules.serving_pools(*asked), self.rules.settings_of(*asked)
         serving = [(name, self.rules.pools[name]) for name in pools]
-        needs = make_needs(shape, serving, spreads=settings.profile == "spread")
+        needs = make_needs(shape, serving, self._steps, spreads=settings.profile == "spread")
         return Demand(shape, pools, self.rules.queue_of(*asked), settings, needs)
 
     def settings_of(self, reservation: Reservation) -> SchedulerKeys:
@@ -158,9 +181,15 @@ class Draft:
 
     def wait(self, reservation: Reservation, code: str, detail: str) -> None:
         """Say why it is left unplaced; of several codes the first in the order of WAITING_CODES stands."""
-        known = self.waiting.get(reservation.id)
-        if known is None or _RANK_OF_CODE[code] <= _RANK_OF_CODE[known.code]:
-            self.waiting[reservation.id] = Waiting(reservation.id, code, detail)
+        self.wait_all((reservation,), code, detail)
+
+    def wait_all(self, reservations: Iterable[Reservation], code: str, detail: str) -> None:
+        """Say the same of many."""
+        waiting, rank = self.waiting, _RANK_OF_CODE[code]
+        for reservation in reservations:
+            known = waiting.get(reservation.id)
+            if known is None or rank <= _RANK_OF_CODE[known.code]:
+                waiting[reservation.id] = Waiting(reservation.id, code, detail)
 
     def is_due(self, instant: float) -> bool:
         """Whether now >= instant; if not, the next tick is asked for at that instant."""
@@ -193,10 +222,11 @@ class Draft:
 
     def all_places(self) -> Iterable[Place]:
         """Every slot of a configured pool, pools as configured, slots in their order."""
-        return (place for places in self.pools.values() for place in places)
+        return self.places.values()
 
     def finish(self, queue: Queue) -> Plan:
         """The plan, with those who wait in the order of the queue."""
-        waiting = tuple([self.waiting[each.id] for each, _ in queue if each.id in self.waiting])
+        told = map(self.waiting.get, map(_id, queue.reservations))
+        waiting = tuple([each for each in told if each is not None])
         wake_at = None if self._wake_at == inf else self._wake_at
         return Plan(tuple(self.decisions), waiting, wake_at)

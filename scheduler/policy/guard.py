@@ -3,12 +3,16 @@
 Without it a big reservation waits for ever while small ones keep every slot half full. Orchard's backfill, bounded.
 """
 
+from operator import attrgetter
+
 from scheduler.model.reservations import Reservation, Shape
 from scheduler.policy.draft import Draft
 from scheduler.policy.limits import Limits, first_code
 from scheduler.policy.needs import Demand
 from scheduler.policy.places import Place
 from scheduler.policy.rooms import has_room
+
+_created_at = attrgetter("created_at")
 
 
 class Guard:
@@ -18,6 +22,9 @@ class Guard:
         self._draft, self._limits = draft, limits
         self.keeps_any = False
         """Whether any slot is kept."""
+        self._kept_out: dict[Demand, bool] = {}
+        """Of those with one instance: whether it has room on what is kept, from which nothing is taken."""
+        self._oldest = min(map(_created_at, draft.pending.values()), default=draft.now)
         self._looked_after: set[tuple[Shape, tuple[str, ...]]] = set()
         """For whom all that could serve them is kept already, or need not be."""
 
@@ -35,16 +42,27 @@ class Guard:
         if not self._waits_otherwise(demand):
             self._keep_slots(demand)
 
+    def is_done_with(self, demand: Demand) -> bool:
+        """Whether it does nothing more for those with this demand, however long they have waited."""
+        limit = demand.settings.starvation_guard
+        is_young = not limit or self._draft.now - self._oldest <= limit
+        return is_young or (demand.shape, demand.impatient) in self._looked_after
+
     def _keep_slots(self, demand: Demand) -> None:
         for place in list(self._draft.ready.list_places()):
             if _could_serve(demand, place):
                 self._draft.ready.remove(place)
                 self._draft.kept.add(place)
                 self.keeps_any = True
+        self._kept_out.clear()
 
     def keeps_out(self, demand: Demand) -> bool:
-        """Whether it would have got a lease but for the slots that are kept for others."""
-        return has_room(demand, (self._draft.ready, self._draft.kept))
+        """Whether one that found nothing ready would have got a lease but for the slots that are kept for others."""
+        if len(demand.needs) > 1:
+            return has_room(demand, (self._draft.ready, self._draft.kept))
+        if demand not in self._kept_out:
+            self._kept_out[demand] = has_room(demand, (self._draft.kept,))
+        return self._kept_out[demand]
 
     def _waits_otherwise(self, demand: Demand) -> bool:
         codes = [first_code(code for *_, code in self._limits.list_choices(demand, need)) for need in demand.needs]

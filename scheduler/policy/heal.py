@@ -17,6 +17,8 @@ from scheduler.policy.places import Leases, Place
 from scheduler.policy.retire import retire, retire_vanished
 
 INTERRUPTED = "slot_interrupted"
+_AT_REST = frozenset({"ready", "empty"})
+"""In these a slot may stay for as long as it likes."""
 
 
 def heal(draft: Draft) -> None:
@@ -30,7 +32,8 @@ def heal(draft: Draft) -> None:
             _take_back_from(draft, draft.leases_on(slot))
     _fail_those_without_slot(draft)
     for place in draft.all_places():
-        _heal_stuck(draft, place)
+        if place.state not in _AT_REST:
+            _heal_stuck(draft, place)
     _restart(draft)
     requeue_unconfirmed(draft)
     retire(draft)
@@ -100,7 +103,8 @@ def _release_those_whose_grace_is_over(draft: Draft) -> None:
 
 def _fail_those_without_slot(draft: Draft) -> None:
     """A leased reservation whose essential slot is gone or silent fails; decided once, all leases end."""
-    silent = {place.slot.id for place in draft.all_places() if _is_silent(draft, place)}
+    hosts = [place for place in draft.all_places() if not place.pool.is_elastic]
+    silent = {place.slot.id for place in hosts if _is_silent(draft, place)}
     leased = (each for each in draft.list_in_phase("leased") if each.id not in draft.returning)
     for reservation in leased:
         essential = [lease for lease in reservation.leases if lease.kind == "essential"]
@@ -130,7 +134,7 @@ def _is_there(draft: Draft, reservation: Reservation) -> Iterator[bool]:
 def _is_silent(draft: Draft, place: Place) -> bool:
     """Whether a static host was not heard of for longer than its timeout; it takes nothing then."""
     slot = place.slot
-    if place.pool.provider != "static" or slot.last_seen is None or place.state not in HOLDING:
+    if slot.last_seen is None or place.state not in HOLDING:
         return False
     is_silent = draft.is_past(slot.last_seen, place.pool.offline_timeout)
     place.stuck = place.stuck or is_silent

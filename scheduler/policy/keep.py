@@ -11,8 +11,10 @@ def keep(draft: Draft, limits: Limits) -> None:
     for name, places in draft.pools.items():
         pool = draft.rules.pools[name]
         if pool.is_elastic:
-            _launch(limits, draft, name, "minimum", pool.min_slots - count_serving(places))
-            _launch(limits, draft, name, "warm", pool.target_warm_slots - count_reserve(places))
+            if pool.min_slots:
+                _launch(limits, draft, name, "minimum", pool.min_slots - count_serving(places))
+            if pool.target_warm_slots:
+                _launch(limits, draft, name, "warm", pool.target_warm_slots - count_reserve(places))
 
 
 def count_serving(places: list[Place]) -> int:

@@ -24,18 +24,54 @@ def launch(draft: Draft, unplaced: Queue, limits: Limits) -> None:
     n reservations for which p places are on their way ask for ceil((n - p) / places of a slot) launches.
     What cannot be launched whole launches nothing and waits with the code of what holds it back.
     """
-    refused: dict[Demand, tuple[int, str, str]] = {}
+    refused: dict[Demand, _Refusal] = {}
     for reservation, demand in unplaced:
-        launches, code, detail = refused.get(demand, (-1, "", ""))
-        if launches != limits.launches:
+        refusal = refused.get(demand)
+        if refusal is None or not (refusal.launches == limits.launches or refusal.still_stands(limits)):
             code = _launch_for(draft, reservation, demand, limits)
             if not code:
                 continue
-            detail = limits.describe(code, demand.pools)
-            refused[demand] = limits.launches, code, detail
-        draft.wait(reservation, code, detail)
-        if code in WITHHELD:
+            if refusal is not None:
+                refusal.tell(draft)
+            refusal = refused[demand] = _Refusal(demand, code, limits.describe(code, demand.pools))
+            refusal.note(limits)
+        refusal.reservations.append(reservation)
+        if refusal.is_for_room:
             draft.withheld.append(demand)
+    for refusal in refused.values():
+        refusal.tell(draft)
+
+
+@dataclass(slots=True)
+class _Refusal:
+    """What keeps back the launch for one demand, and for whom; it stands until something is launched."""
+
+    demand: Demand
+    code: str
+    detail: str
+    launches: int = 0
+    own_launches: int = 0
+    """When it was found: in all, and in its pools."""
+    reservations: list[Reservation] = field(default_factory=list)
+    is_for_room: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.is_for_room = self.code in WITHHELD
+
+    def note(self, limits: Limits) -> None:
+        """It was found now."""
+        self.launches, self.own_launches = limits.launches, limits.count_launches(self.demand.pools)
+
+    def still_stands(self, limits: Limits) -> bool:
+        """Whether what was launched meanwhile changes nothing: full pools stay full, and it was launched in others."""
+        if self.code != "at_max_slots" or self.own_launches != limits.count_launches(self.demand.pools):
+            return False
+        self.launches = limits.launches
+        return True
+
+    def tell(self, draft: Draft) -> None:
+        """Say it to all of them."""
+        draft.wait_all(self.reservations, self.code, self.detail)
 
 
 def _launch_for(draft: Draft, reservation: Reservation, demand: Demand, limits: Limits) -> str:

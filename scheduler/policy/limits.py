@@ -32,11 +32,14 @@ class Limits:
         self._draft = draft
         self.launches = 0
         """How many this tick has decided so far."""
+        self._launches_in = dict.fromkeys(draft.pools, 0)
         self._active = {name: sum(p.is_active for p in places) for name, places in draft.pools.items()}
         self._active_at_first = dict(self._active)
         self._choices = {name: list_choices(draft.rules.pools[name]) for name in draft.pools}
         self._eligible: dict[tuple[Need, tuple[str, ...]], list[tuple[str, Choice]]] = {}
         self._cordoned_room: dict[Need, bool] = {}
+        self._knows_refusals = bool(draft.view.holds or draft.failed_boots)
+        """Whether anything but `max_slots` may keep a launch back."""
         self._strangers = {hold.pool: hold for hold in draft.view.holds.values() if hold.kind == "strangers"}
         self._bounds = {name: tuple(self._list_bounds(name)) for name in draft.pools}
         self._cordoned = {
@@ -62,6 +65,8 @@ class Limits:
         """Why this choice cannot be launched in that pool now; None if it can."""
         if self._is_full(name):
             return "at_max_slots"
+        if not self._knows_refusals:
+            return None
         if self.is_at_quota(name, choice.market) or self.is_probing(name, choice.market):
             return "at_quota"
         return self._find_refusal(name, choice)
@@ -131,6 +136,7 @@ class Limits:
         place = self._empty[name].pop()
         self._active[name] += 1
         self.launches += 1
+        self._launches_in[name] += 1
         self._draft.decide(Launch(slot=place.slot.id, pool=name, offering=choice.key, reason=reason))  # type: ignore[arg-type]
         place.state = "launching"
         place.capacity, place.labels = choice.capacity, dict(choice.labels)
@@ -138,11 +144,16 @@ class Limits:
         place.count_free()
         return place
 
+    def count_launches(self, pools: Iterable[str]) -> int:
+        """How many this tick has decided so far in these pools."""
+        return sum(self._launches_in[name] for name in pools)
+
     def undo(self, name: str, place: Place) -> None:
         """Take the last launch back."""
         self._draft.decisions.pop()
         self._active[name] -= 1
         self.launches -= 1
+        self._launches_in[name] -= 1
         self._empty[name].append(place)
         place.state = "empty"
 

@@ -4,6 +4,7 @@ Source: Arvados (what no instance type could hold).
 """
 
 from collections.abc import Iterable
+from operator import attrgetter
 
 from scheduler.model.labels import Labels
 from scheduler.model.reservations import Reservation, is_on_hold
@@ -11,13 +12,14 @@ from scheduler.model.resources import Resources
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import View
-from scheduler.policy.draft import Draft
+from scheduler.policy.draft import Draft, Queue
 from scheduler.policy.limits import Limits
 from scheduler.policy.needs import Demand, Need
 from scheduler.policy.places import Place
 
 Told = tuple[str, str]
 """A waiting code, and the sentence."""
+_suspended, _priority = attrgetter("suspended"), attrgetter("priority")
 
 
 class Misfits:
@@ -28,15 +30,20 @@ class Misfits:
         self._told: dict[Demand, Told | None] = {}
         self._kinds = {name: list(_list_kinds(places)) for name, places in draft.pools.items()}
 
-    def tells(self, reservation: Reservation, demand: Demand) -> bool:
-        """Whether nothing is to be tried for it; it is told why."""
-        if is_on_hold(reservation):
-            self._draft.wait(reservation, "on_hold", "on hold until it is resumed, or its priority is above 0")
-            return True
-        told = self.find(demand)
-        if told is not None:
-            self._draft.wait(reservation, *told)
-        return told is not None
+    def set_aside(self, queue: Queue) -> Queue:
+        """Those for whom something is to be tried; the others are told why they wait."""
+        told = {demand: found for demand in set(queue.demands) if (found := self.find(demand)) is not None}
+        if not told and not any(map(_suspended, queue.reservations)) and all(map(_priority, queue.reservations)):
+            return queue
+        kept = Queue()
+        for reservation, demand in queue:
+            if is_on_hold(reservation):
+                self._draft.wait(reservation, "on_hold", "on hold until it is resumed, or its priority is above 0")
+            elif demand in told:
+                self._draft.wait(reservation, *told[demand])
+            else:
+                kept.add(reservation, demand)
+        return kept
 
     def find(self, demand: Demand) -> Told | None:
         """What is told of all that ask for this; None where a slot or an offering could hold it. Looked up once."""

@@ -8,8 +8,23 @@ from scheduler.model.reservations import Component, Shape
 from scheduler.model.resources import Resources, fits, merge
 from scheduler.model.rules import Pool, SchedulerKeys
 
-Step = tuple[tuple[str, float], ...]
-"""Resources in a hashable form."""
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """So much is given with one lease. Compared by identity: there is one for all alike."""
+
+    amounts: Resources
+
+
+class Steps:
+    """The steps of one tick."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[tuple[str, float], ...], Step] = {}
+
+    def find(self, amounts: Resources) -> Step:
+        """The one for so much."""
+        return self._known.setdefault(tuple(amounts.items()), Step(amounts))
 
 
 @dataclass(slots=True, eq=False)
@@ -20,10 +35,10 @@ class Need:
     labels: Labels
     """What the whole reservation requires, beside the component's own labels."""
     prefers: Labels
-    given: dict[str, Resources]
+    given: dict[str, dict[str, float]]
     """By pool that may serve it: what it is given there."""
     steps: dict[str, Step]
-    """The same in a hashable form."""
+    """The same, one object for all alike."""
     spreads: bool
     """Whether the slot with fewest leases is taken first, not the one with most."""
 
@@ -67,18 +82,18 @@ class Demand:
         return not self.declined and not self.impatient
 
 
-def make_needs(shape: Shape, pools: Iterable[tuple[str, Pool]], *, spreads: bool) -> tuple[Need, ...]:
+def make_needs(shape: Shape, pools: Iterable[tuple[str, Pool]], steps: Steps, *, spreads: bool) -> tuple[Need, ...]:
     """The needs of a shape in these pools, instances of one component with the same one."""
     serving = list(pools)
     needs: dict[str, Need] = {}
     for component in shape.components:
         if component.kind == "essential":
             given = {name: given_to(component, pool) for name, pool in serving}
-            steps = {name: tuple(each.items()) for name, each in given.items()}
-            needs[component.name] = Need(component, shape.labels, shape.prefers, given, steps, spreads)
+            alike = {name: steps.find(each) for name, each in given.items()}
+            needs[component.name] = Need(component, shape.labels, shape.prefers, given, alike, spreads)
     return tuple(needs[instance.component.name] for instance in shape.essential)
 
 
-def given_to(component: Component, pool: Pool) -> Resources:
+def given_to(component: Component, pool: Pool) -> dict[str, float]:
     """What an instance is given in that pool: its wishes over the pool's defaults."""
     return merge(pool.default_resources, component.resources) if pool.default_resources else component.resources

@@ -6,22 +6,25 @@ from operator import attrgetter
 from scheduler.model.reservations import Reservation
 from scheduler.policy.draft import Draft, Queue
 
-Rank = Callable[[Reservation], tuple[float, ...]]
+Rank = Callable[[Reservation], float]
+
+_created_at, _sequence = attrgetter("created_at"), attrgetter("sequence")
 
 
-_fifo: Rank = attrgetter("created_at", "sequence")
+def _alike(_: Reservation) -> float:
+    return 0.0
 
 
-def _priority(reservation: Reservation) -> tuple[float, ...]:
-    return (-reservation.priority, reservation.created_at, reservation.sequence)
+def _priority(reservation: Reservation) -> float:
+    return -reservation.priority
 
 
-def _size(reservation: Reservation) -> tuple[float, ...]:
-    return (reservation.request.size, reservation.created_at, reservation.sequence)
+def _size(reservation: Reservation) -> float:
+    return reservation.request.size
 
 
-RANKS: dict[str, Rank] = {"fifo": _fifo, "priority": _priority, "size": _size}
-"""What sorts the queue; ties go to the older one, then to the order of submission."""
+RANKS: dict[str, Rank] = {"fifo": _alike, "priority": _priority, "size": _size}
+"""What sorts the queue, less first; ties go to the older one, then to the order of submission."""
 
 
 def order(draft: Draft) -> Queue:
@@ -30,22 +33,29 @@ def order(draft: Draft) -> Queue:
 
 
 def sort_queue(draft: Draft, reservations: Iterable[Reservation]) -> Queue:
-    """These reservations, first one first, each with what it needs."""
-    return draft.add_demands(sorted(reservations, key=_find_rank(draft)))
+    """These reservations, first one first, each with what it needs.
+
+    Sorted by the last tie-breaker first: equal ones stay as they are, and plain numbers sort fastest.
+    """
+    found = sorted(reservations, key=_sequence)
+    found.sort(key=_created_at)
+    if draft.rules.scheduler.system:
+        found.sort(key=_find_rank_by_system(draft))
+    elif draft.rules.scheduler.queue != "fifo":
+        found.sort(key=RANKS[draft.rules.scheduler.queue])
+    return draft.add_demands(found)
 
 
-def _find_rank(draft: Draft) -> Rank:
-    """What sorts those who wait. Systems with settings of their own have a queue each, behind the common one: they
-    share no slot with it, and of what is left within `max_slots` over all pools the common one takes first.
+def _find_rank_by_system(draft: Draft) -> Callable[[Reservation], tuple[float, float]]:
+    """Systems with settings of their own have a queue each, behind the common one: they share no slot with it, and
+    of what is left within `max_slots` over all pools the common one takes first.
     """
     rules = draft.rules
-    if not rules.scheduler.system:
-        return RANKS[rules.scheduler.queue]
     places = {name: float(place) for place, name in enumerate(("", *rules.scheduler.system))}
 
-    def rank(reservation: Reservation) -> tuple[float, ...]:
+    def rank(reservation: Reservation) -> tuple[float, float]:
         request = reservation.request
         queue = draft.settings_of(reservation).queue
-        return (places[rules.queue_of(request.pool, request.system)], *RANKS[queue](reservation))
+        return (places[rules.queue_of(request.pool, request.system)], RANKS[queue](reservation))
 
     return rank

@@ -6,12 +6,12 @@ Sources: the autoscaler's tick (queue order, pack), Arvados (one pass, backfill,
 from collections.abc import Sequence
 
 from scheduler.model.decisions import Assign, Placement
-from scheduler.model.reservations import Reservation, is_on_hold
+from scheduler.model.reservations import Instance, Reservation, is_on_hold
 from scheduler.policy.draft import Draft, Queue
 from scheduler.policy.guard import Guard
 from scheduler.policy.limits import Limits
 from scheduler.policy.misfit import Misfits
-from scheduler.policy.needs import Demand
+from scheduler.policy.needs import Demand, Need
 from scheduler.policy.order import sort_queue
 from scheduler.policy.places import Place
 from scheduler.policy.rooms import fill
@@ -26,28 +26,33 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
     placing: the room that those behind it would have taken is kept for them all the same.
     """
     draft.open_rooms()
-    guard, misfits, search = Guard(draft, limits), Misfits(draft, limits), _Search(draft)
-    unplaced: Queue = []
+    guard, search = Guard(draft, limits), _Search(draft)
+    unplaced, decisions = Queue(), draft.decisions
+    pass_over, note_demand = unplaced.reservations.append, unplaced.demands.append
     blocked: set[str] = set()
-    for waiter in queue:
-        reservation, demand = waiter
-        if misfits.tells(reservation, demand):
+    for reservation, demand in Misfits(draft, limits).set_aside(queue):
+        if demand in search.hopeless and not guard.keeps_any:
+            pass_over(reservation)
+            note_demand(demand)
             continue
         places = None if demand in search.without_room else search.find_ready(demand)
         if places is not None and demand.queue not in blocked:
-            draft.decide(_assign(reservation, demand, places))
+            decisions.append(_assign(reservation, demand, places))
             continue
         if places is None and guard.keeps_any and guard.keeps_out(demand):
             draft.wait(reservation, "behind_queue", "one before it has waited for so long that it is not overtaken")
         if places is None and (demand in search.without_cover or not search.cover(reservation, demand)):
-            unplaced.append(waiter)
+            pass_over(reservation)
+            note_demand(demand)
         if demand.queue in blocked:
             draft.wait(reservation, "behind_queue", "one before it in the queue waits, and backfill is off")
         guard.protect(reservation, demand)
         if not demand.settings.backfill:
             blocked.add(demand.queue)
+        elif demand in search.without_cover and guard.is_done_with(demand):
+            search.hopeless.add(demand)
     returning = _cover_returning(draft, search)
-    return sort_queue(draft, [each for each, _ in unplaced] + returning) if returning else unplaced
+    return sort_queue(draft, unplaced.reservations + returning) if returning else unplaced
 
 
 class _Search:
@@ -58,6 +63,8 @@ class _Search:
         self.without_room: set[Demand] = set()
         self.without_cover: set[Demand] = set()
         """Those that are known to find nothing: the many that wait are asked of no function."""
+        self.hopeless: set[Demand] = set()
+        """Of these, those for whom nothing else is to be done either."""
 
     def find_ready(self, demand: Demand) -> list[Place] | None:
         """Ready places for all its instances, their room spent."""
@@ -92,13 +99,12 @@ def wait_for(draft: Draft, reservation: Reservation, places: Sequence[Place]) ->
 
 
 def _assign(reservation: Reservation, demand: Demand, places: Sequence[Place]) -> Assign:
-    leases = tuple(
-        Placement(
-            component=instance.name,
-            slot=place.slot.id,
-            epoch=place.slot.epoch,
-            resources=dict(need.given[place.slot.pool]),
-        )
-        for instance, need, place in zip(demand.shape.essential, demand.needs, places, strict=True)
-    )
-    return Assign(reservation=reservation.id, leases=leases)
+    instances, needs = demand.shape.essential, demand.needs
+    if len(places) == 1:
+        return Assign(reservation=reservation.id, leases=(_place_instance(instances[0], needs[0], places[0]),))
+    return Assign(reservation=reservation.id, leases=tuple(map(_place_instance, instances, needs, places)))
+
+
+def _place_instance(instance: Instance, need: Need, place: Place) -> Placement:
+    slot = place.slot
+    return Placement(instance.name, slot.id, slot.epoch, need.given[slot.pool])

@@ -9,7 +9,6 @@ from scheduler.model.resources import Resources, subtract, total
 from scheduler.model.rules import Pool
 from scheduler.model.slots import Slot
 
-Order = tuple[int, tuple[str, int, str]]
 Leases = dict[tuple[str, str], Lease]
 """Under (reservation, component)."""
 
@@ -20,7 +19,8 @@ class Place:
 
     slot: Slot
     pool: Pool
-    order: Order
+    order: int
+    """Its place in the order of all slots: pools as configured, then by number."""
     state: SlotState
     capacity: Resources | None
     """None: this slot counts leases only."""
@@ -29,7 +29,6 @@ class Place:
     """Leases of the slot's present epoch."""
     given: int = 0
     """Instances that this tick put on it, or set against it."""
-    free: Resources | None = None
     unconfirmed: int = 0
     """Leases in a row that nobody confirmed, this tick's too."""
     unclean: bool = False
@@ -43,12 +42,15 @@ class Place:
     price: float = 0.0
     idle_since: float = 0.0
     """When its last lease ended, in this tick too, else when it became ready."""
+    free: Resources | None = field(init=False)
     most: float = field(init=False)
     max_uses: int = field(init=False)
     """Leases that it may carry at once, and in all (0 = no limit): its pool's."""
 
     def __post_init__(self) -> None:
-        self.most, self.max_uses = self.pool.lease_limit, self.pool.max_uses
+        self.most, self.max_uses, self.free = self.pool.lease_limit, self.pool.max_uses, self.capacity
+        if self.leases:
+            self.count_free()
 
     @property
     def load(self) -> int:

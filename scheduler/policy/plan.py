@@ -8,6 +8,7 @@ the view. Nothing is given out twice within a tick, and nothing is written: carr
 from scheduler.model.decisions import Plan
 from scheduler.model.rules import Rules
 from scheduler.model.view import View
+from scheduler.policy.collector import with_resting_collector
 from scheduler.policy.draft import Draft
 from scheduler.policy.expire import expire
 from scheduler.policy.heal import heal
@@ -21,6 +22,7 @@ from scheduler.policy.shrink import shrink
 from scheduler.policy.wake import wake
 
 
+@with_resting_collector
 def plan(view: View, rules: Rules, now: float) -> Plan:
     """The decisions of one tick, in the order in which they were made, and why the others wait.
 

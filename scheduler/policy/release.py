@@ -7,6 +7,7 @@ only unneeded slots go, and only as many as launches are withheld.
 from collections import Counter
 from dataclasses import dataclass, field
 from math import inf
+from typing import Final
 
 from scheduler.model.decisions import Drain, Terminate
 from scheduler.model.moves import INACTIVE
@@ -17,6 +18,9 @@ from scheduler.policy.needs import Demand, Need
 from scheduler.policy.offerings import Choice
 from scheduler.policy.places import Place
 from scheduler.policy.rooms import Rooms, fill
+
+_MOST: Final = 1 << 32
+"""More slots than any pool has."""
 
 
 def release(draft: Draft) -> None:
@@ -77,7 +81,7 @@ def _could_matter(places: list[Place], limits: Limits) -> bool:
 
 
 def _imagine_launches(draft: Draft, limits: Limits) -> dict[str, int]:
-    wish = _WhatIf(limits)
+    wish = _WhatIf(limits, {name: index * _MOST for index, name in enumerate(sorted(draft.pools))})
     rooms = [draft.ready, draft.kept, draft.coming, draft.launched, wish.rooms]
     most = {name: len(places) * _could_matter(places, limits) for name, places in draft.pools.items()}
     done: set[Demand] = set()
@@ -99,6 +103,8 @@ class _WhatIf:
     """Launches as they would be made, were it not for `max_slots` and quota."""
 
     limits: Limits
+    orders: dict[str, int]
+    """Where the order of each pool's begins: pools by name."""
     rooms: Rooms = field(default_factory=lambda: Rooms([]))
     by_quota: Counter[str] = field(default_factory=Counter)
     by_limit: Counter[str] = field(default_factory=Counter)
@@ -130,7 +136,7 @@ class _WhatIf:
         place = Place(
             slot=Slot(id=f"{name}+{number}", pool=name),
             pool=self.limits.pool(name),
-            order=(0, (name, number, "")),
+            order=self.orders[name] + number,
             state="launching",
             capacity=choice.capacity,
             labels=dict(choice.labels),

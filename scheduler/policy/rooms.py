@@ -1,209 +1,266 @@
 """Rooms: the places that may take instances, so kept that finding one does not look at all of them.
 
-Alike places form a group: same pool, labels, free resources, number of leases. Each need has a ranking of the groups
-that could hold it; it is kept up with what changed since the need was last looked for. So the cost of a tick grows
-with the number of different places and needs, and with the leases that are given, not with slots × reservations.
+Alike places form a group: same pool, labels, free resources, number of leases. Groups stand in lines, the best first;
+a line is shared by all needs that ask for as much of the same pools and labels. Giving a lease moves one place from
+one group to another and is told to the lines of that group. So the cost of a tick grows with the number of different
+places and needs, and with the leases that are given, not with slots × reservations.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, heapreplace
+from itertools import groupby
 
 from scheduler.model.labels import Labels
 from scheduler.model.resources import Resources, fits, subtract
 from scheduler.policy.needs import Demand, Need, Step
-from scheduler.policy.places import Order, Place
+from scheduler.policy.places import Place
 
 Key = tuple[object, ...]
-Rank = tuple[int, int, int]
+Entry = tuple[float, int, int]
+"""In a line: how good the group is, the order of its first place, and its number."""
+
+MOST_LINES = 8
+"""So many lines are looked at for one need; more kinds that are as good share one."""
+
+
+@dataclass(slots=True, eq=False)
+class Kind:
+    """The groups of one pool with the same labels, and the lines in which those stand that have enough."""
+
+    number: int
+    pool: str
+    labels: Labels
+    groups: list["Group"] = field(default_factory=list)
+    lines: list[tuple["Line", Step]] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
 class Group:
     """Places that are alike in all that a search looks at, the first in slot order first."""
 
-    pool: str
-    labels: Labels
+    number: int
+    kind: Kind
     free: Resources | None
     load: int
     uses_left: float
     most: float
-    members: dict[str, Place] = field(default_factory=dict)
+    members: dict[int, Place] = field(default_factory=dict)
+    """By their order."""
     after: dict[Step, "Group"] = field(default_factory=dict)
     """Where a place of this group goes when so much is taken of it."""
-    _heap: list[tuple[Order, str]] = field(default_factory=list)
-    """Some of these may have left."""
-    _enough: dict[Step, bool] = field(default_factory=dict)
+    lines: list[tuple[list[Entry], float]] = field(default_factory=list)
+    """The heaps of the lines that it stands in, and how good it is there."""
+    _heap: list[int] = field(default_factory=list)
+    """Orders of members; some of these may have left."""
 
     @property
     def has_place(self) -> bool:
         """Whether its places may take one more lease, resources aside."""
         return self.load < self.most and self.uses_left > 0
 
-    def can_give(self, step: Step) -> bool:
-        """Whether so much is free."""
-        if self.free is None:
-            return True
-        if step not in self._enough:
-            self._enough[step] = fits(dict(step), self.free)
-        return self._enough[step]
+    def enter(self, line: "Line", step: Step) -> None:
+        """Stand in that line from now on, if its places may take one more lease of so much."""
+        if not self.has_place or not (self.free is None or fits(step.amounts, self.free)):
+            return
+        rank = line.rank(self)
+        self.lines.append((line.heap, rank))
+        if self.members:
+            heappush(line.heap, (rank, self.first(), self.number))
 
-    def add(self, place: Place) -> bool:
-        """Take it in; whether it is the first in slot order now."""
-        first = self.first()
-        entry = (place.order, place.slot.id)
-        self.members[place.slot.id] = place
-        heappush(self._heap, entry)
-        return first is None or entry < first
+    def add(self, place: Place) -> None:
+        """Take it in; if it is the first in slot order now, all lines are told."""
+        order, members = place.order, self.members
+        is_first = not members or order < self.first()
+        members[order] = place
+        heappush(self._heap, order)
+        if is_first:
+            for heap, rank in self.lines:
+                heappush(heap, (rank, order, self.number))
 
-    def first(self) -> tuple[Order, str] | None:
-        """Order and id of the first in slot order; None without places."""
+    def first(self) -> int:
+        """The order of its first place; it must have one."""
         heap, members = self._heap, self.members
-        while heap and heap[0][1] not in members:
+        while heap[0] not in members:
             heappop(heap)
-        return heap[0] if heap else None
-
-    def first_but(self, declined: Collection[str]) -> Place | None:
-        """The first in slot order that was not declined."""
-        allowed = (place for name, place in self.members.items() if name not in declined)
-        return min(allowed, key=lambda place: place.order, default=None)
+        return heap[0]
 
 
 @dataclass(slots=True, eq=False)
-class _Ranking:
-    """The groups that could hold one need, the best first: most preferred labels, fewest surplus ones, most leases
-    (fewest if it `spreads`), then slot order.
+class Line:
+    """Groups that could hold one need and are as good by their labels: most leases first (fewest if it `spreads`),
+    then slot order.
     """
 
-    need: Need
-    ranks: dict[Group, Rank | None] = field(default_factory=dict)
-    """Of each group that was looked at; None = it cannot hold the need."""
-    seen: dict[str, int] = field(default_factory=dict)
-    """By pool: how many of the changes it knows."""
-    _labels: dict[int, tuple[int, int] | None] = field(default_factory=dict)
-    """By the identity of a group's labels: what of a rank they decide."""
-    _heap: list[tuple[Rank, Order, int, Group]] = field(default_factory=list)
+    groups: list[Group]
+    """Every group, by number."""
+    spreads: bool
+    heap: list[Entry] = field(default_factory=list)
     """Some of these may be empty by now, or begin with a later place."""
-    _pushed: int = 0
 
-    def learn(self, changed: Iterable[Group]) -> None:
-        """Take in groups that have a new first place."""
-        ranks, heap = self.ranks, self._heap
-        for group in changed:
-            if not group.members:
-                continue
-            if group not in ranks:
-                ranks[group] = self._rank(group)
-            rank = ranks[group]
-            if rank is not None and (first := group.first()):
-                self._pushed += 1
-                heappush(heap, (rank, first[0], self._pushed, group))
+    def rank(self, group: Group) -> float:
+        """How good a group is: less is better."""
+        return group.load if self.spreads else -group.load
 
-    def _rank(self, group: Group) -> Rank | None:
-        need, labels = self.need, group.labels
-        if id(labels) not in self._labels:
-            self._labels[id(labels)] = need.rank_labels(labels)
-        rank = self._labels[id(labels)]
-        if rank is None or not group.has_place or not group.can_give(need.steps[group.pool]):
-            return None
-        return (*rank, group.load if need.spreads else -group.load)
-
-    def find(self) -> Place | None:
-        """The best place."""
-        heap = self._heap
+    def first(self) -> Entry | None:
+        """The best place's entry."""
+        heap, groups = self.heap, self.groups
         while heap:
-            rank, order, _, group = heap[0]
-            first = group.first()
-            if first is None:
-                heappop(heap)
-            elif first[0] == order:
-                return group.members[first[1]]
+            rank, order, number = entry = heap[0]
+            group = groups[number]
+            if order in group.members:
+                return entry  # no member comes before it: that one would stand before it here
+            if group.members:
+                heapreplace(heap, (rank, group.first(), number))
             else:
-                self._pushed += 1
-                heapreplace(heap, (rank, first[0], self._pushed, group))
+                heappop(heap)
         return None
 
-    def find_but(self, declined: Collection[str]) -> Place | None:
-        """The best place that was not declined."""
-        found = ((rank, group.first_but(declined)) for group, rank in self.ranks.items() if rank is not None)
-        allowed = [(rank, place) for rank, place in found if place is not None]
-        return min(allowed, key=lambda each: (each[0], each[1].order))[1] if allowed else None
+    def list_but(self, declined: Collection[str]) -> Iterator[Entry]:
+        """An entry for every place that was not declined."""
+        groups = {number: rank for rank, _, number in self.heap}
+        for number, rank in groups.items():
+            for order, place in self.groups[number].members.items():
+                if place.slot.id not in declined:
+                    yield rank, order, number
+
+
+@dataclass(slots=True)
+class _Ranking:
+    """Where one need looks: the kinds with its labels, most preferred labels and then fewest surplus ones first."""
+
+    tiers: list[list[Line]]
+    """The lines of kinds that are as good by their labels."""
+    kinds: int
+    """How many kinds there were when it was made."""
+
+    def first(self) -> Entry | None:
+        """The best place's entry."""
+        for lines in self.tiers:
+            best: Entry | None = None
+            for line in lines:
+                if line.heap and (entry := line.first()) is not None and (best is None or entry < best):
+                    best = entry
+            if best is not None:
+                return best
+        return None
+
+    def first_but(self, declined: Collection[str]) -> Entry | None:
+        """That of the best place that was not declined."""
+        for lines in self.tiers:
+            found = [entry for line in lines for entry in line.list_but(declined)]
+            if found:
+                return min(found)
+        return None
 
 
 class Rooms:
     """The places that may take instances in this tick; `find` chooses one, `take` spends its room."""
 
     def __init__(self, places: Iterable[Place]) -> None:
-        self._groups: dict[Key, Group] = {}
-        self._labels: dict[Key, Labels] = {}
-        """One object for all that are alike."""
-        self._group_of: dict[str, Group] = {}
-        self._changes: dict[str, list[Group]] = {}
-        """By pool: groups that got a new first place, each time again."""
+        self._kinds: dict[Key, Kind] = {}
+        self._group_by_key: dict[Key, Group] = {}
+        self._groups: list[Group] = []
+        self._group_of: dict[Place, Group] = {}
+        self._lines: dict[Key, Line] = {}
         self._rankings: dict[Need, _Ranking] = {}
         for place in places:
             self.add(place)
 
     def add(self, place: Place) -> None:
         """Let searches find this place."""
-        labels = self._labels.setdefault(tuple(place.labels.items()), place.labels)
-        self._put(place, self._open_group(place.slot.pool, labels, place.free, place))
+        group = self._group_of[place] = self._open_group(self._open_kind(place), place.free, place)
+        group.add(place)
 
     def remove(self, place: Place) -> None:
         """Let no search find this place any more."""
-        del self._group_of.pop(place.slot.id).members[place.slot.id]
+        del self._group_of.pop(place).members[place.order]
 
     def find(self, need: Need, declined: Collection[str] = ()) -> Place | None:
         """The place for one instance; None when nothing has room."""
+        if not self._group_of:
+            return None
         ranking = self._rankings.get(need)
-        if ranking is None:
-            ranking = self._rankings[need] = _Ranking(need)
-        for name in need.given:
-            changes, seen = self._changes.get(name, ()), ranking.seen.get(name, 0)
-            if len(changes) > seen:
-                ranking.learn(changes[seen:])
-                ranking.seen[name] = len(changes)
-        place = ranking.find()
-        return place if place is None or place.slot.id not in declined else ranking.find_but(declined)
+        if ranking is None or ranking.kinds != len(self._kinds):
+            ranking = self._rankings[need] = self._rank(need)
+        entry = ranking.first() if not declined else ranking.first_but(declined)
+        if entry is None:
+            return None
+        _, order, number = entry
+        return self._groups[number].members[order]
 
     def take(self, place: Place, need: Need) -> Group:
         """Spend the room of one instance there; gives back where it was, for `put_back`."""
-        before = self._group_of[place.slot.id]
-        step = need.steps[before.pool]
-        group = before.after.get(step)
+        before = self._group_of[place]
+        step = need.steps[before.kind.pool]
         place.given += 1
+        group = before.after.get(step)
         if group is None:
-            free = None if before.free is None else subtract(before.free, need.given[before.pool])
-            group = before.after[step] = self._open_group(before.pool, before.labels, free, place)
-        self._move(place, group)
+            free = None if before.free is None else subtract(before.free, step.amounts)
+            group = before.after[step] = self._open_group(before.kind, free, place)
+        del before.members[place.order]
+        place.free = group.free
+        self._group_of[place] = group
+        group.add(place)
         return before
 
     def put_back(self, place: Place, group: Group) -> None:
         """Undo the last `take` of this place."""
         place.given -= 1
-        self._move(place, group)
+        place.free = group.free
+        del self._group_of[place].members[place.order]
+        self._group_of[place] = group
+        group.add(place)
 
     def list_places(self) -> Iterator[Place]:
         """Every place, in no particular order."""
-        return (group.members[name] for name, group in self._group_of.items())
+        return iter(self._group_of)
 
-    def _move(self, place: Place, group: Group) -> None:
-        place.free = group.free
-        del self._group_of[place.slot.id].members[place.slot.id]
-        self._put(place, group)
+    def _open_kind(self, place: Place) -> Kind:
+        key = (place.slot.pool, tuple(place.labels.items()))
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._kinds[key] = Kind(len(self._kinds), place.slot.pool, place.labels)
+        return kind
 
-    def _put(self, place: Place, group: Group) -> None:
-        self._group_of[place.slot.id] = group
-        if group.add(place):
-            self._changes.setdefault(group.pool, []).append(group)
-
-    def _open_group(self, pool: str, labels: Labels, free: Resources | None, place: Place) -> Group:
+    def _open_group(self, kind: Kind, free: Resources | None, place: Place) -> Group:
         load, uses_left = place.load, place.uses_left
-        key = (pool, id(labels), None if free is None else tuple(free.items()), load, uses_left)
-        group = self._groups.get(key)
+        key = (kind.number, None if free is None else tuple(free.items()), load, uses_left)
+        group = self._group_by_key.get(key)
         if group is None:
-            group = self._groups[key] = Group(pool, labels, free, load, uses_left, place.most)
+            group = self._group_by_key[key] = Group(len(self._groups), kind, free, load, uses_left, place.most)
+            self._groups.append(group)
+            kind.groups.append(group)
+            for line, step in kind.lines:
+                group.enter(line, step)
         return group
+
+    def _rank(self, need: Need) -> _Ranking:
+        tiers = []
+        for kinds in _rank_kinds(need, self._kinds.values()):
+            shared = [kinds] if len(kinds) > MOST_LINES else [[kind] for kind in kinds]
+            tiers.append([self._open_line(need, each) for each in shared])
+        return _Ranking(tiers, len(self._kinds))
+
+    def _open_line(self, need: Need, kinds: list[Kind]) -> Line:
+        """One for all that ask for as much of these kinds."""
+        steps = [need.steps[kind.pool] for kind in kinds]
+        key = (need.spreads, *((kind.number, step) for kind, step in zip(kinds, steps, strict=True)))
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = Line(self._groups, need.spreads)
+            for kind, step in zip(kinds, steps, strict=True):
+                kind.lines.append((line, step))
+                for group in kind.groups:
+                    group.enter(line, step)
+        return line
+
+
+def _rank_kinds(need: Need, kinds: Iterable[Kind]) -> list[list[Kind]]:
+    """The kinds that have its labels, equally good ones together: most preferred first, then fewest surplus ones."""
+    ranks = ((need.rank_labels(kind.labels), kind) for kind in kinds if kind.pool in need.steps)
+    ranked = [(rank, kind.number, kind) for rank, kind in ranks if rank is not None]
+    return [[kind for *_, kind in alike] for _, alike in groupby(sorted(ranked), key=lambda each: each[0])]
 
 
 Extend = Callable[[Need], Place | None]
@@ -215,6 +272,8 @@ def fill(demand: Demand, rooms: Sequence[Rooms], extend: Extend | None = None) -
 
     Rooms are tried in the order given; where none has room, `extend` may add a place to the last of them.
     """
+    if len(demand.needs) == 1:
+        return _fill_one(demand, rooms, extend)
     taken = _take_all(demand, rooms, extend)
     if taken is None:
         return None
@@ -222,6 +281,22 @@ def fill(demand: Demand, rooms: Sequence[Rooms], extend: Extend | None = None) -
     for place in places:
         place.wanted = True
     return places
+
+
+def _fill_one(demand: Demand, rooms: Sequence[Rooms], extend: Extend | None) -> list[Place] | None:
+    """The same for a single instance, as almost all are: there is nothing to undo."""
+    need = demand.needs[0]
+    for holder in rooms:
+        place = holder.find(need, demand.declined)
+        if place is not None:
+            break
+    else:
+        place = extend(need) if extend is not None else None
+    if place is None:
+        return None
+    holder.take(place, need)
+    place.wanted = True
+    return [place]
 
 
 def has_room(demand: Demand, rooms: Sequence[Rooms]) -> bool:

@@ -14,10 +14,10 @@ def shrink(draft: Draft) -> None:
     """
     for name, places in draft.pools.items():
         pool = draft.rules.pools[name]
-        if not pool.is_elastic:
+        idle = sorted((place for place in places if place.is_idle), key=_longest_first)
+        if not idle or not pool.is_elastic:
             continue
         spare = min(count_serving(places) - pool.min_slots, count_reserve(places) - pool.target_warm_slots)
-        idle = sorted((place for place in places if place.is_idle), key=_longest_first)
         for place in idle[: max(0, spare)]:
             if draft.is_past(place.idle_since, pool.idle_scale_down):
                 draft.decide(Drain(slot=place.slot.id, reason="idle"))

@@ -49,7 +49,21 @@ def pools(draw: st.DrawFn, system: str) -> Document:
         capacity_hold=draw(durations(5, 10)),
         quota_hold=draw(durations(5, 10)),
         **({"max_leases_per_slot": draw(st.integers(1, 3))} if draw(st.booleans()) else {}),
+        **draw(lives()),
         **extra,
+    )
+
+
+def lives() -> st.SearchStrategy[Document]:
+    """When a pool's machines are worn out, not to be trusted, or to be had on demand; most say nothing of it."""
+    return st.fixed_dictionaries(
+        {},
+        optional={
+            "max_uses": st.integers(0, 3),
+            "recycle_unclean": st.booleans(),
+            "unhealthy_after": st.integers(0, 2),
+            "on_demand_after": st.integers(0, 2),
+        },
     )
 
 
@@ -89,6 +103,7 @@ def actions() -> st.SearchStrategy[tuple[str, Any]]:
             st.builds(lambda name, value: {"reservation": name, "priority": value}, ids, st.integers(0, 2)),
         ),
         st.tuples(st.sampled_from(["lose", "cordon", "uncordon", "drain", "seen"]), slots),
+        st.tuples(st.just("register"), st.builds(_host, st.integers(4, 5), st.sampled_from([{}, {"disk": "ssd"}]))),
         st.tuples(
             st.just("interrupt"),
             st.builds(lambda slot, end: {"slot": slot, "deadline": end}, slots, st.sampled_from([0, 5, 12])),
@@ -108,6 +123,12 @@ def actions() -> st.SearchStrategy[tuple[str, Any]]:
     )
 
 
+def _host(number: int, labels: dict[str, str]) -> Document:
+    """A host that registers itself, each time as large."""
+    size = {"resources": {"cpus": 2}, "labels": labels}
+    return {"id": f"hosts-{number}", "pool": "hosts", "machine": f"machine-{number}", **size}
+
+
 @st.composite
 def fleets(draw: st.DrawFn) -> Document:
     """A whole scenario: pools, rules, a simulated cloud and a timeline."""
@@ -123,7 +144,13 @@ def fleets(draw: st.DrawFn) -> Document:
         "pools": {
             "linux": draw(pools(SYSTEMS[0])),
             "arm": draw(pools(SYSTEMS[1])),
-            "hosts": {"system": SYSTEMS[0], "provider": "static", "offline_timeout": 20, "lease_ttl": 0},
+            "hosts": {
+                "system": SYSTEMS[0],
+                "provider": "static",
+                "offline_timeout": 20,
+                "lease_ttl": 0,
+                **draw(st.sampled_from([{}, {"max_uses": 2}, {"recycle_unclean": True}, {"unhealthy_after": 1}])),
+            },
         },
     }
     delays = st.sampled_from([0, 0, 3, 8])

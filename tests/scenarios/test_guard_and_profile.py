@@ -71,6 +71,14 @@ def test_who_has_waited_for_too_long_is_not_overtaken(
     assert played.codes["big"] == "no_capacity"
 
 
+def test_who_has_waited_for_too_long_is_protected_behind_a_younger_one_that_is_alike() -> None:
+    """Of two that ask for the same, the younger one goes first and needs no protection; the older one does."""
+    timeline = [asking(0, "older", 4), asking(9999, "younger", 4, priority=2), asking(9999, "small", 1)]
+    played = play(a_fleet({"queue": "priority"}, [*timeline, {"at": 9999, "tick": True}]))
+    assert played.codes == {"younger": "no_capacity", "older": "no_capacity", "small": "behind_queue"}
+    assert played.decisions("assign") == []
+
+
 def test_the_guard_keeps_only_slots_that_could_serve_it() -> None:
     """A plain host could not serve the one that wants a label; it serves those behind."""
     scenario = a_fleet({}, [asking(0, "big", 4, labels={"gpu": "yes"}), asking(9999, "small", 1)])
