@@ -208,19 +208,27 @@ def carry_out(engine: Engine, leader: Leader, tenure: Tenure, ticked: Ticked) ->
 
 
 def _kick_for_losers(engine: Engine, leader: Leader, ticked: Ticked) -> None:
-    """Publish the rows that the losers named as they are now, or that they are gone; ask for another plan, unless
-    it would meet the same rows again: that waits for the interval.
+    """Publish the rows that the losers named, and those who hold leases on their slots, as they are now, or that they
+    are gone; ask for another plan, unless it would meet the same rows again: that waits for the interval.
     """
     lost = [each.decision for each in ticked.skipped]
-    reservations = {name for each in lost if (name := getattr(each, "reservation", None))}
     slots = {name for each in lost for name in slots_of(each)}
-    changes = read_fresh(engine, ticked.view, {"reservations": reservations, "slots": slots})
+    names = {name for each in lost if (name := getattr(each, "reservation", None))} | _find_holders(engine, slots)
+    changes = read_fresh(engine, ticked.view, {"reservations": names, "slots": slots})
     if changes:
         engine.board.publish(changes)
     met = {(each.id, 0 if isinstance(each, Gone) else each.version) for each in changes}
     if met - leader.lost:
         engine.bell.kick()
     leader.lost = met
+
+
+def _find_holders(engine: Engine, slots: set[str]) -> set[str]:
+    """Who has leases on these slots: a view that knows the slots alone would take them for free."""
+    if not slots:
+        return set()
+    with engine.store.transaction() as transaction:
+        return {owner for leases in transaction.load_leases(slots).values() for owner, _ in leases}
 
 
 def report(engine: Engine, leader: Leader, ticked: Ticked) -> None:

@@ -1,0 +1,181 @@
+"""Two schedulers at once, each with connections of its own, plan on views that are behind: the rules are kept.
+
+The term would stop one of them before it wrote anything. In the first test both have it, so that the look at each
+decision on fresh rows is all that stands between a stale plan and a slot that is given twice; in the second no lock
+keeps them apart (each has its own), but the term does.
+"""
+
+from functools import partial
+from random import Random
+
+import pytest
+
+from scheduler.model.decisions import Assign
+from scheduler.model.slots import Slot
+from scheduler.operations.tick import Ticked, carry_out, decide, take_tenure, tick
+from scheduler.ports import DeposedError, Store
+from scheduler.view.shelf import Shelf
+from tests.operations.rig import CountingFleet, Rig
+from tests.operations.test_races import Open, open_one, race
+
+__all__ = ["open_one"]
+CPUS, MEMORY = 4, 8
+SLOTS = 12
+CONFIG = {
+    "scheduler": {"starvation_guard": 0},
+    "pools": {
+        "linux": {
+            "system": "x86_64-linux",
+            "max_slots": SLOTS,
+            "lease_ttl": 0,
+            "idle_scale_down": 300,
+            "resources": {"cpus": CPUS, "memory_mib": MEMORY},
+        }
+    },
+}
+LONG = 1e9
+"""Nothing but a kick asks for a tick: neither an interval nor a look at what changed is due."""
+
+
+class Believers:
+    """Two processes that hold one term; they share one view, or each has its own, behind in its own way."""
+
+    def __init__(self, open_one: Open, *, shared: bool) -> None:
+        store = open_one()
+        fleet, shelf = CountingFleet(), Shelf(store.now)
+        self.rigs = [
+            Rig(CONFIG, store=store, fleet=fleet, shelf=shelf),
+            Rig(CONFIG, store=open_one(), fleet=fleet, shelf=shelf if shared else Shelf(store.now)),
+        ]
+        for rig in self.rigs:
+            rig.leader.interval = rig.leader.audit_seconds = LONG
+            rig.leader.looked_at = rig.leader.audited_at = store.now()
+        self.store: Store = store
+        rows = self._make_ready()
+        for rig in self.rigs:
+            rig.engine.board.rebuild(rows)
+
+    def _make_ready(self) -> list[Slot]:
+        """Every slot runs and serves."""
+        with self.store.transaction() as transaction:
+            empty = transaction.load_slots(f"linux-{number}" for number in range(1, SLOTS + 1))
+            return [
+                row
+                for slot in empty.values()
+                for row in transaction.save(
+                    [
+                        Slot(
+                            id=slot.id,
+                            version=slot.version,
+                            pool="linux",
+                            state="ready",
+                            epoch=1,
+                            since=transaction.now(),
+                            instance_id=f"i-{slot.id}",
+                        )
+                    ]
+                )
+                if isinstance(row, Slot)
+            ]
+
+    def plan_all(self) -> list[Ticked]:
+        """Each makes a plan on its view, before any of them writes."""
+        tenure = take_tenure(self.rigs[0].engine, self.rigs[0].leader)
+        self.tenure = self.rigs[1].leader.tenure = tenure
+        return [decide(rig.engine, rig.leader, tenure) for rig in self.rigs]
+
+    def carry_out_at_once(self, plans: list[Ticked]) -> None:
+        """Both write; a fault of either is the test's."""
+        acts = [
+            partial(carry_out, rig.engine, rig.leader, self.tenure, ticked)
+            for rig, ticked in zip(self.rigs, plans, strict=True)
+        ]
+        assert race(*acts) == [None, None]
+
+    def tick_while_asked(self) -> None:
+        """Every tick that somebody rings for, and no other. One that loses learns at least of a slot each time."""
+        for _ in range(SLOTS):
+            for rig in self.rigs:
+                if rig.bell.is_rung:
+                    tick(rig.engine, rig.leader)
+        assert not [rig for rig in self.rigs if rig.bell.is_rung]
+
+    def assert_no_slot_is_overfull(self) -> None:
+        """Whatever is leased on a slot fits there."""
+        for used in self._used().values():
+            assert used["cpus"] <= CPUS
+            assert used["memory_mib"] <= MEMORY
+
+    def _used(self) -> dict[str, dict[str, float]]:
+        found: dict[str, dict[str, float]] = {}
+        for row in self.store.find_reservations(limit=10_000):
+            for lease in row.leases:
+                used = found.setdefault(lease.slot, {})
+                for name, amount in lease.resources.items():
+                    used[name] = used.get(name, 0) + amount
+        return found
+
+
+def submit_some(rig: Rig, prefix: str, random: Random, count: int) -> list[str]:
+    names = [f"{prefix}{number}" for number in range(count)]
+    items = [
+        {
+            "id": name,
+            "system": "x86_64-linux",
+            "resources": {"cpus": random.choice([1, 2, 3]), "memory_mib": random.choice([1, 2, 4])},
+        }
+        for name in names
+    ]
+    assert rig.ask("submit", items=items)["ok"]
+    return names
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["on one view", "on a view each"])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_slot_is_given_twice_and_who_loses_is_planned_anew_at_once(
+    open_one: Open, seed: int, *, shared: bool
+) -> None:
+    believers, random = Believers(open_one, shared=shared), Random(seed)
+    names = [name for rig, side in zip(believers.rigs, "ab", strict=True) for name in submit_some(rig, side, random, 7)]
+    for rig in believers.rigs:
+        rig.bell.hear()
+    plans = believers.plan_all()
+    believers.carry_out_at_once(plans)
+
+    planned = [decision for ticked in plans for decision in ticked.plan.decisions if isinstance(decision, Assign)]
+    assert len(planned) == sum(len(ticked.plan.decisions) for ticked in plans)
+    assert {decision.reservation for decision in planned} == set(names)
+    skipped = [each for ticked in plans for each in ticked.skipped]
+    lost = [each.decision.reservation for each in skipped if isinstance(each.decision, Assign)]
+    leased = [row.id for row in believers.store.find_reservations(phases=["leased"])]
+    assert lost
+    assert sorted([*leased, *lost]) == sorted(decision.reservation for decision in planned)
+    assert all(" is leased" in each.reason or each.reason.endswith(("no room", "is taken")) for each in skipped)
+    believers.assert_no_slot_is_overfull()
+
+    # Whoever lost has rung for a tick; its next plans know the rows that it lost against.
+    for rig, ticked in zip(believers.rigs, plans, strict=True):
+        assert rig.bell.is_rung is bool(ticked.skipped)
+    believers.tick_while_asked()
+    assert {row.phase for row in believers.store.find_reservations(ids=names)} == {"leased"}
+    believers.assert_no_slot_is_overfull()
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["on one view", "on a view each"])
+def test_without_a_lock_the_term_keeps_them_apart(open_one: Open, *, shared: bool) -> None:
+    believers, random = Believers(open_one, shared=shared), Random(0)
+    for rig in believers.rigs:
+        rig.leader.interval = 0.0
+    names: list[str] = []
+    for number in range(4):
+        for rig, side in zip(believers.rigs, "ab", strict=True):
+            names += submit_some(rig, f"{side}{number}-", random, 2)
+        results = race(*(partial(tick, rig.engine, rig.leader) for rig in believers.rigs))
+        assert all(isinstance(each, list | DeposedError) for each in results)
+        believers.assert_no_slot_is_overfull()
+    for rig in believers.rigs:
+        tick(rig.engine, rig.leader)
+    believers.assert_no_slot_is_overfull()
+    assert {row.phase for row in believers.store.find_reservations(ids=names)} == {"leased"}
+    terms = [str(event.detail["term"]) for event in believers.rigs[0].events if event.name == "reservation_leased"]
+    assert terms == sorted(terms)
