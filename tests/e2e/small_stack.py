@@ -1,30 +1,30 @@
 """`python -m tests.e2e.small_stack FOLDER`: says which processes it has started, and stays until it is ended."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from threading import Event
 
-from tests.e2e.stack import Stack, a_pool
+from tests.e2e.processes import wait_for
+from tests.e2e.stack import ROOT, Stack
 from tests.servers import start_own_postgresql
 
 
 class SmallStack(Stack):
-    """Redis, the emulator, and a worker with its children."""
+    """Redis, and a process with a child: all that is to be seen here is that they end."""
 
-    def _start_workers(self) -> None:
-        self.start("reservations", "tasks.worker", "reservations")
-
-    def _await_workers(self) -> None:
-        self.await_canary("reservations")
+    def _start(self) -> None:
+        self.environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        family = self.start("family", "tests.e2e.family")
+        wait_for(family.read_log, "the family")
 
 
 def main(folder: Path) -> None:
-    """Start it, with a PostgreSQL of its own."""
+    """Start it, and a PostgreSQL."""
     server = start_own_postgresql()
     try:
-        url = server.url(server.create_database())
-        with SmallStack(folder, {"pools": {"linux": a_pool()}}, database_url=url) as stack:
+        with SmallStack(folder, {}) as stack:
             pids = {name: process.pid for name, process in stack.processes.items()}
             pids |= {"redis": stack.redis_server.pid, "postgresql": server.process.pid}
             sys.stdout.write(json.dumps(pids) + "\n")

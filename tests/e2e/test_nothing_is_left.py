@@ -15,7 +15,7 @@ from tests.e2e.stack import ROOT
 from tests.guarding import Guarded
 from workers.embedded_redis import find_redis_server
 
-STARTED = {"emulator", "reservations", "redis", "postgresql"}
+STARTED = {"family", "redis", "postgresql"}
 pytestmark = pytest.mark.skipif(find_redis_server() is None, reason="no redis-server here")
 
 
