@@ -12,11 +12,13 @@ import subprocess
 import threading
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from leasehold.stack.programs import Guardian, make_gated, open_gate
 
 __all__ = ["Guarded", "take_sigterm_as_interrupt"]
+
+END_SECONDS: Final = 5.0
 
 
 def take_sigterm_as_interrupt() -> None:
@@ -35,6 +37,7 @@ class Guarded(subprocess.Popen[bytes]):
         take_sigterm_as_interrupt()
         words = [str(word) for word in command]
         super().__init__(make_gated(words), stdin=subprocess.PIPE, start_new_session=True, **options)
+        _running.add(self)
         _find_guardian().watch(self.pid)
         open_gate(self)
 
@@ -54,14 +57,31 @@ class Guarded(subprocess.Popen[bytes]):
         if status is None or self._is_cleared:
             return
         self._is_cleared = True
+        _running.discard(self)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         _find_guardian().forget(self.pid)
+
+
+_running: Final[set[Guarded]] = set()
 
 
 @cache
 def _find_guardian() -> Guardian:
     """The one of this process."""
     guardian = Guardian()
-    atexit.register(guardian.dismiss)
+    atexit.register(_leave, guardian)
     return guardian
+
+
+def _leave(guardian: Guardian) -> None:
+    """End what nobody stopped, because its start was interrupted, say; then the guardian has nothing to wait for.
+
+    It would wait its whole grace: what has ended and whose parent still waits for the guardian is not quite gone.
+    """
+    for process in list(_running):
+        process.terminate()
+    for process in list(_running):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS)
+    guardian.dismiss()
