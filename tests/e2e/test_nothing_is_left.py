@@ -5,8 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -20,14 +21,11 @@ pytestmark = pytest.mark.skipif(find_redis_server() is None, reason="no redis-se
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Where the program makes its temporary folders."""
-    found = tmp_path / "temporary"
-    found.mkdir()
-    # PostgreSQL's user has to get there.
-    for each in (found, *list(found.parents)[:3]):
-        each.chmod(0o755)
-    return found
+def folder() -> Iterator[Path]:
+    """Where the program makes its temporary folders. PostgreSQL's user gets there, which he does not in pytest's."""
+    with TemporaryDirectory(prefix="leasehold-left-", ignore_cleanup_errors=True) as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 def start(folder: Path, *words: str) -> Guarded:
