@@ -13,6 +13,8 @@ from scheduler.policy.places import Place
 from scheduler.policy.rooms import has_room
 
 _created_at = attrgetter("created_at")
+_Kind = tuple[Shape, tuple[str, ...], tuple[str, ...]]
+"""Whom the same slots could serve: shape, pools with on-demand offerings for it, slots that are left out."""
 
 
 class Guard:
@@ -25,28 +27,29 @@ class Guard:
         self._kept_out: dict[Demand, bool] = {}
         """Of those with one instance: whether it has room on what is kept, from which nothing is taken."""
         self._oldest = min(map(_created_at, draft.pending.values()), default=draft.now)
-        self._looked_after: set[tuple[Shape, tuple[str, ...]]] = set()
+        self._looked_after: set[_Kind] = set()
         """For whom all that could serve them is kept already, or need not be."""
 
-    def protect(self, reservation: Reservation, demand: Demand) -> None:
+    def protect(self, reservation: Reservation, demand: Demand, *, is_covered: bool) -> None:
         """Protect it if it has been pending for longer than `starvation_guard` (0 = off), unless what it waits for
-        is not a slot: it is held by `capacity`, or only cordoned slots have room.
+        is not a slot: it is held by `capacity`, or only cordoned slots have room. One that has room on slots that
+        are ready or on their way waits for these.
         """
         limit = demand.settings.starvation_guard
         if not limit or self._draft.now - reservation.created_at <= limit:
             return
-        kind = (demand.shape, demand.impatient)
+        kind = _kind_of(demand)
         if kind in self._looked_after:
             return
         self._looked_after.add(kind)
-        if not self._waits_otherwise(demand):
+        if is_covered or not self._waits_otherwise(demand):
             self._keep_slots(demand)
 
     def is_done_with(self, demand: Demand) -> bool:
         """Whether it does nothing more for those with this demand, however long they have waited."""
         limit = demand.settings.starvation_guard
         is_young = not limit or self._draft.now - self._oldest <= limit
-        return is_young or (demand.shape, demand.impatient) in self._looked_after
+        return is_young or _kind_of(demand) in self._looked_after
 
     def _keep_slots(self, demand: Demand) -> None:
         for place in list(self._draft.ready.list_places()):
@@ -65,14 +68,18 @@ class Guard:
         return self._kept_out[demand]
 
     def _waits_otherwise(self, demand: Demand) -> bool:
-        codes = [first_code(code for *_, code in self._limits.list_choices(demand, need)) for need in demand.needs]
-        if "capacity" in codes:
+        codes = [[code for *_, code in self._limits.list_choices(demand, need)] for need in demand.needs]
+        if any(first_code(held) == "capacity" for held in codes):
             return True
         return not any(codes) and all(map(self._limits.has_cordoned_room, demand.needs))
 
 
+def _kind_of(demand: Demand) -> _Kind:
+    return demand.shape, demand.impatient, demand.declined
+
+
 def _could_serve(demand: Demand, place: Place) -> bool:
-    """Whether the slot, if it were empty, could hold one of its instances."""
-    return place.slot.pool in demand.pools and any(
-        need.could_hold(place.slot.pool, place.capacity, place.labels) for need in demand.needs
-    )
+    """Whether the slot, if it were empty, could hold one of its instances; none that its holder declined."""
+    if place.slot.pool not in demand.pools or place.slot.id in demand.declined:
+        return False
+    return any(need.could_hold(place.slot.pool, place.capacity, place.labels) for need in demand.needs)

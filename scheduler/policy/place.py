@@ -41,15 +41,17 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
             continue
         if places is None and guard.keeps_any and guard.keeps_out(demand):
             draft.wait(reservation, "behind_queue", "one before it has waited for so long that it is not overtaken")
-        if places is None and (demand in search.without_cover or not search.cover(reservation, demand)):
+        is_covered = places is not None or (demand not in search.without_cover and search.cover(reservation, demand))
+        if not is_covered:
             pass_over(reservation)
             note_demand(demand)
         if demand.queue in blocked:
             draft.wait(reservation, "behind_queue", "one before it in the queue waits, and backfill is off")
-        guard.protect(reservation, demand)
         if not demand.settings.backfill:
             blocked.add(demand.queue)
-        elif demand in search.without_cover and guard.is_done_with(demand):
+            continue
+        guard.protect(reservation, demand, is_covered=is_covered)
+        if demand in search.without_cover and guard.is_done_with(demand):
             search.hopeless.add(demand)
     returning = _cover_returning(draft, search)
     return sort_queue(draft, unplaced.reservations + returning) if returning else unplaced
@@ -86,9 +88,9 @@ class _Search:
 
 
 def _cover_returning(draft: Draft, search: _Search) -> list[Reservation]:
-    """Those who were interrupted and still hold on: what would replace their slots is kept for them."""
-    demands = [(each, draft.demand_of(each)) for each in draft.returning.values() if not is_on_hold(each)]
-    return [each for each, demand in demands if demand.pools and not search.cover(each, demand)]
+    """Those who were interrupted and still hold on: what would replace their slots is kept for them, in queue order."""
+    returning = sort_queue(draft, [each for each in draft.returning.values() if not is_on_hold(each)])
+    return [each for each, demand in returning if demand.pools and not search.cover(each, demand)]
 
 
 def wait_for(draft: Draft, reservation: Reservation, places: Sequence[Place]) -> None:

@@ -102,10 +102,22 @@ MUTANTS = (
     Mutant(
         "guard",
         "who has waited for too long is protected, though a younger one like it was not",
-        "        return is_young or (demand.shape, demand.impatient) in self._looked_after",
+        "        return is_young or _kind_of(demand) in self._looked_after",
         "        return True",
     ),
     Mutant("guard", "only slots that could serve it are kept", "if _could_serve(demand, place):", "if place:"),
+    Mutant(
+        "guard",
+        "a slot that its holder declined is not kept for it",
+        "or place.slot.id in demand.declined:",
+        "or False:",
+    ),
+    Mutant(
+        "guard",
+        "one that has room on its way is protected whatever holds launches back",
+        "if is_covered or not self._waits_otherwise(demand):",
+        "if not self._waits_otherwise(demand):",
+    ),
     Mutant(
         "places",
         "no more leases on a slot than allowed",

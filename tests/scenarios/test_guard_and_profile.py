@@ -6,6 +6,7 @@ import pytest
 
 from scheduler.simulation.play import play as play_lines
 from scheduler.simulation.scenario import read_scenario
+from tests.scenarios.playing import Cases, a_holder, a_pool, a_scenario, a_slot, act, play_out, submit, tick
 
 Line = dict[str, Any]
 
@@ -104,6 +105,78 @@ def test_who_waits_for_something_else_is_not_protected(big: dict[str, Any]) -> N
     first = asking(0, "big", big["cpus"], **({"priority": 0} if "priority" in big else {}))
     played = play(a_fleet({}, [first, asking(9999, "small", 1), {"at": 9999, "tick": True}]))
     assert [each["reservation"] for each in played.decisions("assign")] == ["small"]
+
+
+GUARD: dict[str, Any] = {"starvation_guard": 50}
+BIG = {"max_leases_per_slot": 9, "resources": {"cpus": 4}}
+HALF_FULL = a_slot("linux-1", "ready", "old")
+OLD = a_holder("old", resources={"cpus": 1})
+
+BESIDE_OTHER_RULES: Cases = {
+    # nobody overtakes anyway, and what those behind would have taken is kept for them: nothing is launched
+    "backfill is off": (
+        a_scenario(
+            submit(0, "head", system="other"),
+            submit(1, "r1", "r2"),
+            tick(99),
+            scheduler={"backfill": False, **GUARD},
+            pools={
+                "linux": a_pool(max_leases_per_slot=2),
+                "lab": {"system": "other", "provider": "static", "offline_timeout": 50},
+            },
+            slots=[a_slot("linux-1"), a_slot("lab-1")],
+        ),
+        [["head waits no_capacity", "r1 waits behind_queue", "r2 waits behind_queue"]],
+    ),
+    "a slot that it declined cannot serve it": (
+        a_scenario(
+            submit(0, "big"),
+            tick(1),
+            act(1, "decline", "big"),
+            submit(99, "small"),
+            tick(99),
+            scheduler=GUARD,
+            pool={"max_slots": 1},
+            slots=[a_slot("linux-1")],
+        ),
+        [["assign big linux-1"], ["assign small linux-1", "big waits at_max_slots"]],
+    ),
+    # it waits with `booting`, not with `cordoned`
+    "a launch serves it, and a cordoned slot would have had room": (
+        a_scenario(
+            submit(0, "big", resources={"cpus": 4}),
+            submit(99, "small", resources={"cpus": 1}),
+            tick(99),
+            scheduler=GUARD,
+            pool=BIG,
+            slots=[HALF_FULL, a_slot("linux-2", cordoned=True)],
+            reservations=[OLD],
+            cloud={"boot": 60},
+        ),
+        [["launch linux-3 demand", "launch linux-4 demand", "big waits booting", "small waits behind_queue"]],
+    ),
+    # it waits with `booting`, not with `capacity`
+    "launches are held, but one for it is on its way": (
+        a_scenario(
+            submit(0, "big", resources={"cpus": 4}),
+            submit(99, "small", resources={"cpus": 1}),
+            tick(99),
+            scheduler=GUARD,
+            pool=BIG,
+            slots=[HALF_FULL, a_slot("linux-2", "booting")],
+            reservations=[OLD],
+            holds=[{"pool": "linux", "kind": "capacity", "until": 999}],
+            cloud={"boot": 500},
+        ),
+        [["big waits booting", "small waits behind_queue"]],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE_OTHER_RULES)
+def test_the_guard_beside_other_rules(name: str) -> None:
+    document, expected = BESIDE_OTHER_RULES[name]
+    assert play_out(document).ticks == expected
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,39 @@ CASES: Cases = {
         a_scenario(notice(0, deadline=3), tick(5), **ON_ONE),
         [["fail r1 slot_gone"]],
     ),
+    # the smaller one takes what is left of linux-2, so it is the larger one that needs a launch
+    "those who are to let go are set against what is there in queue order": (
+        a_scenario(
+            notice(5),
+            tick(5),
+            scheduler={"queue": "size"},
+            pool={
+                "max_leases_per_slot": 2,
+                "offerings": [
+                    {"name": "s", "price": 1, "resources": {"cpus": 1}},
+                    {"name": "l", "price": 9, "resources": {"cpus": 4}},
+                ],
+            },
+            slots=[
+                a_slot("linux-1", "ready", "large", "small", offering="l"),
+                a_slot("linux-2", "ready", "other", offering="l"),
+            ],
+            reservations=[
+                a_holder("large", resources={"cpus": 3}, size=2),
+                a_holder("small", resources={"cpus": 1}, size=1),
+                a_holder("other", resources={"cpus": 1}),
+            ],
+            cloud={"boot": 60},
+        ),
+        [
+            [
+                "drain linux-1 interrupted",
+                "requeue large slot_interrupted",
+                "requeue small slot_interrupted",
+                "launch linux-3 l demand",
+            ]
+        ],
+    ),
     "surrender": (
         a_scenario(
             notice(0),
