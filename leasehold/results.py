@@ -210,7 +210,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     as_of: float | None = None
     """When the tick that said so was."""
     change: SmallestChange | None = None
-    """The smallest change that would end the wait; None when nobody looked for one, or none alone would do."""
+    """The smallest change that would end the wait; None when nobody looked for one, or no two together would do."""
     served: bool = False
     """Whether the next tick serves it as things are."""
     is_complete: bool = True

@@ -14,6 +14,7 @@ E2E: Final = "tests/e2e"
 LONG: Final = (
     E2E,
     "tests/policy/test_plans.py",
+    "tests/policy/test_suggest.py",
     "tests/mutations/test_mutations.py",
     "tests/chaos/test_chaos.py",
     "tests/cli/test_stack.py",

@@ -26,7 +26,7 @@ def explain(engine: Engine, name: str, patience: float = SEARCH_SECONDS) -> dict
     """Why this reservation is where it is, on the rows and rules as they are now.
 
     `waiting`: code and detail; `position` of `of` in the queue of those who wait; `change`: see `describe_change`
-    (None: no single change that is thought of would do, or it is served by the next tick, which `served` says);
+    (None: no change that is thought of would do, nor two, or it is served by the next tick, which `served` says);
     `is_complete`: whether every kind was tried in time; `pools`: what holds back launches of the pools that may
     serve it. {} for a reservation that nobody knows.
     """

@@ -48,3 +48,13 @@ def only_component(reservation: Reservation) -> Component | None:
 def required_labels(reservation: Reservation, component: Component) -> Labels:
     """What a slot has to have for an instance of this component."""
     return {**reservation.request.labels, **component.labels}
+
+
+def find_lacking(labels: Labels, required: Labels) -> dict[str, str]:
+    """The required labels that are not among these with that very value."""
+    return {name: value for name, value in required.items() if labels.get(name) != value}
+
+
+def describe_labels(labels: Labels) -> str:
+    """Labels in words."""
+    return ", ".join(f"{name}={value}" for name, value in sorted(labels.items()))

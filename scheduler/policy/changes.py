@@ -5,6 +5,7 @@ thought of wrongly costs a plan, never a wrong answer. Here are those of reserva
 and of pools have modules of their own.
 """
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -12,43 +13,44 @@ import msgspec
 from scheduler.model.reservations import Reservation, is_on_hold
 from scheduler.policy.candidates import MOST_CANDIDATES, list_pools, list_slots
 from scheduler.policy.changes_of_pools import (
-    add_offering,
+    add_pool,
     add_slots,
-    enlarge_pool,
-    raise_lease_limit,
+    list_larger_machines,
+    list_leases_more,
+    list_new_pools,
+    list_offerings_more,
+    list_relabelled_pools,
     raise_price_factor,
 )
-from scheduler.policy.changes_of_slots import add_hosts, enlarge_slot, relabel_slot, uncordon
+from scheduler.policy.changes_of_slots import add_hosts, enlarge_slot, list_relabelled, list_uncordoned
+from scheduler.policy.combining import Candidates, combine_two
 from scheduler.policy.conditions import describe_subject
 from scheduler.policy.suggest import Kind, Search, Suggestion
 
 
-def take_off_hold(search: Search) -> Suggestion | None:
+def list_freed(search: Search) -> Iterator[Suggestion]:
     """A suspended one is resumed, one of priority 0 gets 1."""
     reservation = search.reservation
-    if not is_on_hold(reservation):
-        return None
-    words = "it would be placed if it were resumed" if reservation.suspended else "a priority above 0 would do"
-    freed = msgspec.structs.replace(reservation, suspended=False, priority=reservation.priority or 1)
-    return search.find_first([Suggestion(kind="hold", text=words, rows=(freed,))])
+    if is_on_hold(reservation):
+        words = "it would be placed if it were resumed" if reservation.suspended else "a priority above 0 would do"
+        freed = msgspec.structs.replace(reservation, suspended=False, priority=reservation.priority or 1)
+        yield Suggestion(kind="hold", text=words, rows=(freed,))
 
 
-def wait_for_hold(search: Search) -> Suggestion | None:
+def list_waits(search: Search) -> Iterator[Suggestion]:
     """Holds after refusals of the cloud end by themselves: the one that ends first."""
     pools = {name for name, _ in list_pools(search)}
     holds = [each for each in search.view.holds.values() if each.pool in pools | {"*"} and each.until > search.now]
-    return search.find_first(
-        Suggestion(
-            kind="wait",
-            text=f"the hold on {describe_subject(hold)} ({hold.kind}) ends in {hold.until - search.now:.0f} s",
-            wait_seconds=hold.until - search.now,
-        )
-        for hold in sorted(holds, key=lambda each: (each.until, each.id))
-        if hold.kind != "strangers"
-    )
+    for hold in sorted(holds, key=lambda each: (each.until, each.id)):
+        if hold.kind != "strangers":
+            yield Suggestion(
+                kind="wait",
+                text=f"the hold on {describe_subject(hold)} ({hold.kind}) ends in {hold.until - search.now:.0f} s",
+                wait_seconds=hold.until - search.now,
+            )
 
 
-def allow_overtaking(search: Search) -> Suggestion | None:
+def list_overtaking(search: Search) -> Iterator[Suggestion]:
     """Those behind one that does not fit may go first, whoever waits for how long."""
     settings = search.rules.settings_of(search.reservation.request.pool, search.reservation.request.system)
     changes: list[tuple[str, dict[str, Any]]] = []
@@ -57,10 +59,9 @@ def allow_overtaking(search: Search) -> Suggestion | None:
     if settings.starvation_guard:
         changes.append(("the starvation_guard keeps slots for one before it", {"starvation_guard": 0}))
     queue = search.rules.queue_of(search.reservation.request.pool, search.reservation.request.system)
-    return search.find_first(
-        Suggestion(kind="overtaking", text=text, config={"scheduler": {"system": {queue: keys}} if queue else keys})
-        for text, keys in changes
-    )
+    for text, keys in changes:
+        table = {"system": {queue: keys}} if queue else keys
+        yield Suggestion(kind="overtaking", text=text, config={"scheduler": table})
 
 
 def end_lease(search: Search) -> Suggestion | None:
@@ -85,19 +86,44 @@ def _rank_of_holder(holder: Reservation) -> tuple[int, float, int]:
     return len(holder.leases), held, holder.sequence
 
 
-KINDS_OF_CHANGE: Final[tuple[Kind, ...]] = (
-    take_off_hold,
-    uncordon,
-    wait_for_hold,
+def _first_of(list_changes: Candidates) -> Kind:
+    """The kind whose changes are these, the smallest one first."""
+    return lambda search: search.find_first(list_changes(search))
+
+
+OPENERS: Final[tuple[Candidates, ...]] = (
+    list_freed,
+    list_uncordoned,
+    list_waits,
+    list_new_pools,
+    list_relabelled,
+    list_relabelled_pools,
+    list_offerings_more,
+    list_larger_machines,
+    list_leases_more,
+    list_overtaking,
+)
+"""Changes that are made or not, and have no measure."""
+SINGLE_KINDS: Final[tuple[Kind, ...]] = (
+    _first_of(list_freed),
+    _first_of(list_uncordoned),
+    _first_of(list_waits),
     add_slots,
     enlarge_slot,
-    relabel_slot,
-    add_offering,
+    _first_of(list_relabelled),
+    _first_of(list_relabelled_pools),
+    _first_of(list_offerings_more),
     raise_price_factor,
-    enlarge_pool,
+    _first_of(list_larger_machines),
     add_hosts,
-    raise_lease_limit,
-    allow_overtaking,
+    add_pool,
+    _first_of(list_leases_more),
+    _first_of(list_overtaking),
     end_lease,
 )
 """In the order in which they are tried: what costs nothing first."""
+KINDS_OF_CHANGE: Final[tuple[Kind, ...]] = (
+    *SINGLE_KINDS,
+    lambda search: combine_two(search, OPENERS, SINGLE_KINDS),
+)
+"""Two together only where no single one would do."""

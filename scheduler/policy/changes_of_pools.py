@@ -1,16 +1,25 @@
-"""Changes of pools that could end a wait: more slots, other offerings, larger machines, more leases a slot."""
+"""Changes of pools that end a wait: more slots, other offerings, larger machines, more leases a slot, a new one."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import count
 from math import ceil
 from typing import Any, Final
 
 from scheduler.model.labels import has_labels
-from scheduler.model.reservations import Component
+from scheduler.model.reservations import Component, list_instances
 from scheduler.model.resources import Resources, fits
 from scheduler.model.rules import Offering, Pool
 from scheduler.model.slots import Slot
-from scheduler.policy.candidates import count_wanted, list_pools, only_component, required_labels
+from scheduler.policy.candidates import (
+    count_wanted,
+    describe_labels,
+    find_lacking,
+    list_pools,
+    only_component,
+    required_labels,
+)
+from scheduler.policy.combining import find_second, join
 from scheduler.policy.needs import given_to
 from scheduler.policy.suggest import Search, Suggestion
 
@@ -19,7 +28,12 @@ _STEPS: Final = 10_000
 
 
 def add_slots(search: Search) -> Suggestion | None:
-    """More slots in one pool, or over all pools: the fewest."""
+    """More slots in one pool, or over all pools, or of both: the fewest."""
+    wanted = count_wanted(search)
+    return _add_slots_in_pool(search) or _add_slots_over_all(search, wanted) or _add_slots_of_both(search, wanted)
+
+
+def _add_slots_in_pool(search: Search) -> Suggestion | None:
     wanted = count_wanted(search)
     found: list[tuple[int, Suggestion]] = []
     for name, pool in list_pools(search):
@@ -28,9 +42,7 @@ def add_slots(search: Search) -> Suggestion | None:
             change = search.find_least(lambda more, name=name, most=most: _with_slots(name, most, more), wanted)  # type: ignore[misc]
             if change is not None:
                 found.append((change.config["pools"][name]["max_slots"] - most, change))
-    if found:
-        return min(found, key=lambda each: each[0])[1]
-    return _add_slots_over_all(search, wanted)
+    return min(found, key=lambda each: each[0])[1] if found else None
 
 
 def _with_slots(name: str, most: int, more: int) -> Suggestion:
@@ -43,42 +55,53 @@ def _with_slots(name: str, most: int, more: int) -> Suggestion:
 
 
 def _add_slots_over_all(search: Search, wanted: int) -> Suggestion | None:
-    scheduler = search.rules.scheduler
-    tables: list[tuple[str, int, dict[str, Any]]] = [("scheduler", scheduler.max_slots, {})]
-    tables += [(f"scheduler.system.{name}", own.max_slots, {"system": name}) for name, own in scheduler.system.items()]
-    for path, most, where in tables:
-        if most:
-            change = search.find_least(
-                lambda more, path=path, most=most, where=where: _with_more_over_all(path, most, more, where),  # type: ignore[misc]
-                wanted,
-            )
-            if change is not None:
-                return change
+    found = (search.find_least(make, wanted) for make in _list_bounds_over_all(search))
+    return next((change for change in found if change is not None), None)
+
+
+def _add_slots_of_both(search: Search, wanted: int) -> Suggestion | None:
+    """In one pool as if the bound over all were no bound, and then of that one no more than it takes."""
+    for make in _list_bounds_over_all(search):
+        second = find_second(search, make(wanted), [_add_slots_in_pool])
+        if second is not None:
+            return search.find_least(partial(_join_slots, make, second), wanted)
     return None
 
 
-def _with_more_over_all(path: str, most: int, more: int, where: Mapping[str, str]) -> Suggestion:
+def _join_slots(make: Callable[[int], Suggestion], second: Suggestion, more: int) -> Suggestion:
+    return join(make(more), second, "max_slots")
+
+
+def _list_bounds_over_all(search: Search) -> Iterator[Callable[[int], Suggestion]]:
+    """For each `max_slots` that counts the slots of several pools, what makes it so much more."""
+    scheduler = search.rules.scheduler
+    if scheduler.max_slots:
+        yield partial(_with_more_over_all, "scheduler", scheduler.max_slots, None)
+    for name, own in scheduler.system.items():
+        if own.max_slots:
+            yield partial(_with_more_over_all, f"scheduler.system.{name}", own.max_slots, name)
+
+
+def _with_more_over_all(path: str, most: int, system: str | None, more: int) -> Suggestion:
     table: dict[str, Any] = {"max_slots": most + more}
     return Suggestion(
         kind="max_slots",
         text=f"{path}.max_slots is {most}: {most + more} would do",
-        config={"scheduler": {"system": {where["system"]: table}} if where else table},
+        config={"scheduler": table if system is None else {"system": {system: table}}},
     )
 
 
-def add_offering(search: Search) -> Suggestion | None:
+def list_offerings_more(search: Search) -> Iterator[Suggestion]:
     """Offerings that other pools have, the cheapest first."""
     known = [offering for pool in search.rules.pools.values() for offering in pool.offerings]
-    return search.find_first(
-        Suggestion(
-            kind="offering",
-            text=f"offering {offering.name} would fit and is not in the pool {name}",
-            config={"pools": {name: {"offerings": [*_dump(pool), *_dump_each([offering])]}}},
-        )
-        for offering in sorted(known, key=lambda each: (each.price, each.name))
-        for name, pool in list_pools(search)
-        if pool.is_elastic and offering not in pool.offerings
-    )
+    for offering in sorted(known, key=lambda each: (each.price, each.name)):
+        for name, pool in list_pools(search):
+            if pool.is_elastic and offering not in pool.offerings:
+                yield Suggestion(
+                    kind="offering",
+                    text=f"offering {offering.name} would fit and is not in the pool {name}",
+                    config={"pools": {name: {"offerings": [*_dump(pool), *_dump_each([offering])]}}},
+                )
 
 
 def raise_price_factor(search: Search) -> Suggestion | None:
@@ -107,16 +130,16 @@ def _could_be(search: Search, pool: Pool, offering: Offering, component: Compone
     return fitting and has_labels(labels, required_labels(search.reservation, component))
 
 
-def enlarge_pool(search: Search) -> Suggestion | None:
+def list_larger_machines(search: Search) -> Iterator[Suggestion]:
     """Larger machines in one pool: its `resources`, or an offering that nobody has."""
-    component = only_component(search.reservation)
-    if component is None:
-        return None
-    return search.find_first(
-        _with_larger_machines(name, pool, given_to(component, pool))
-        for name, pool in list_pools(search)
-        if pool.is_elastic and not pool.counts_leases_only
-    )
+    instances = list_instances(search.reservation.request, "essential")
+    for name, pool in list_pools(search):
+        if pool.is_elastic and not pool.counts_leases_only:
+            wanted: dict[str, float] = {}
+            for instance in instances:
+                for key, amount in given_to(instance.component, pool).items():
+                    wanted[key] = max(amount, wanted.get(key, 0))
+            yield _with_larger_machines(name, pool, wanted)
 
 
 def _with_larger_machines(name: str, pool: Pool, wanted: Resources) -> Suggestion:
@@ -139,17 +162,73 @@ def _find_name(pool: Pool) -> str:
     return next(name for number in count(1) if (name := f"larger-{number}") not in taken)
 
 
-def raise_lease_limit(search: Search) -> Suggestion | None:
+def list_relabelled_pools(search: Search) -> Iterator[Suggestion]:
+    """Labels that new slots of a pool would lack, the fewest first."""
+    component = only_component(search.reservation)
+    if component is None:
+        return
+    required = required_labels(search.reservation, component)
+    found = [(name, pool, find_lacking(pool.labels, required)) for name, pool in list_pools(search) if pool.is_elastic]
+    for name, pool, lacking in sorted(found, key=lambda each: len(each[2])):
+        if lacking:
+            yield Suggestion(
+                kind="pool_labels",
+                text=f"needs {describe_labels(lacking)} on new slots of pool {name}",
+                config={"pools": {name: {"labels": {**pool.labels, **lacking}}}},
+            )
+
+
+def list_leases_more(search: Search) -> Iterator[Suggestion]:
     """One lease more on each slot of a pool."""
-    return search.find_first(
-        Suggestion(
-            kind="max_leases_per_slot",
-            text=f"pool {name} takes {int(pool.lease_limit)} leases a slot: {int(pool.lease_limit) + 1} would do",
-            config={"pools": {name: {"max_leases_per_slot": int(pool.lease_limit) + 1}}},
-        )
-        for name, pool in list_pools(search)
-        if pool.lease_limit != float("inf")
+    for name, pool in list_pools(search):
+        if pool.lease_limit != float("inf"):
+            yield Suggestion(
+                kind="max_leases_per_slot",
+                text=f"pool {name} takes {int(pool.lease_limit)} leases a slot: {int(pool.lease_limit) + 1} would do",
+                config={"pools": {name: {"max_leases_per_slot": int(pool.lease_limit) + 1}}},
+            )
+
+
+def add_pool(search: Search) -> Suggestion | None:
+    """Where no pool serves it: one more like one that is there, with as few slots as do."""
+    if list_pools(search):
+        return None
+    wanted = count_wanted(search)
+    for name, pool in search.rules.pools.items():
+        if pool.is_elastic:
+            change = search.find_least(lambda most, name=name: _with_pool_like(search, name, most), wanted)  # type: ignore[misc]
+            if change is not None or search.is_cut_short:
+                return change
+    return None
+
+
+def list_new_pools(search: Search) -> Iterator[Suggestion]:
+    """Where no pool serves it: one more like one that is there, with a slot."""
+    if not list_pools(search):
+        for name, pool in search.rules.pools.items():
+            if pool.is_elastic:
+                yield _with_pool_like(search, name, 1)
+
+
+def _with_pool_like(search: Search, model: str, most: int) -> Suggestion:
+    request, pools = search.reservation.request, search.rules.pools
+    name = request.pool or next(each for each in _number(request.system or "pool") if each not in pools)
+    table = pools[model].model_dump(exclude_unset=True) | {"max_slots": most, "min_slots": 0, "target_warm_slots": 0}
+    whose = f"of that name ({name})"
+    if request.pool is None:
+        table["system"], whose = request.system, f"for {request.system}"
+    return Suggestion(
+        kind="pool",
+        text=f"needs a pool {whose}: one like {model} with max_slots {most} would do",
+        rows=tuple(Slot(id=f"{name}-{number}", pool=name) for number in range(1, most + 1)),
+        config={"pools": {name: table}},
     )
+
+
+def _number(name: str) -> Iterator[str]:
+    """The name, and then others after it."""
+    yield name
+    yield from (f"{name}-{number}" for number in count(2))
 
 
 def _dump(pool: Pool) -> list[dict[str, Any]]:

@@ -17,6 +17,8 @@ from scheduler.model.slots import Slot
 from scheduler.policy.candidates import (
     MOST_CANDIDATES,
     count_wanted,
+    describe_labels,
+    find_lacking,
     list_pools,
     list_slots,
     only_component,
@@ -35,17 +37,15 @@ MOST_SIZES: Final = 48
 Missing = dict[str, float]
 
 
-def uncordon(search: Search) -> Suggestion | None:
+def list_uncordoned(search: Search) -> Iterator[Suggestion]:
     """One slot takes leases again."""
-    return search.find_first(
-        Suggestion(
+    cordoned = (slot for slot, _ in list_slots(search) if slot.cordoned)
+    for slot in islice(cordoned, MOST_CANDIDATES):
+        yield Suggestion(
             kind="cordon",
             text=f"slot {slot.id} would do and is cordoned",
             rows=(msgspec.structs.replace(slot, cordoned=False),),
         )
-        for slot, _ in islice(list_slots(search), MOST_CANDIDATES)
-        if slot.cordoned
-    )
 
 
 def enlarge_slot(search: Search) -> Suggestion | None:
@@ -143,25 +143,23 @@ def _used_on(search: Search, slot: Slot) -> Missing:
     return used
 
 
-def relabel_slot(search: Search) -> Suggestion | None:
+def list_relabelled(search: Search) -> Iterator[Suggestion]:
     """Labels that a slot lacks, the fewest first."""
     component = only_component(search.reservation)
     if component is None:
-        return None
+        return
     required = required_labels(search.reservation, component)
     found = [
         (len(lacking), number, slot, lacking)
         for number, (slot, _) in enumerate(list_slots(search))
-        if not slot.cordoned and (lacking := {k: v for k, v in required.items() if slot.labels.get(k) != v})
+        if not slot.cordoned and (lacking := find_lacking(slot.labels, required))
     ]
-    return search.find_first(
-        Suggestion(
+    for *_, slot, lacking in sorted(found, key=lambda each: each[:2])[:MOST_CANDIDATES]:
+        yield Suggestion(
             kind="labels",
-            text=f"needs {', '.join(f'{k}={v}' for k, v in sorted(lacking.items()))} on one slot ({slot.id})",
+            text=f"needs {describe_labels(lacking)} on one slot ({slot.id})",
             rows=(msgspec.structs.replace(slot, labels={**slot.labels, **lacking}),),
         )
-        for *_, slot, lacking in sorted(found, key=lambda each: each[:2])[:MOST_CANDIDATES]
-    )
 
 
 def add_hosts(search: Search) -> Suggestion | None:

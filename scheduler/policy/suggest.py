@@ -2,11 +2,12 @@
 
 Each kind of change is tried on a copy of the view or the rules, least first, and a plan is made of that; what is
 suggested is a change under which the plan serves the reservation, and no smaller one of its kind does. So there is
-no second set of rules that could say something else than the tick. The kinds are in `changes.py`.
+no second set of rules that could say something else than the tick. The kinds are in `changes.py`; where no single one
+would do, two together are tried (`combining.py`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +21,7 @@ from scheduler.model.validation import InvalidInputError
 from scheduler.model.view import KINDS, Change, Gone, Row, View
 from scheduler.policy.plan import plan
 
-MOST_PLANS: Final = 100
+MOST_PLANS: Final = 250
 """Plans that one search makes at most."""
 
 
@@ -69,13 +70,24 @@ class Search:
         if not self.may_go_on():
             return False
         self._plans += 1
-        try:
-            rules = change_rules(self.rules, change.config)
-        except InvalidInputError:
-            return False
+        with suppress(InvalidInputError), self.assuming(change):
+            return is_served(plan(self.view, self.rules, self.now), self.reservation.id)
+        return False
+
+    @contextmanager
+    def assuming(self, change: Suggestion) -> Iterator[None]:
+        """For the time of the block all is as it would be after this change. Raises InvalidInputError for rules that
+        would be refused.
+        """
+        before = self.rules, self.reservation, self.now
+        rules = change_rules(self.rules, change.config)
         with _changed(self.view, change.rows):
-            outcome = plan(self.view, rules, self.now + change.wait_seconds)
-        return is_served(outcome, self.reservation.id)
+            self.rules, self.now = rules, self.now + change.wait_seconds
+            self.reservation = self.view.reservations.get(self.reservation.id, self.reservation)
+            try:
+                yield
+            finally:
+                self.rules, self.reservation, self.now = before
 
     def find_first(self, changes: Iterable[Suggestion]) -> Suggestion | None:
         """The first of these that serves it."""
@@ -102,11 +114,16 @@ Kind = Callable[[Search], Suggestion | None]
 
 def suggest_change(search: Search, kinds: Iterable[Kind]) -> Suggestion | None:
     """The change of the first kind that would serve a reservation which waits; None when it is served as things
-    are, and when no single change of these kinds would do (or was found in time: `search.is_cut_short`).
+    are, and when no change of these kinds would do (or was found in time: `search.is_cut_short`).
     """
     nothing = Suggestion(kind="nothing", text="")
     if search.reservation.phase != "pending" or search.serves(nothing):
         return None
+    return find_of_kinds(search, kinds)
+
+
+def find_of_kinds(search: Search, kinds: Iterable[Kind]) -> Suggestion | None:
+    """What the first of these kinds finds that finds anything; None when time is over before."""
     for kind in kinds:
         found = kind(search)
         if found is not None or search.is_cut_short:
@@ -132,9 +149,8 @@ def describe_change(view: View, change: Suggestion) -> dict[str, Any]:
     """The change as a document: `kind`, `text`, `wait_seconds`, and `actions` as in a scenario's timeline, which
     make it when they are played one after the other.
     """
-    actions = [action for row in change.rows for action in _list_actions(view, row)]
-    if change.config:
-        actions.append({"rules": change.config})
+    actions: list[dict[str, Any]] = [{"rules": change.config}] if change.config else []
+    actions += [action for row in change.rows for action in _list_actions(view, row)]
     return {"kind": change.kind, "text": change.text, "wait_seconds": change.wait_seconds, "actions": actions}
 
 

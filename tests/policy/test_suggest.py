@@ -1,12 +1,14 @@
 """The smallest change that would end a wait: applied as it is printed, it does; and no smaller one of its kind."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from random import Random
 from typing import Any
 
 import pytest
 
+from scheduler.model.decisions import WAITING_CODES
 from scheduler.model.holds import Hold, hold_id
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
@@ -15,13 +17,14 @@ from scheduler.policy.changes import KINDS_OF_CHANGE
 from scheduler.policy.changes_of_slots import enlarge_slot
 from scheduler.policy.suggest import MOST_PLANS, Search, Suggestion, describe_change, suggest_change
 from tests.builders import NOW, a_component, a_lease, a_reservation, a_slot, some_rules
-from tests.policy.waits import a_fleet, is_served_after, list_waiting, look_at
+from tests.policy.waits import Look, a_fleet, is_served_after, list_waiting, look_at
 from tests.scenarios.playing import Document
 
 OFFERINGS = [
     {"name": "small", "price": 1, "resources": {"cpus": 2}},
     {"name": "big", "price": 9, "resources": {"cpus": 32}},
 ]
+HUGE = "offering huge would fit and is not in the pool linux"
 STATIC = {"provider": "static", "resources": {"cpus": 4}}
 
 
@@ -80,7 +83,7 @@ CASES: dict[str, tuple[dict[str, Any], list[Row], str | None]] = {
     "an offering of another pool": (
         {"offerings": OFFERINGS[:1]},
         [wish(resources={"cpus": 8}), Slot(id="linux-1", pool="linux")],
-        "offering huge would fit and is not in the pool linux",
+        HUGE,
     ),
     "an offering that nobody has": (
         {"offerings": OFFERINGS[:1]},
@@ -111,6 +114,54 @@ CASES: dict[str, tuple[dict[str, Any], list[Row], str | None]] = {
             a_reservation("h", phase="leased", leases=(a_lease(),)),
         ],
         "2 more hosts like linux-1 would do",
+    ),
+    "a label and more on one slot": (
+        STATIC,
+        [wish(resources={"cpus": 6}, labels={"disk": "ssd"}), a_slot("linux-1", resources={"cpus": 4})],
+        "only together: needs disk=ssd on one slot (linux-1); needs 2 more cpus on one slot (linux-1)",
+    ),
+    "an offering and a slot": (
+        {"offerings": OFFERINGS[:1], "max_slots": 1},
+        [wish(resources={"cpus": 8}), a_slot("linux-1", offering="small", state="terminating")],
+        f"only together: {HUGE}; pool linux is at its max_slots of 1: 2 would do",
+    ),
+    "a label and an offering": (
+        {"offerings": OFFERINGS[:1]},
+        [wish(resources={"cpus": 8}, labels={"disk": "ssd"}), Slot(id="linux-1", pool="linux")],
+        f"only together: needs disk=ssd on new slots of pool linux; {HUGE}",
+    ),
+    "on hold, and no room": (
+        {"max_slots": 1},
+        [wish(priority=0), a_slot("linux-1"), a_reservation("h", phase="leased", leases=(a_lease(),))],
+        "only together: a priority above 0 would do; pool linux is at its max_slots of 1: 2 would do",
+    ),
+    "cordoned and too small": (
+        STATIC,
+        [wish(resources={"cpus": 6}), a_slot("linux-1", resources={"cpus": 4}, cordoned=True)],
+        "only together: slot linux-1 would do and is cordoned; needs 2 more cpus on one slot (linux-1)",
+    ),
+    "labels of new slots": (
+        {"resources": {"cpus": 4}},
+        [wish(labels={"disk": "ssd"}), Slot(id="linux-1", pool="linux")],
+        "needs disk=ssd on new slots of pool linux",
+    ),
+    "larger machines for a gang": (
+        {"resources": {"cpus": 4}, "max_slots": 3},
+        [
+            wish(components=(a_component("a", resources={"gpus": 8}), a_component("b", resources={"gpus": 6}))),
+            *(Slot(id=f"linux-{number}", pool="linux") for number in range(1, 4)),
+        ],
+        "needs machines with 8 gpus in pool linux",
+    ),
+    "no pool for its system": (
+        {},
+        [wish(system="aarch64-linux")],
+        "needs a pool for aarch64-linux: one like linux with max_slots 1 would do",
+    ),
+    "no pool of that name": (
+        {},
+        [wish(system=None, pool="gone")],
+        "needs a pool of that name (gone): one like linux with max_slots 1 would do",
     ),
     "served": ({}, [wish(), a_slot("linux-1")], None),
     "on its way": ({}, [wish(), Slot(id="linux-1", pool="linux")], None),
@@ -193,65 +244,92 @@ def test_a_search_makes_so_many_plans_and_no_more() -> None:
     assert cut_short == [False] * MOST_PLANS + [True]
 
 
+WAITS = frozenset(WAITING_CODES) - {"booting", "no_quota", "account_limit"}
+"""Codes of waits that are looked at; for what boots nothing is to be done, and accounts have no rule yet."""
+KINDS = {
+    *("hold", "cordon", "wait", "max_slots", "resources", "labels", "pool_labels", "offering"),
+    *("machines", "hosts", "pool", "max_leases_per_slot", "overtaking"),
+}
+"""Kinds of change that are found, alone or as one of two. (A price factor and the end of another one's lease come after
+what serves nearly always.)
+"""
+MOST_OF_A_CODE = 60
+"""Searches for those who wait with one code: the others are to be found too."""
+STEPS = {"max_slots": 1, "price_factor": 0.0002, "cpus": 0.25, "memory_mib": 1}
+"""What is a little less."""
+
+
+@pytest.mark.timeout(300)
 def test_what_is_printed_ends_the_wait_and_less_of_it_does_not() -> None:
-    """Two hundred who wait in generated fleets. The change is applied as `leasehold explain --json` prints it."""
-    kinds: dict[str, int] = {}
+    """Two hundred and more who wait in generated fleets, for every reason that there is, and whom every kind of change
+    would serve. The change is applied as `leasehold explain --json` prints it.
+    """
+    kinds, codes, asked = Counter[str](), Counter[str](), Counter[str]()
+    parts: set[str] = set()
     for seed in range(10_000):
         fleet = a_fleet(Random(seed))
-        for row in list_waiting(fleet):
-            view, rules, now = look_at(fleet)
-            found = suggest_change(Search(view, rules, view.reservations[row.id], now), KINDS_OF_CHANGE)
-            if found is None:
-                continue
-            change = json.loads(json.dumps(describe_change(view, found)))
-            where = f"seed {seed}, {row.id}: {change}"
-            assert is_served_after(fleet, change, row.id), where
-            for less in list_smaller(fleet, change):
-                assert not is_served_after(fleet, less, row.id), f"{where}; and so does {less}"
-            kinds[found.kind] = kinds.get(found.kind, 0) + 1
-        if sum(kinds.values()) >= 200:
+        look = look_at(fleet)
+        for each in list_waiting(look):
+            asked[each.code] += 1
+            found = search_in(look, each.reservation) if asked[each.code] <= MOST_OF_A_CODE else None
+            if found is not None:
+                kinds[found["kind"]] += 1
+                codes[each.code] += 1
+                where = f"seed {seed}, {each.reservation}: {found}"
+                assert is_served_after(fleet, found, each.reservation), where
+                for less in list_smaller(look, found):
+                    assert not is_served_after(fleet, less, each.reservation), f"{where}; and so does {less}"
+        parts = {part for kind in kinds for part in kind.split(" and ")}
+        if kinds.total() >= 200 and codes.keys() == WAITS and parts >= KINDS:
             break
-    assert sum(kinds.values()) >= 200
-    assert len(kinds) >= 8, kinds
+    assert kinds.total() >= 200
+    assert codes.keys() == WAITS
+    assert parts >= KINDS
+    assert sum(" and " in kind for kind in kinds) >= 8, kinds
 
 
-def list_smaller(fleet: Document, change: Document) -> Iterator[Document]:
-    """The same kind of change with a little less of it."""
-    match change["kind"]:
-        case "max_slots" | "price_factor":
-            yield from _with_less_config(fleet, change)
-        case "resources":
-            (action,) = change["actions"]
-            for name, amount in action["slot"]["resources"].items():
-                less = {**action["slot"]["resources"], name: amount - 0.25}
-                if _is_larger(fleet, action["slot"]["id"], name, amount):
-                    yield {**change, "actions": [{"slot": {**action["slot"], "resources": less}}]}
-        case "labels":
-            (action,) = change["actions"]
-            for name in action["slot"]["labels"]:
-                less = {key: value for key, value in action["slot"]["labels"].items() if key != name}
-                yield {**change, "actions": [{"slot": {**action["slot"], "labels": less}}]}
-        case "hosts":
-            yield {**change, "actions": change["actions"][:-1]}
-        case "wait":
-            yield {**change, "wait_seconds": change["wait_seconds"] / 2}
-        case _:
-            yield {**change, "actions": []}
+def search_in(look: Look, name: str) -> Document | None:
+    """The change as it is printed."""
+    view, rules, now = look
+    found = suggest_change(Search(view, rules, view.reservations[name], now), KINDS_OF_CHANGE)
+    return json.loads(json.dumps(describe_change(view, found))) if found is not None else None
 
 
-def _is_larger(fleet: Document, slot: str, name: str, amount: float) -> bool:
-    view, rules, _ = look_at(fleet)
-    known = view.slots[slot]
-    held = known.resources or rules.pools[known.pool].resources or {}
-    return amount > held.get(name, 0)
+def list_smaller(look: Look, change: Document) -> Iterator[Document]:
+    """The same change without one of its parts, or with a little less of one."""
+    if change["wait_seconds"]:
+        yield {**change, "wait_seconds": change["wait_seconds"] / 2}
+    for number, action in enumerate(change["actions"]):
+        before, after = change["actions"][:number], change["actions"][number + 1 :]
+        for less in _list_less_of(look, action):
+            yield {**change, "actions": [*before, *less, *after]}
 
 
-def _with_less_config(fleet: Document, change: Document) -> Iterator[Document]:
-    less = json.loads(json.dumps(change))
-    for action in less["actions"]:
-        tables = [action["rules"].get("scheduler", {}), *action["rules"].get("pools", {}).values()]
-        for table in tables:
-            for key, step in (("max_slots", 1), ("price_factor", 0.0002)):
-                if key in table:
-                    table[key] -= step
-    yield less
+def _list_less_of(look: Look, action: Document) -> Iterator[list[Document]]:
+    view, rules, _ = look
+    if "rules" in action:
+        yield from ([{"rules": less}] for less in list_less(rules.model_dump(), action["rules"]))
+        return
+    yield []
+    known = view.slots.get(action["slot"]["id"]) if "slot" in action else None
+    if known is None:
+        return
+    wanted = action["slot"]
+    before = {"resources": known.resources or rules.pools[known.pool].resources or {}, "labels": known.labels}
+    changed = {key: wanted.get(key) or {} for key in before}
+    yield from ([{"slot": {**wanted, **less}}] for less in list_less(before, changed))
+    if known.cordoned and not wanted.get("cordoned"):
+        yield [{"slot": {**wanted, "cordoned": True}}]
+
+
+def list_less(known: Document, wanted: Document) -> Iterator[Document]:
+    """A partial document with one key as it was, or with a little less in it; a table that is new goes whole."""
+    for key, value in wanted.items():
+        rest = {name: each for name, each in wanted.items() if name != key}
+        before = known.get(key)
+        if isinstance(value, dict) and isinstance(before, dict):
+            yield from ({**rest, key: less} for less in list_less(before, value))
+        elif key in STEPS and value > (before or 0) and value - STEPS[key] > 0:
+            yield {**rest, key: value - STEPS[key]}
+        elif value != before:
+            yield rest
