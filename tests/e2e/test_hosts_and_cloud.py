@@ -15,20 +15,21 @@ from tests.e2e.processes import Process, wait_for
 from tests.e2e.stack import Stack, a_pool
 
 OFFERING = "m5.xlarge"
-HOLD_SECONDS = 6.0
+HOLD_SECONDS = 5.0
 SYSTEM = "mixed"
 POOLS: dict[str, Any] = {
     "mixed-lab": {"system": SYSTEM, "provider": "static", "offline_timeout": 4, "max_leases_per_slot": 9},
     "mixed-cloud": a_pool(
         system=SYSTEM,
-        max_slots=2,
+        max_slots=3,
         idle_scale_down=60,
-        quota_hold=1,
+        quota_hold=HOLD_SECONDS,
         capacity_hold=HOLD_SECONDS,
         offerings=[{"name": OFFERING, "price": 1, "resources": {"cpus": 4}}],
     ),
 }
-NAMES = [f"mixed-{number}" for number in range(4)]
+NAMES = [f"mixed-{number}" for number in range(6)]
+CLOUD = {f"mixed-cloud-{number}" for number in (1, 2, 3)}
 
 
 @pytest.fixture
@@ -73,42 +74,59 @@ def await_waiting(stack: Stack, code: str, count: int) -> None:
     wait_for(look, f"{count} that wait with {code}")
 
 
-def find_hold(stack: Stack) -> Hold:
-    """What holds launches for want of capacity, once no launch is under way."""
+def submit(stack: Stack, names: list[str]) -> None:
+    """Requests of two cpus, which the host and the cloud could serve alike."""
+    wishes = [{"id": name, "system": SYSTEM, "resources": {"cpus": 2}, "ttl": 0} for name in names]
+    assert stack.ask("submit", {"items": [{**each, "restart_policy": "on_failure"} for each in wishes]})["ok"]
+
+
+def find_hold(stack: Stack, kind: str) -> Hold:
+    """What holds launches, once no launch is under way."""
     wait_for(lambda: not [slot for slot in stack.slots("mixed-cloud") if slot.state == "launching"], "the answers")
     rows = stack.services.engine.store.read_rows()
-    return next(row for row in rows if isinstance(row, Hold) and row.kind == "capacity")
+    return next(row for row in rows if isinstance(row, Hold) and row.kind == kind and row.pool == "mixed-cloud")
+
+
+def restart_scheduler(stack: Stack, kind: str, code: str | None) -> Hold:
+    """Another process leads from now on, and EC2 answers with this code; the hold that was there before."""
+    store, ticks = stack.services.engine.store, stack.processes["ticks"]
+    ticks.stop()
+    held, term = find_hold(stack, kind), store.load_tenure().term
+    refuse(stack, code)
+    ticks.start()
+    stack.await_canary("ticks")
+    wait_for(lambda: store.load_tenure().term > term, "a new term")
+    return held
+
+
+def slots_of(stack: Stack, names: list[str]) -> set[str]:
+    """Where these are leased."""
+    return {lease.slot for row in stack.services.engine.store.find_reservations(ids=names) for lease in row.leases}
 
 
 @pytest.mark.timeout(300)
 def test_both_serve_one_queue_and_all_are_served_in_the_end(mixed: Stack, host: Process) -> None:
-    refuse(mixed, "VcpuLimitExceeded")
-    wishes = [{"id": name, "system": SYSTEM, "resources": {"cpus": 2}, "ttl": 0} for name in NAMES]
-    assert mixed.ask("submit", {"items": [{**each, "restart_policy": "on_failure"} for each in wishes]})["ok"]
-    mixed.await_phase(NAMES[:2], "leased")
-    await_waiting(mixed, "at_quota", 2)
+    submit(mixed, NAMES[:4])
+    mixed.await_phase(NAMES[:4], "leased")
+    assert slots_of(mixed, NAMES[:4]) == {"mixed-host", "mixed-cloud-1"}
 
+    refuse(mixed, "VcpuLimitExceeded")
+    submit(mixed, NAMES[4:])
+    await_waiting(mixed, "at_quota", 2)
     os.kill(host.pid, signal.SIGSTOP)
     await_waiting(mixed, "at_quota", 4)
-    refuse(mixed, "InsufficientInstanceCapacity")
+    by_quota = restart_scheduler(mixed, "quota", "InsufficientInstanceCapacity")
     await_waiting(mixed, "capacity", 4)
+    by_capacity = restart_scheduler(mixed, "capacity", None)
 
-    store, ticks = mixed.services.engine.store, mixed.processes["ticks"]
-    ticks.stop()
-    held = find_hold(mixed)
-    term = store.load_tenure().term
-    refuse(mixed, None)
-    ticks.start()
-    mixed.await_canary("ticks")
     mixed.await_phase(NAMES, "leased")
-    assert store.load_tenure().term > term
-    assert {lease.slot for row in store.find_reservations(ids=NAMES) for lease in row.leases} == {
-        "mixed-cloud-1",
-        "mixed-cloud-2",
-    }
+    assert slots_of(mixed, NAMES) == CLOUD
     calls = [call["time"] for call in mixed.calls("RunInstances")]
-    assert not [time for time in calls if held.refused_at < time < held.until]
+    for held in (by_quota, by_capacity):
+        assert not [time for time in calls if held.refused_at < time < held.until]
+    for name in NAMES:
+        assert mixed.ask("release", {"reservation": name, "token": mixed.find(name).token})["ok"]
 
-    os.kill(host.pid, signal.SIGCONT)
     silent_until = mixed.slots("mixed-lab")[0].last_seen or 0
+    os.kill(host.pid, signal.SIGCONT)
     wait_for(lambda: (mixed.slots("mixed-lab")[0].last_seen or 0) > silent_until, "the host to be back")
