@@ -293,3 +293,38 @@ def test_a_pool_without_offerings_tells_its_launches_under_an_empty_name(redis_c
         transaction.save_rules({"pools": {"linux": {"system": "x86_64-linux", "max_slots": 1}}}, 0)
     samples = scrape(store, RedisMeter(redis_client))
     assert of(samples, "leasehold_launches_total", pool="linux", offering="", result="success") == 0
+
+
+_LAUNCHING = {("pool", "linux")}
+_ANY_POOL = ({("pool", "linux")}, {("pool", "desks")})
+PARITY: dict[str, list[set[tuple[str, str]]]] = {
+    # Arvados
+    "leasehold_reservations_allocated_not_started": [set()],
+    "leasehold_reservations_over_quota": [set()],
+    "leasehold_longest_wait_seconds": [set()],
+    "leasehold_at_quota": [*_ANY_POOL],
+    "leasehold_slots_price": [{*pool, ("state", state)} for pool in _ANY_POOL for state in SLOT_STATES],
+    "leasehold_boot_outcomes_total": [
+        {*_LAUNCHING, ("outcome", outcome)} for outcome in ("success", "failure", "aborted", "disappeared")
+    ],
+    "leasehold_slot_disappeared_total": [{("state", each)} for each in ("booting", "binding", "ready", "draining")],
+    "leasehold_time_to_ready_seconds_count": [_LAUNCHING],
+    "leasehold_probe_age_seconds_max": [set()],
+    # Orchard
+    "leasehold_time_to_lease_seconds_count": [set()],
+    "leasehold_slots_online": [*_ANY_POOL],
+    "leasehold_slots_offline": [*_ANY_POOL],
+    "leasehold_reservations": [{("phase", phase)} for phase in PHASES],
+    "leasehold_boot_seconds_count": [_LAUNCHING],
+}
+"""The metrics that Arvados and Orchard have, with every value of their labels."""
+
+
+def test_before_anything_happened_every_value_of_every_label_is_zero(redis_client: redis.Redis) -> None:
+    store = MemoryStore(lambda: NOW)
+    with store.transaction() as transaction:
+        make_rules(transaction)
+    samples = scrape(store, RedisMeter(redis_client), RedisBoard(redis_client))
+    for name, labels in PARITY.items():
+        told = {labels: value for (other, labels), value in samples.items() if other == name}
+        assert told == {frozenset(each): 0.0 for each in labels}, name
