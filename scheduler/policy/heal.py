@@ -1,8 +1,8 @@
 """Step 2, heal: what went wrong since the last tick, and what was put off until now.
 
-In this order: interrupted slots, slots that are gone or silent, slots that are stuck in a state, the ends of
-graces, restarts that are due, assignments that nobody confirmed, slots whose service is over. Sources: the
-autoscaler's tick; Orchard for failures and restarts.
+In this order: the ends of graces, interrupted slots, slots that are gone or silent, slots that are stuck in a state,
+restarts that are due, assignments that nobody confirmed, slots whose service is over. Sources: the autoscaler's tick;
+Orchard for failures and restarts.
 """
 
 from collections.abc import Container, Iterator
