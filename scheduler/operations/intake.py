@@ -4,7 +4,7 @@ A request id and its answer are a row written with the change: a repeat changes 
 between; it is answered again, published and kicked for again. docs/consistency.md, "Requests".
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -151,9 +151,20 @@ def _find_served(word: Word, rules: Rules) -> Word:
 
 
 def _foresee(engine: Engine, rules: Rules, words: Sequence[Word]) -> dict[str, Told]:
+    """What is told of those that nothing could hold. Of all that are alike one is looked at: lists are long."""
     good = {word.id: word for word in reversed(words) if isinstance(word, ReservationDocument)}
-    rows = [new_reservation(word, rules, 0.0) for word in good.values()]
-    return foresee_misfits(engine.store, engine.known_slots, rules, rows)
+    alike: dict[Hashable, list[str]] = {}
+    for name, word in good.items():
+        alike.setdefault(_kind_of(word), []).append(name)
+    rows = [new_reservation(good[names[0]], rules, 0.0) for names in alike.values()]
+    told = foresee_misfits(engine.store, engine.known_slots, rules, rows)
+    return {name: told[names[0]] for names in alike.values() if names[0] in told for name in names}
+
+
+def _kind_of(word: ReservationDocument) -> Hashable:
+    """What decides where it fits."""
+    components = str(word.components) if word.components else ""
+    return word.system, word.pool, tuple(word.resources.items()), tuple(word.labels.items()), components
 
 
 def _carry_out(ledger: Ledger, rules: Rules, verb: str, words: Sequence[Word]) -> tuple[list[Answer], Outcome]:

@@ -385,3 +385,21 @@ def test_a_known_id_is_told_of_what_was_asked_first() -> None:
     assert told(rig.submit("r1", resources={"cpus": 5})) is None
     rig.ask("cancel", reservation="r1")
     assert "waiting" not in rig.submit("r1", resources={"cpus": 5})
+
+
+def test_of_a_list_those_that_are_alike_are_told_alike() -> None:
+    """By what they ask for, in whatever way: resources, labels, a pool by name, components."""
+    rig = Rig({"pools": SIZED})
+    kinds: list[dict[str, Any]] = [
+        {"system": "x86_64-linux", "resources": {"cpus": 5}},
+        {"system": "x86_64-linux", "resources": {"cpus": 4}},
+        {"system": "x86_64-linux", "labels": {"disk": "ssd"}},
+        {"system": "x86_64-linux", "labels": {"disk": "nvme"}},
+        {"pool": "linux", "resources": {"cpus": 1}},
+        {"pool": "lab", "resources": {"cpus": 1}},
+        {"pool": "linux", "components": [{"name": "a", "resources": {"cpus": 5}}]},
+        {"pool": "linux", "components": [{"name": "a", "resources": {"cpus": 3}}]},
+    ]
+    items = [{"id": f"r{number}", **kinds[number % len(kinds)]} for number in range(3 * len(kinds))]
+    codes = [told(each) for each in rig.ask("submit", items=items)["results"]]
+    assert codes == ["never_fits", None, "never_fits", None, None, "never_fits", "never_fits", None] * 3
