@@ -21,7 +21,7 @@ from scheduler.model.validation import InvalidInputError
 from scheduler.model.view import KINDS, Change, Gone, Row, View
 from scheduler.policy.plan import plan
 
-MOST_PLANS: Final = 250
+MOST_PLANS: Final = 150
 """Plans that one search makes at most."""
 
 
