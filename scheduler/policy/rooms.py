@@ -17,8 +17,10 @@ from scheduler.policy.needs import Demand, Need, Step
 from scheduler.policy.places import Place
 
 Key = tuple[object, ...]
-Entry = tuple[float, int, int]
-"""In a line: how good the group is, the order of its first place, and its number."""
+Entry = tuple[float, int, int, int]
+"""In a line: how good a place is, its order, the number of its group, and which of those that the group was made with
+it is, or -1.
+"""
 
 MOST_LINES = 8
 """So many lines are looked at for one need; more kinds that are as good share one."""
@@ -37,7 +39,7 @@ class Kind:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Places that are alike in all that a search looks at, the first in slot order first."""
+    """Places that are alike in all that a search looks at; they are known by their order."""
 
     number: int
     kind: Kind
@@ -45,58 +47,64 @@ class Group:
     load: int
     uses_left: float
     most: float
-    members: dict[int, Place] = field(default_factory=dict)
-    """By their order."""
+    group_at: dict[int, int]
+    """By order of a place: the number of its group."""
+    first_members: list[int] = field(default_factory=list)
+    """Those that it was made with, in their order; some may have left. Each line goes through them by itself."""
+    later_members: list[int] = field(default_factory=list)
+    """Those that came from other groups; some may have left."""
     after: dict[Step, "Group"] = field(default_factory=dict)
     """Where a place of this group goes when so much is taken of it."""
     lines: list[tuple[list[Entry], float]] = field(default_factory=list)
     """The heaps of the lines that it stands in, and how good it is there."""
-    _heap: list[int] = field(default_factory=list)
-    """Orders of members; some of these may have left."""
 
     @property
     def has_place(self) -> bool:
         """Whether its places may take one more lease, resources aside."""
         return self.load < self.most and self.uses_left > 0
 
+    def open(self, order: int) -> None:
+        """One of the places that there were from the beginning, or one more."""
+        self.group_at[order] = self.number
+        if self.lines:
+            self.add(order)
+        else:
+            self.first_members.append(order)
+
+    def add(self, order: int) -> None:
+        """A place comes from another group: all its lines are told."""
+        number = self.group_at[order] = self.number
+        self.later_members.append(order)
+        for heap, rank in self.lines:
+            heappush(heap, (rank, order, number, -1))
+
     def enter(self, line: "Line", step: Step) -> None:
         """Stand in that line from now on, if its places may take one more lease of so much."""
         if not self.has_place or not (self.free is None or fits(step.amounts, self.free)):
             return
-        rank = line.rank(self)
-        self.lines.append((line.heap, rank))
-        if self.members:
-            heappush(line.heap, (rank, self.first(), self.number))
-
-    def add(self, place: Place) -> None:
-        """Take it in; if it is the first in slot order now, all lines are told."""
-        order, members = place.order, self.members
-        is_first = not members or order < self.first()
-        members[order] = place
-        heappush(self._heap, order)
-        if is_first:
-            for heap, rank in self.lines:
-                heappush(heap, (rank, order, self.number))
-
-    def first(self) -> int:
-        """The order of its first place; it must have one."""
-        heap, members = self._heap, self.members
-        while heap[0] not in members:
-            heappop(heap)
-        return heap[0]
+        if not self.lines:
+            self.first_members.sort()
+        rank, heap = line.rank(self), line.heap
+        self.lines.append((heap, rank))
+        if self.first_members:
+            heappush(heap, (rank, self.first_members[0], self.number, 0))
+        for order in self.later_members:
+            if self.group_at.get(order) == self.number:
+                heappush(heap, (rank, order, self.number, -1))
 
 
 @dataclass(slots=True, eq=False)
 class Line:
-    """Groups that could hold one need and are as good by their labels: most leases first (fewest if it `spreads`),
-    then slot order.
+    """Places that could hold one need and are as good by their labels: those with most leases first (with fewest if
+    it `spreads`), then in slot order.
     """
 
     groups: list[Group]
     """Every group, by number."""
+    group_at: dict[int, int]
     spreads: bool
     heap: list[Entry] = field(default_factory=list)
-    """Some of these may be empty by now, or begin with a later place."""
+    """Some of these may have left their group by now."""
 
     def rank(self, group: Group) -> float:
         """How good a group is: less is better."""
@@ -104,25 +112,32 @@ class Line:
 
     def first(self) -> Entry | None:
         """The best place's entry."""
-        heap, groups = self.heap, self.groups
+        heap, group_at = self.heap, self.group_at
         while heap:
-            rank, order, number = entry = heap[0]
-            group = groups[number]
-            if order in group.members:
-                return entry  # no member comes before it: that one would stand before it here
-            if group.members:
-                heapreplace(heap, (rank, group.first(), number))
-            else:
-                heappop(heap)
+            entry = heap[0]
+            if group_at.get(entry[1]) == entry[2]:
+                return entry
+            self._drop(heap)
         return None
 
-    def list_but(self, declined: Collection[str]) -> Iterator[Entry]:
-        """An entry for every place that was not declined."""
-        groups = {number: rank for rank, _, number in self.heap}
-        for number, rank in groups.items():
-            for order, place in self.groups[number].members.items():
-                if place.slot.id not in declined:
-                    yield rank, order, number
+    def first_but(self, declined: Collection[int]) -> Entry | None:
+        """That of the best place that was not declined."""
+        heap = list(self.heap)
+        while heap:
+            entry = heap[0]
+            if self.group_at.get(entry[1]) == entry[2] and entry[1] not in declined:
+                return entry
+            self._drop(heap)
+        return None
+
+    def _drop(self, heap: list[Entry]) -> None:
+        """Drop the first entry; where it is one of those that its group was made with, the next of them follows."""
+        rank, _, number, index = heap[0]
+        members = self.groups[number].first_members
+        if 0 <= index < len(members) - 1:
+            heapreplace(heap, (rank, members[index + 1], number, index + 1))
+        else:
+            heappop(heap)
 
 
 @dataclass(slots=True)
@@ -145,10 +160,10 @@ class _Ranking:
                 return best
         return None
 
-    def first_but(self, declined: Collection[str]) -> Entry | None:
-        """That of the best place that was not declined."""
+    def first_but(self, declined: Collection[int]) -> Entry | None:
+        """That of the best place whose order was not declined."""
         for lines in self.tiers:
-            found = [entry for line in lines for entry in line.list_but(declined)]
+            found = [entry for line in lines if (entry := line.first_but(declined)) is not None]
             if found:
                 return min(found)
         return None
@@ -161,7 +176,9 @@ class Rooms:
         self._kinds: dict[Key, Kind] = {}
         self._group_by_key: dict[Key, Group] = {}
         self._groups: list[Group] = []
-        self._group_of: dict[Place, Group] = {}
+        self._group_at: dict[int, int] = {}
+        self._places: dict[int, Place] = {}
+        """By order, as the groups know them."""
         self._lines: dict[Key, Line] = {}
         self._rankings: dict[Need, _Ranking] = {}
         for place in places:
@@ -169,52 +186,48 @@ class Rooms:
 
     def add(self, place: Place) -> None:
         """Let searches find this place."""
-        group = self._group_of[place] = self._open_group(self._open_kind(place), place.free, place)
-        group.add(place)
+        self._places[place.order] = place
+        self._open_group(self._open_kind(place), place.free, place).open(place.order)
 
     def remove(self, place: Place) -> None:
         """Let no search find this place any more."""
-        del self._group_of.pop(place).members[place.order]
+        del self._places[place.order], self._group_at[place.order]
 
     def find(self, need: Need, declined: Collection[str] = ()) -> Place | None:
         """The place for one instance; None when nothing has room."""
-        if not self._group_of:
+        if not self._places:
             return None
         ranking = self._rankings.get(need)
         if ranking is None or ranking.kinds != len(self._kinds):
             ranking = self._rankings[need] = self._rank(need)
-        entry = ranking.first() if not declined else ranking.first_but(declined)
-        if entry is None:
-            return None
-        _, order, number = entry
-        return self._groups[number].members[order]
+        entry = ranking.first() if not declined else ranking.first_but(self._orders_of(declined))
+        return None if entry is None else self._places[entry[1]]
+
+    def _orders_of(self, names: Collection[str]) -> set[int]:
+        return {order for order, place in self._places.items() if place.slot.id in names}
 
     def take(self, place: Place, need: Need) -> Group:
         """Spend the room of one instance there; gives back where it was, for `put_back`."""
-        before = self._group_of[place]
+        before = self._groups[self._group_at[place.order]]
         step = need.steps[before.kind.pool]
         place.given += 1
         group = before.after.get(step)
         if group is None:
             free = None if before.free is None else subtract(before.free, step.amounts)
             group = before.after[step] = self._open_group(before.kind, free, place)
-        del before.members[place.order]
         place.free = group.free
-        self._group_of[place] = group
-        group.add(place)
+        group.add(place.order)
         return before
 
     def put_back(self, place: Place, group: Group) -> None:
         """Undo the last `take` of this place."""
         place.given -= 1
         place.free = group.free
-        del self._group_of[place].members[place.order]
-        self._group_of[place] = group
-        group.add(place)
+        group.add(place.order)
 
     def list_places(self) -> Iterator[Place]:
         """Every place, in no particular order."""
-        return iter(self._group_of)
+        return iter(self._places.values())
 
     def _open_kind(self, place: Place) -> Kind:
         key = (place.slot.pool, tuple(place.labels.items()))
@@ -228,7 +241,9 @@ class Rooms:
         key = (kind.number, None if free is None else tuple(free.items()), load, uses_left)
         group = self._group_by_key.get(key)
         if group is None:
-            group = self._group_by_key[key] = Group(len(self._groups), kind, free, load, uses_left, place.most)
+            group = self._group_by_key[key] = Group(
+                len(self._groups), kind, free, load, uses_left, place.most, self._group_at
+            )
             self._groups.append(group)
             kind.groups.append(group)
             for line, step in kind.lines:
@@ -248,7 +263,7 @@ class Rooms:
         key = (need.spreads, *((kind.number, step) for kind, step in zip(kinds, steps, strict=True)))
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = Line(self._groups, need.spreads)
+            line = self._lines[key] = Line(self._groups, self._group_at, need.spreads)
             for kind, step in zip(kinds, steps, strict=True):
                 kind.lines.append((line, step))
                 for group in kind.groups:
