@@ -181,6 +181,11 @@ def is_on_hold(reservation: Reservation) -> bool:
     return reservation.suspended or reservation.priority == 0
 
 
+def is_special(reservation: Reservation) -> bool:
+    """Whether it is not placed as all of its shape are: it is on hold, declined slots or was interrupted."""
+    return bool(is_on_hold(reservation) or reservation.declined or reservation.interruptions)
+
+
 def may_restart(reservation: Reservation) -> bool:
     """Whether it failed and its own policy asks for a restart (whether one is left: `max_restarts`)."""
     return reservation.phase == "failed" and reservation.request.restart_policy == "on_failure"

@@ -10,7 +10,7 @@ import msgspec
 
 from scheduler.model.holds import Hold
 from scheduler.model.moves import PHASES
-from scheduler.model.reservations import Lease, Request, Reservation, Shape, is_over, make_shape, shape_key
+from scheduler.model.reservations import Lease, Request, Reservation, Shape, is_over, is_special, make_shape, shape_key
 from scheduler.model.slots import Slot
 
 Row = Slot | Reservation | Hold
@@ -52,7 +52,8 @@ class View:
     """Slots, reservations that are not over, and holds; the other tables are derived from them.
 
     leases_on: slot id -> (reservation, component) -> lease; by_phase: phase -> id -> reservation;
-    shapes: reservation id -> its shape, one object for all that are alike.
+    shapes: reservation id -> its shape, one object for all that are alike; special: reservation id -> one that is not
+    placed as its shape says alone, because it is on hold, declined slots or was interrupted.
     """
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
@@ -62,6 +63,7 @@ class View:
         self.leases_on: dict[str, dict[tuple[str, str], Lease]] = {}
         self.by_phase: dict[str, dict[str, Reservation]] = {phase: {} for phase in PHASES}
         self.shapes: dict[str, Shape] = {}
+        self.special: dict[str, Reservation] = {}
         self._interned: dict[Hashable, Shape] = {}
         for row in rows:
             self.apply(row)
@@ -102,6 +104,8 @@ class View:
         self.reservations[reservation.id] = reservation
         self.by_phase[reservation.phase][reservation.id] = reservation
         self.shapes[reservation.id] = self._intern(reservation.request)
+        if is_special(reservation):
+            self.special[reservation.id] = reservation
         for lease in reservation.leases:
             self.leases_on.setdefault(lease.slot, {})[reservation.id, lease.component] = lease
 
@@ -117,6 +121,7 @@ class View:
             return
         del self.reservations[reservation.id], self.shapes[reservation.id]
         del self.by_phase[reservation.phase][reservation.id]
+        self.special.pop(reservation.id, None)
         for lease in reservation.leases:
             held = self.leases_on.get(lease.slot, {})
             held.pop((reservation.id, lease.component), None)

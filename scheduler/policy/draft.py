@@ -20,7 +20,7 @@ from scheduler.policy.rooms import Rooms
 
 _RANK_OF_CODE = {code: rank for rank, code in enumerate(WAITING_CODES)}
 
-_id, _declined, _interruptions = attrgetter("id"), attrgetter("declined"), attrgetter("interruptions")
+_id = attrgetter("id")
 
 
 def _slot_order(slot: Slot) -> tuple[str, int, str]:
@@ -33,6 +33,8 @@ class Queue:
 
     reservations: list[Reservation] = field(default_factory=list)
     demands: list[Demand] = field(default_factory=list)
+    oldest: float = inf
+    """When the one that waits longest was created."""
 
     def __iter__(self) -> Iterator[tuple[Reservation, Demand]]:
         return zip(self.reservations, self.demands, strict=True)
@@ -150,18 +152,18 @@ class Draft:
             return demand
         return replace(demand, declined=reservation.declined, impatient=impatient)
 
-    def add_demands(self, rows: list[Reservation]) -> Queue:
+    def add_demands(self, rows: list[Reservation], oldest: float) -> Queue:
         """These reservations, each with what it needs."""
         shapes = list(map(self.view.shapes.__getitem__, map(_id, rows)))
         for shape in set(shapes).difference(self._demands):
             self._demands[shape] = self._make_demand(shape)
         demands = list(map(self._demands.__getitem__, shapes))
-        if any(map(_declined, rows)) or any(map(_interruptions, rows)):
+        if special := self.view.special:
             demands = [
-                self.demand_of(each) if each.declined or each.interruptions else demand
+                self.demand_of(each) if each.id in special else demand
                 for each, demand in zip(rows, demands, strict=True)
             ]
-        return Queue(rows, demands)
+        return Queue(rows, demands, oldest)
 
     def _make_demand(self, shape: Shape) -> Demand:
         asked = shape.pool, shape.system

@@ -3,8 +3,6 @@
 Without it a big reservation waits for ever while small ones keep every slot half full. Orchard's backfill, bounded.
 """
 
-from operator import attrgetter
-
 from scheduler.model.reservations import Reservation, Shape
 from scheduler.policy.draft import Draft
 from scheduler.policy.limits import Limits, first_code
@@ -12,7 +10,6 @@ from scheduler.policy.needs import Demand
 from scheduler.policy.places import Place
 from scheduler.policy.rooms import has_room
 
-_created_at = attrgetter("created_at")
 _Kind = tuple[Shape, tuple[str, ...], tuple[str, ...]]
 """Whom the same slots could serve: shape, pools with on-demand offerings for it, slots that are left out."""
 
@@ -20,13 +17,13 @@ _Kind = tuple[Shape, tuple[str, ...], tuple[str, ...]]
 class Guard:
     """Takes the slots that could serve a protected reservation out of the ready rooms, for all behind it."""
 
-    def __init__(self, draft: Draft, limits: Limits) -> None:
+    def __init__(self, draft: Draft, limits: Limits, oldest: float) -> None:
         self._draft, self._limits = draft, limits
         self.keeps_any = False
         """Whether any slot is kept."""
         self._kept_out: dict[Demand, bool] = {}
         """Of those with one instance: whether it has room on what is kept, from which nothing is taken."""
-        self._oldest = min(map(_created_at, draft.pending.values()), default=draft.now)
+        self._oldest = oldest
         self._looked_after: set[_Kind] = set()
         """For whom all that could serve them is kept already, or need not be."""
 

@@ -4,7 +4,6 @@ Source: Arvados (what no instance type could hold).
 """
 
 from collections.abc import Iterable
-from operator import attrgetter
 
 from scheduler.model.labels import Labels
 from scheduler.model.reservations import Reservation, is_on_hold
@@ -19,7 +18,6 @@ from scheduler.policy.places import Place
 
 Told = tuple[str, str]
 """A waiting code, and the sentence."""
-_suspended, _priority = attrgetter("suspended"), attrgetter("priority")
 
 
 class Misfits:
@@ -33,9 +31,9 @@ class Misfits:
     def set_aside(self, queue: Queue) -> Queue:
         """Those for whom something is to be tried; the others are told why they wait."""
         told = {demand: found for demand in set(queue.demands) if (found := self.find(demand)) is not None}
-        if not told and not any(map(_suspended, queue.reservations)) and all(map(_priority, queue.reservations)):
+        if not told and not any(map(is_on_hold, self._draft.view.special.values())):
             return queue
-        kept = Queue()
+        kept = Queue(oldest=queue.oldest)
         for reservation, demand in queue:
             if is_on_hold(reservation):
                 self._draft.wait(reservation, "on_hold", "on hold until it is resumed, or its priority is above 0")

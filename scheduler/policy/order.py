@@ -1,6 +1,7 @@
 """Step 4, order: the queue of those who wait, under the setting `queue`."""
 
 from collections.abc import Callable, Iterable
+from math import inf
 from operator import attrgetter
 
 from scheduler.model.reservations import Reservation
@@ -39,11 +40,12 @@ def sort_queue(draft: Draft, reservations: Iterable[Reservation]) -> Queue:
     """
     found = sorted(reservations, key=_sequence)
     found.sort(key=_created_at)
+    oldest = found[0].created_at if found else inf
     if draft.rules.scheduler.system:
         found.sort(key=_find_rank_by_system(draft))
     elif draft.rules.scheduler.queue != "fifo":
         found.sort(key=RANKS[draft.rules.scheduler.queue])
-    return draft.add_demands(found)
+    return draft.add_demands(found, oldest)
 
 
 def _find_rank_by_system(draft: Draft) -> Callable[[Reservation], tuple[float, float]]:

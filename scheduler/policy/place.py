@@ -26,7 +26,7 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
     placing: the room that those behind it would have taken is kept for them all the same.
     """
     draft.open_rooms()
-    guard, search = Guard(draft, limits), _Search(draft)
+    guard, search = Guard(draft, limits, queue.oldest), _Search(draft)
     unplaced, decisions = Queue(), draft.decisions
     pass_over, note_demand = unplaced.reservations.append, unplaced.demands.append
     blocked: set[str] = set()
