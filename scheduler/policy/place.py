@@ -3,6 +3,7 @@
 Sources: the autoscaler's tick (queue order, pack), Arvados (one pass, backfill, ready before in flight).
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 from scheduler.model.decisions import Assign, Placement
@@ -26,11 +27,12 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
     placing: the room that those behind it would have taken is kept for them all the same.
     """
     draft.open_rooms()
-    guard, search = Guard(draft, limits, queue.oldest), _Search(draft)
+    waiters = Misfits(draft, limits).set_aside(queue)
+    guard, search = Guard(draft, limits, queue.oldest), _Search(draft, waiters)
     unplaced, decisions = Queue(), draft.decisions
     pass_over, note_demand = unplaced.reservations.append, unplaced.demands.append
     blocked: set[str] = set()
-    for reservation, demand in Misfits(draft, limits).set_aside(queue):
+    for reservation, demand in waiters:
         if demand in search.hopeless and not guard.keeps_any:
             pass_over(reservation)
             note_demand(demand)
@@ -60,8 +62,10 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
 class _Search:
     """Room for one demand after the other. It only shrinks here: what failed for one fails for all that are alike."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: Draft, waiters: Queue) -> None:
         self._draft = draft
+        self._runs = {demand: _take_run(draft, demand, count) for demand, count in _list_alone(waiters)}
+        """Ready places of those who compete with nobody, the first one last."""
         self.without_room: set[Demand] = set()
         self.without_cover: set[Demand] = set()
         """Those that are known to find nothing: the many that wait are asked of no function."""
@@ -70,6 +74,8 @@ class _Search:
 
     def find_ready(self, demand: Demand) -> list[Place] | None:
         """Ready places for all its instances, their room spent."""
+        if run := self._runs.get(demand):
+            return [run.pop()]
         places = fill(demand, (self._draft.ready,))
         if places is None:
             self.without_room.add(demand)
@@ -85,6 +91,29 @@ class _Search:
             return False
         wait_for(self._draft, reservation, places)
         return True
+
+
+def _list_alone(waiters: Queue) -> list[tuple[Demand, int]]:
+    """The demands with one instance that have their pools for themselves in this tick, each with how many share it.
+
+    Nothing that others get changes what they find, so that they are served in one go. Not those that spread, for whom
+    each lease changes which slot is best, nor those whom another's wait may stop.
+    """
+    counts = Counter(waiters.demands)
+    uses = Counter(name for demand in counts for name in demand.pools)
+    return [
+        (demand, count)
+        for demand, count in counts.items()
+        if len(demand.needs) == 1
+        and demand.is_shared
+        and demand.settings.backfill
+        and not demand.needs[0].spreads
+        and all(uses[name] == 1 for name in demand.pools)
+    ]
+
+
+def _take_run(draft: Draft, demand: Demand, count: int) -> list[Place]:
+    return draft.ready.take_run(demand.needs[0], count)[::-1]
 
 
 def _cover_returning(draft: Draft, search: _Search) -> list[Reservation]:

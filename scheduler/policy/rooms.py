@@ -1,9 +1,9 @@
 """Rooms: the places that may take instances, so kept that finding one does not look at all of them.
 
-Alike places form a group: same pool, labels, free resources, number of leases. Groups stand in lines, the best first;
-a line is shared by all needs that ask for as much of the same pools and labels. Giving a lease moves one place from
-one group to another and is told to the lines of that group. So the cost of a tick grows with the number of different
-places and needs, and with the leases that are given, not with slots × reservations.
+Alike places form a group: same pool, labels, free resources, number of leases. Each group stands in lines, where the
+best place is first; a line is shared by all needs that ask for as much of the same pools and labels. Giving a lease
+moves one place from one group to another and is told to the lines of that group. So the cost of a tick grows with the
+number of different places and needs, and with the leases that are given, not with slots × reservations.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -63,6 +63,10 @@ class Group:
         """Whether its places may take one more lease, resources aside."""
         return self.load < self.most and self.uses_left > 0
 
+    def can_give(self, step: Step) -> bool:
+        """Whether its places may take one more lease, of so much."""
+        return self.has_place and (self.free is None or fits(step.amounts, self.free))
+
     def open(self, order: int) -> None:
         """One of the places that there were from the beginning, or one more."""
         self.group_at[order] = self.number
@@ -80,7 +84,7 @@ class Group:
 
     def enter(self, line: "Line", step: Step) -> None:
         """Stand in that line from now on, if its places may take one more lease of so much."""
-        if not self.has_place or not (self.free is None or fits(step.amounts, self.free)):
+        if not self.can_give(step):
             return
         if not self.lines:
             self.first_members.sort()
@@ -211,13 +215,27 @@ class Rooms:
         before = self._groups[self._group_at[place.order]]
         step = need.steps[before.kind.pool]
         place.given += 1
-        group = before.after.get(step)
-        if group is None:
-            free = None if before.free is None else subtract(before.free, step.amounts)
-            group = before.after[step] = self._open_group(before.kind, free, place)
+        group = before.after.get(step) or self._open_after(before, step, place)
         place.free = group.free
         group.add(place.order)
         return before
+
+    def take_run(self, need: Need, most: int) -> list[Place]:
+        """What so many times `find` and `take` would find, for a need that does not spread; fewer where room ends.
+
+        Who has taken a place finds it again until it is full: none has more leases.
+        """
+        places: list[Place] = []
+        while len(places) < most and (place := self.find(need)) is not None:
+            group = self._groups[self._group_at[place.order]]
+            step = need.steps[group.kind.pool]
+            while len(places) < most and group.can_give(step):
+                places.append(place)
+                place.given += 1
+                group = group.after.get(step) or self._open_after(group, step, place)
+            place.free, place.wanted = group.free, True
+            group.add(place.order)
+        return places
 
     def put_back(self, place: Place, group: Group) -> None:
         """Undo the last `take` of this place."""
@@ -235,6 +253,11 @@ class Rooms:
         if kind is None:
             kind = self._kinds[key] = Kind(len(self._kinds), place.slot.pool, place.labels)
         return kind
+
+    def _open_after(self, before: Group, step: Step, place: Place) -> Group:
+        free = None if before.free is None else subtract(before.free, step.amounts)
+        group = before.after[step] = self._open_group(before.kind, free, place)
+        return group
 
     def _open_group(self, kind: Kind, free: Resources | None, place: Place) -> Group:
         load, uses_left = place.load, place.uses_left

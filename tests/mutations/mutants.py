@@ -223,6 +223,12 @@ MUTANTS = (
     ),
     Mutant(
         "place",
+        "only those who have their pools for themselves are placed in one go",
+        "        and all(uses[name] == 1 for name in demand.pools)\n",
+        "",
+    ),
+    Mutant(
+        "place",
         "a replacement is launched while the holder has its grace",
         "    returning = _cover_returning(draft, search)",
         "    returning: list[Reservation] = []",

@@ -191,7 +191,7 @@ def test_the_view_is_as_it_was_after_a_search(name: str) -> None:
     pool, rows, _ = CASES[name]
     search, before = make_search(pool, rows), View(rows)
     suggest_change(search, KINDS_OF_CHANGE)
-    for kind in ("slots", "reservations", "holds", "leases_on"):
+    for kind in ("slots", "reservations", "holds", "leases_on", "special"):
         assert getattr(search.view, kind) == getattr(before, kind)
 
 

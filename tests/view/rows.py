@@ -40,6 +40,7 @@ def content(view: View | None) -> dict[str, Any]:
         "reservations": view.reservations,
         "holds": view.holds,
         "leases_on": view.leases_on,
+        "special": view.special,
     }
 
 
