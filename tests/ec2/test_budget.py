@@ -81,6 +81,14 @@ def test_regions_have_budgets_of_their_own(redis_client: redis.Redis) -> None:
     assert waiter.waited == 0
 
 
+def test_a_clock_that_was_put_back_keeps_nobody_waiting(redis_client: redis.Redis) -> None:
+    in_an_hour = (time.time() + 3600) * 1000
+    redis_client.hset(f"leasehold:ec2:{REGION}", mapping={"calls": 0, "calls:at": in_an_hour})
+    waiter = Waiter(redis_client)
+    waiter.budget.await_turn("DescribeInstances", REGION)
+    assert waiter.waited == 0
+
+
 def test_without_redis_nobody_waits(open_redis: OpenRedis) -> None:
     waiter = Waiter(open_redis("redis://127.0.0.1:1/0"))
     waiter.budget.await_turn("DescribeInstances", REGION)

@@ -11,10 +11,14 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + time[2] / 1000
 local wait, levels = 0, {}
 for first = 1, #ARGV, 4 do
-  local name, gained, size, left = ARGV[first], tonumber(ARGV[first + 1]), tonumber(ARGV[first + 2]), tonumber(ARGV[first + 3])
+  local name, gained = ARGV[first], tonumber(ARGV[first + 1])
+  local size, left = tonumber(ARGV[first + 2]), tonumber(ARGV[first + 3])
   local held = redis.call('HMGET', KEYS[1], name, name .. ':at')
   local level = size
-  if held[1] then level = math.min(size, held[1] + math.max(0, now - held[2]) / 1000 * gained) end
+  -- A time that is yet to come was written before the clock was put back: nobody knows what has been gained since.
+  if held[1] and tonumber(held[2]) <= now then
+    level = math.min(size, held[1] + (now - held[2]) / 1000 * gained)
+  end
   wait = math.max(wait, (left + 1 - level) / gained * 1000)
   levels[name] = level - 1
 end
