@@ -12,7 +12,7 @@ from time import perf_counter
 import msgspec
 
 from bench._stack import open_postgresql as open_postgresql_server
-from scheduler.model.reservations import NO_COST, Component, Lease, Request, Reservation
+from scheduler.model.reservations import Component, Lease, Request, Reservation
 from scheduler.model.slots import Slot
 from scheduler.ports import Store
 from scheduler.store.migrating import migrate
@@ -92,7 +92,7 @@ def _lease(store: Store, names: list[str]) -> None:
 
 
 def _make_lease(slot: str, token: int) -> Lease:
-    return Lease(component="main", slot=slot, epoch=1, token=token, resources={}, cost=NO_COST, assigned_at=1.0)
+    return Lease(component="main", slot=slot, epoch=1, token=token, resources={}, assigned_at=1.0)
 
 
 def main() -> None:

@@ -56,6 +56,34 @@ class Assign(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="assign", 
     level: int | None = None
 
 
+class Preempt(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="preempt", tag_field="do"):
+    """A reservation takes the place of worse work on one slot. Its account pays the victims' cost, which its lease
+    starts with, and the victims' accounts get it back.
+
+    Without `revoke_by` the victims are pending again at once and the next decision is its `Assign`: the two are written
+    together or not at all. With it they are `revoking` until then, and the leases of the reservation are `claimed`.
+    """
+
+    reservation: str
+    slot: str
+    victims: tuple[str, ...]
+    level: int
+    """The level at which the reservation runs."""
+    leases: tuple[Placement, ...] = ()
+    """What it gets there: its essential instances."""
+    revoke_by: float | None = None
+
+
+class Relevel(
+    msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="relevel", tag_field="do", rename={"source": "from"}
+):
+    """Running work pays at another level from now on."""
+
+    reservation: str
+    source: int
+    to: int
+
+
 class Launch(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="launch", tag_field="do"):
     """A machine is wanted on an empty slot."""
 
@@ -103,7 +131,7 @@ class Reset(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="reset", ta
     reason: SlotReason
 
 
-Decision = Expire | Fail | Requeue | Restart | Assign | Launch | Drain | Terminate | Reset
+Decision = Expire | Fail | Requeue | Restart | Assign | Preempt | Relevel | Launch | Drain | Terminate | Reset
 
 WAITING_CODES = (
     "on_hold",
@@ -134,11 +162,16 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The outcome of one tick. `wake_at`: the next instant at which something falls due, or None."""
+    """The outcome of one tick. `wake_at`: the next instant at which something falls due, or None.
+
+    `charged`: the accounts that earn and pay up to the time of the plan, before anything else is carried out. What they
+    pay is counted anew on the rows as they are then.
+    """
 
     decisions: tuple[Decision, ...]
     waiting: tuple[Waiting, ...]
     wake_at: float | None
+    charged: tuple[str, ...] = ()
 
 
 class Skipped(msgspec.Struct, frozen=True):
@@ -152,6 +185,8 @@ def describe_decision(decision: Decision) -> dict[str, Any]:
     """The decision as the contract of `leasehold simulate` prints it: its fields, without our own marks."""
     document: dict[str, Any] = msgspec.to_builtins(decision)
     document.pop("revoke_by", None)
+    if isinstance(decision, Preempt):
+        del document["leases"]
     if "leases" in document:
         document["leases"] = [{"component": lease["component"], "slot": lease["slot"]} for lease in document["leases"]]
     if document.get("level", 0) is None:

@@ -119,6 +119,12 @@ RESERVATION_MOVES: Final[Edges] = {
 }
 
 LEASE_MOVES: Final[Edges] = {
+    ("claimed", "held"): {"tick": "those who held its place have let go"},
+    ("claimed", "ended"): {
+        "tick": "its slot went, or its reservation's time was over",
+        "holder": "nobody wants it any more, or it runs elsewhere",
+        "operator": "cancelled or suspended",
+    },
     ("held", "revoking"): {"tick": "to be given back by a deadline"},
     ("held", "ended"): {
         "tick": "expired, failed or taken back",

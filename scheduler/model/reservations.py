@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from scheduler.model.accounts import FREE, NOTHING, Levels
 from scheduler.model.events import Event
 from scheduler.model.labels import Labels
 from scheduler.model.labels import shape_of as shape_of_labels
@@ -16,7 +17,7 @@ from scheduler.model.moves import ENDED, RESERVATION_MOVES, Cause, Phase, check_
 from scheduler.model.resources import shape_of as shape_of_resources
 
 ComponentKind = Literal["essential", "elastic"]
-NO_COST = (0.0, 0.0, 0.0, 0.0, 0.0)
+LeaseState = Literal["held", "revoking", "claimed"]
 
 
 class Component(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -82,7 +83,8 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One component instance's hold on one slot, in one epoch of that slot.
 
     `token` is the fencing token: essential leases carry their reservation's, each elastic one its own.
-    `resources` is what it was given. While `state` is `revoking` it has to be back by `revoke_by`.
+    `resources` is what it was given. While `state` is `revoking` it has to be back by `revoke_by`. One that is
+    `claimed` keeps the place for a pending reservation until those who hold it still have let go; its token is 0.
     """
 
     component: str
@@ -91,11 +93,17 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     epoch: int
     token: int
     resources: dict[str, float] = {}
-    level: int = 5
-    cost: tuple[float, float, float, float, float] = NO_COST
+    level: int = FREE
+    """Quota level at which it runs."""
+    cost: Levels = NOTHING
+    """Worker-seconds that it has used by level up to `charged_at`, with what it inherited from those it preempted."""
+    charged_at: float | None = None
+    """From this instant on its use is not in `cost` yet; None: it uses nothing up."""
+    weight: float = 1.0
+    """What a second of it costs: 1 for one worker, a share of the slot, or dollars (`charge_by`)."""
     assigned_at: float
     confirmed_at: float | None = None
-    state: Literal["held", "revoking"] = "held"
+    state: LeaseState = "held"
     revoke_by: float | None = None
 
 

@@ -10,18 +10,21 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from scheduler.model.accounts import NOTHING
 from scheduler.model.validation import (
     Amount,
     Count,
+    CountMap,
     Document,
     Fault,
     LabelMap,
+    Levels,
     Name,
-    PlainTable,
     Port,
     Positive,
     ResourceMap,
     Seconds,
+    SignedLevels,
     Text,
     check_unicode,
     conflicts,
@@ -280,6 +283,8 @@ class SchedulerKeys(Document):
     """After a restart, unconfirmed leases wait so long for machines that have not answered yet."""
     confirm_timeout: Seconds = 0.0
     """A lease that its holder did not confirm for so long is taken back; 0 = off."""
+    charge_by: Literal["lease", "dominant_share", "price"] = "lease"
+    """What accounts pay for: `lease` (one for each), `dominant_share` of the slot, or `price` (dollars of the slot)."""
     max_slots: Count = 0
     """Slots over all pools; 0 = no limit."""
 
@@ -291,7 +296,33 @@ class Scheduler(SchedulerKeys):
     """The same keys for the reservations and pools of one system, where they differ: `[scheduler.system.NAME]`."""
 
 
-NOT_ACTED_UPON = frozenset({"elastic", "preemption", "preemption_grace", "min_run_time", "launch_for_elastic"})
+class AccountKeys(Document):
+    """The rules of a quota account. Amounts in worker-seconds (or what `charge_by` counts)."""
+
+    charge_rate: Levels = NOTHING
+    """What it earns a second, a number for each paid level, best first; shorter lists are padded with 0."""
+    max_charge_seconds: Seconds = 0.0
+    """It earns up to so many seconds' worth."""
+    max_fanout: Count = 0
+    """Paid leases of reservations that are alike, at most; more of them run at the free level; 0 = no limit."""
+    per_label_task_limits: CountMap = {}
+    """Label name -> leases of the account, at most, on slots that share a value of that label."""
+    disable_free_tasks: bool = False
+    """Whether its reservations wait when nothing is left to pay with, instead of running at the free level."""
+    description: Text = ""
+    """What people should know of it."""
+
+
+class AccountRules(AccountKeys):
+    """A quota account as rules list it."""
+
+    balance: SignedLevels | None = None
+    """What it starts with, a number for each paid level; a changed list here sets it anew, left out = 0."""
+
+
+NOT_ACTED_UPON = frozenset(
+    {"elastic", "preemption", "preemption_grace", "min_run_time", "launch_for_elastic", "charge_by"}
+)
 """Keys of the contract that are checked and kept, but that no rule of this version reads: setting one is warned of."""
 
 
@@ -302,7 +333,7 @@ class Rules(Document):
     """What holds for all pools."""
     pools: dict[Name, Pool] = {}
     """The pools by name; the first that serves a system gives its ttl."""
-    accounts: dict[Name, PlainTable] = {}
+    accounts: dict[Name, AccountRules] = {}
     """The quota accounts by id."""
 
     @cached_property

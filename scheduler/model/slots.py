@@ -93,6 +93,10 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Probes of this machine that failed in a row after it was ready."""
     unconfirmed: int = 0
     """Leases on this machine in a row that their holders did not confirm."""
+    stranger: str | None = None
+    """A reservation that nobody knows was confirmed to run here: the slot is offered to nobody until it is `idle`."""
+    noted_at: float | None = None
+    """Time of the newest authoritative notice about it (`confirm`, `idle`): an older one counts for nothing."""
 
 
 _DIGITS = "0123456789"
@@ -149,4 +153,6 @@ def without_machine(slot: Slot) -> dict[str, Any]:
         "uses": 0,
         "failed_probes": 0,
         "unconfirmed": 0,
+        "stranger": None,
+        "noted_at": None,
     }

@@ -8,8 +8,8 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, TypeGuard, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, TypeGuard, TypeVar
 
 import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
@@ -22,6 +22,8 @@ MOST_AMOUNT = 1e15
 MOST_FAULTS = 100
 """A document with more faults than this is refused with the first so many."""
 _MOST_PORT = 65_535
+_LEVELS = 5
+"""Paid levels of a quota account."""
 _SHOWN = 60
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 _A_DURATION = 'a duration >= 0 (seconds, or like "30s", "15m", "1h")'
@@ -149,6 +151,21 @@ def _signed(value: object) -> float:
     return value
 
 
+def _five(value: object, check: Callable[[object], float], what: str) -> list[float]:
+    """Up to five numbers, those that are missing as 0."""
+    if not isinstance(value, list | tuple) or len(value) > _LEVELS or not all(is_number(each) for each in value):
+        raise expected(f"a list of at most {_LEVELS} {what}")
+    return [*map(check, value), *([0.0] * (_LEVELS - len(value)))]
+
+
+def _levels(value: object) -> tuple[float, ...]:
+    return tuple(_five(value, _amount, "numbers >= 0"))
+
+
+def _signed_levels(value: object) -> tuple[float, ...]:
+    return tuple(_five(value, _signed, "numbers"))
+
+
 def _name(value: object) -> str:
     if not isinstance(value, str) or len(value) > MOST_NAME or not _NAME.fullmatch(value):
         raise expected(f"a name (letters, digits and ._:@/+-, at most {MOST_NAME} characters)")
@@ -187,14 +204,6 @@ def _few(value: object) -> object:
     return value
 
 
-def _plain(value: object) -> object:
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        raise expected("finite numbers, texts, true, false, lists and tables only") from None
-    return value
-
-
 Amount = Annotated[float, BeforeValidator(_amount)]
 Count = Annotated[int, BeforeValidator(_count)]
 Positive = Annotated[int, BeforeValidator(_positive)]
@@ -202,11 +211,14 @@ Port = Annotated[int, BeforeValidator(_port)]
 Seconds = Annotated[float, BeforeValidator(parse_duration)]
 Signed = Annotated[float, BeforeValidator(_signed)]
 Name = Annotated[str, BeforeValidator(_name)]
+Levels = Annotated[tuple[float, float, float, float, float], BeforeValidator(_levels)]
+"""A number >= 0 for each paid level, best first; shorter lists are padded with 0."""
+SignedLevels = Annotated[tuple[float, float, float, float, float], BeforeValidator(_signed_levels)]
+"""The same, below 0 too."""
 Text = Annotated[str, BeforeValidator(_text)]
 ResourceMap = Annotated[dict[Name, Amount], BeforeValidator(_few)]
+CountMap = Annotated[dict[Name, Count], BeforeValidator(_few)]
 LabelMap = Annotated[dict[Name, Text], BeforeValidator(_few)]
-PlainTable = Annotated[dict[str, Any], BeforeValidator(_plain)]
-"""A table of whatever JSON can hold: no dates, no NaN."""
 
 AnyDocument = TypeVar("AnyDocument", bound=BaseModel)
 

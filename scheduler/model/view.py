@@ -1,4 +1,4 @@
-"""The view: one picture of slots, reservations and holds, on which a tick plans. It may lag behind the truth.
+"""The view: one picture of slots, reservations, holds and accounts, on which a tick plans. It may lag behind the truth.
 
 Rows come in any order, more than once and late; the newer copy of each wins. What is derived from them
 (who sits on a slot) is kept up with every row, so that a tick never walks all of it.
@@ -8,16 +8,17 @@ from collections.abc import Hashable, Iterable, Mapping
 
 import msgspec
 
+from scheduler.model.accounts import Account, find_account
 from scheduler.model.holds import Hold
 from scheduler.model.moves import PHASES
 from scheduler.model.reservations import Lease, Request, Reservation, Shape, is_over, is_special, make_shape, shape_key
 from scheduler.model.slots import Slot
 
-Row = Slot | Reservation | Hold
+Row = Slot | Reservation | Hold | Account
 Kind = str
 
-KINDS: dict[type, Kind] = {Slot: "slots", Reservation: "reservations", Hold: "holds"}
-ROW_TYPES: dict[Kind, type[Row]] = {"slots": Slot, "reservations": Reservation, "holds": Hold}
+KINDS: dict[type, Kind] = {Slot: "slots", Reservation: "reservations", Hold: "holds", Account: "accounts"}
+ROW_TYPES: dict[Kind, type[Row]] = {"slots": Slot, "reservations": Reservation, "holds": Hold, "accounts": Account}
 
 
 class Gone(msgspec.Struct, frozen=True):
@@ -49,7 +50,7 @@ def count_rows(view: "View") -> dict[Kind, int]:
 
 
 class View:
-    """Slots, reservations that are not over, and holds; the other tables are derived from them.
+    """Slots, reservations that are not over, holds and accounts; the other tables are derived from them.
 
     leases_on: slot id -> (reservation, component) -> lease; by_phase: phase -> id -> reservation;
     shapes: reservation id -> its shape, one object for all that are alike; special: reservation id -> one that is not
@@ -60,6 +61,7 @@ class View:
         self.slots: dict[str, Slot] = {}
         self.reservations: dict[str, Reservation] = {}
         self.holds: dict[str, Hold] = {}
+        self.accounts: dict[str, Account] = {}
         self.leases_on: dict[str, dict[tuple[str, str], Lease]] = {}
         self.by_phase: dict[str, dict[str, Reservation]] = {phase: {} for phase in PHASES}
         self.shapes: dict[str, Shape] = {}
@@ -79,10 +81,17 @@ class View:
             case Hold():
                 if is_newer(change, self.holds.get(change.id)):
                     self.holds[change.id] = change
+            case Account():
+                if is_newer(change, self.accounts.get(change.id)):
+                    self.accounts[change.id] = change
             case Reservation():
                 known = self.reservations.get(change.id)
                 if is_newer(change, known):
                     self._take(change, known)
+
+    def account_of(self, reservation: Reservation) -> Account | None:
+        """The account that pays for a reservation, if it has one that exists."""
+        return find_account(self.accounts, reservation.request.account, reservation.sequence)
 
     def find(self, row: Row) -> Row | None:
         """The copy that stands here of the row with the same kind and id."""

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from scheduler.model.reservations import Callback, Component, Request
+from scheduler.model.rules import AccountKeys
 from scheduler.model.validation import (
     Amount,
     Count,
@@ -18,6 +19,8 @@ from scheduler.model.validation import (
     Positive,
     ResourceMap,
     Seconds,
+    Signed,
+    SignedLevels,
     Text,
     expected,
 )
@@ -141,6 +144,34 @@ class ConfirmDocument(HolderDocument):
     """It runs; `slot` says where, if the sender knows."""
 
     slot: Name | None = None
+
+
+class AbsentDocument(Document):
+    """It neither runs nor waits, as of then (seconds since the epoch; left out = now)."""
+
+    reservation: Name
+    as_of: Signed | None = None
+
+
+class IdleDocument(Document):
+    """Nothing runs on that slot, as of then (seconds since the epoch; left out = now); `labels` are its new ones."""
+
+    slot: Name
+    labels: LabelMap | None = None
+    as_of: Signed | None = None
+
+
+class AccountDocument(AccountKeys):
+    """Create an account, or change what is named of it; the balance stays unless one is given."""
+
+    account: Name
+    balance: SignedLevels | None = None
+
+
+class AccountNameDocument(Document):
+    """A word about one account."""
+
+    account: Name
 
 
 class SlotDocument(Document):

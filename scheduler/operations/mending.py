@@ -102,9 +102,10 @@ def read_fresh(engine: Engine, view: View, names: Mapping[Kind, Iterable[str]]) 
         rows += store.find_reservations(ids=wanted["reservations"], limit=len(wanted["reservations"]))
     if wanted["slots"]:
         rows += store.find_slots(ids=wanted["slots"])
-    if wanted["holds"]:
+    if wanted["holds"] or wanted["accounts"]:
         with store.transaction() as transaction:
             rows += transaction.load_holds(wanted["holds"]).values()
+            rows += transaction.load_accounts(wanted["accounts"]).values()
     present = {(KINDS[type(row)], row.id) for row in rows}
     gone = [
         Gone(kind, name, view.rows(kind)[name].version + 1)

@@ -7,7 +7,7 @@ import msgspec
 from scheduler.model.decisions import Assign, Expire, Fail, Requeue, Restart
 from scheduler.model.labels import has_labels
 from scheduler.model.moves import ENDED
-from scheduler.model.reservations import NO_COST, Instance, Lease, Reservation, list_instances
+from scheduler.model.reservations import Instance, Lease, Reservation, list_instances
 from scheduler.model.resources import fits, subtract, total
 from scheduler.model.rules import Pool, Rules, SchedulerKeys
 from scheduler.model.slots import Slot
@@ -208,7 +208,6 @@ class ReservationWriter:
                 epoch=each.epoch,
                 token=token,
                 resources=each.resources,
-                cost=NO_COST,
                 assigned_at=self.now,
             )
             for each in decision.leases

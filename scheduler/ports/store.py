@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from scheduler.model.accounts import Account, Levels
 from scheduler.model.events import Event
 from scheduler.model.holds import Hold
 from scheduler.model.reservations import Callback, Lease, Reservation
@@ -91,9 +92,9 @@ class Transaction(Protocol):
 
     Rows that are read for writing are locked until the end, so that what was tested is what is overwritten.
     Nobody waits in a circle, because everybody locks in one order: the term; what `insert_reservations` counts;
-    reservations; slots; holds; rules and what the other writes count; what is kept by a key of its own (answers,
-    callbacks). Rows of one kind are locked in the order of their ids, so all that a transaction needs of a kind is
-    loaded in one call. Numbers of events are given out last, at the commit.
+    reservations; slots; holds; accounts; rules and what the other writes count; what is kept by a key of its own
+    (answers, callbacks). Rows of one kind are locked in the order of their ids, so all that a transaction needs of a
+    kind is loaded in one call. Numbers of events are given out last, at the commit.
 
     A save whose row has another version than the one given (or, for version 0, exists already) raises
     StaleWriteError. After a StaleWriteError or DeposedError the whole transaction is lost: one that swallows it
@@ -121,6 +122,22 @@ class Transaction(Protocol):
     def load_holds(self, ids: Iterable[str]) -> dict[str, Hold]:
         """The rows of these ids, locked; ids that nobody knows are left out."""
 
+    def load_accounts(self, ids: Iterable[str]) -> dict[str, Account]:
+        """The rows of these ids, forgotten ones too, locked; ids that nobody knows are left out."""
+
+    def load_all_accounts(self) -> list[Account]:
+        """Every account, forgotten ones too, locked, in the order of their ids."""
+
+    def sum_running(self, now: float) -> dict[str, Levels]:
+        """By account: what its leases have used up to now since it was last charged, those that ended aside (they are
+        `due`). Accounts without any are left out; nothing is locked. The rule is `policy.charging.sum_running`.
+        """
+
+    def last_sequence(self) -> int:
+        """The `sequence` of the newest reservation; until the end of this transaction none is inserted. It is asked
+        for before any row is locked.
+        """
+
     def load_leases(self, slots: Iterable[str]) -> dict[str, list[tuple[str, Lease]]]:
         """For each slot the leases that name it (in any epoch), each after the id of its reservation, in order of id
         and then in that reservation's order. The reservations are not locked: as long as a slot is, no lease on it
@@ -141,8 +158,8 @@ class Transaction(Protocol):
 
     def save(self, rows: Sequence[Row]) -> list[Row]:
         """Write rows whose `version` is the one they were read with, and give back the rows as they now are:
-        version one higher, `marked_at` now. Slots and holds with version 0 are inserted, with a version above any
-        that a deleted row ever had (the view keeps tombstones, which beat what is older). A reservation is
+        version one higher, `marked_at` now. Slots, holds and accounts with version 0 are inserted, with a version
+        above any that a deleted row ever had (the view keeps tombstones, which beat what is older). A reservation is
         written with all its leases, but for what never changes after its insert: `request`, `sequence`
         and `created_at`.
         """
@@ -205,13 +222,13 @@ class Store(Protocol):
         """The present leadership; term 0 before the first."""
 
     def read_rows(self) -> Iterator[Row]:
-        """Every slot, every hold and every reservation that is not over or ended less than 10 minutes ago, as of
+        """Every slot, hold and account, and every reservation that is not over or ended less than 10 minutes ago, as of
         the moment at which the first row is asked for; nothing is locked.
         """
 
     def read_stamps(self) -> Iterator[Stamp]:
-        """The stamps of every slot, every hold and every reservation that is not over, as of one moment, which is
-        not earlier than that at which the first is asked for; nothing is locked.
+        """The stamps of every slot, hold and account, and of every reservation that is not over, as of one moment,
+        which is not earlier than that at which the first is asked for; nothing is locked.
         """
 
     def read_changed_since(self, since: float) -> list[Row]:

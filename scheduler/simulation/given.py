@@ -8,8 +8,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from scheduler.model.accounts import NOTHING
 from scheduler.model.holds import Kind
-from scheduler.model.reservations import NO_COST
 from scheduler.model.validation import Amount, Count, Document, LabelMap, Name, ResourceMap, Seconds, Signed, Text
 from scheduler.model.wishes import ReservationDocument
 
@@ -22,7 +22,7 @@ class GivenLease(Document):
     resources: ResourceMap | None = None
     """What it was given; left out: what it asks for."""
     level: Literal[0, 1, 2, 3, 4, 5] = 5
-    cost: Annotated[tuple[Amount, Amount, Amount, Amount, Amount], Field(strict=False)] = NO_COST
+    cost: Annotated[tuple[Amount, Amount, Amount, Amount, Amount], Field(strict=False)] = NOTHING
 
 
 class GivenSlot(Document):

@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar, cast
 
 import msgspec
 
+from scheduler.model.accounts import NOTHING, Account, Levels, add, find_account
 from scheduler.model.events import Event
 from scheduler.model.holds import Hold
 from scheduler.model.moves import ENDED, INACTIVE, PHASES
@@ -15,6 +16,7 @@ from scheduler.model.reservations import Lease, Reservation, is_over
 from scheduler.model.rules import read_rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import KINDS, Gone, Row
+from scheduler.policy.charging import sum_running
 from scheduler.ports import (
     Answered,
     DeposedError,
@@ -94,6 +96,32 @@ class MemoryTransaction:
     def load_holds(self, ids: Iterable[str]) -> dict[str, Hold]:
         """See Transaction."""
         return cast("dict[str, Hold]", self._load(Hold, ids))
+
+    def load_accounts(self, ids: Iterable[str]) -> dict[str, Account]:
+        """See Transaction."""
+        return cast("dict[str, Account]", self._load(Account, ids))
+
+    def load_all_accounts(self) -> list[Account]:
+        """See Transaction."""
+        names = {*self._world.accounts, *(key[1] for key in self._rows if key[0] is Account)}
+        return list(self.load_accounts(sorted(names)).values())
+
+    def sum_running(self, now: float) -> dict[str, Levels]:
+        """See Transaction."""
+        accounts = {account.id: account for account in self.load_all_accounts()}
+        owners = {owner for held in self._world.occupants.values() for owner in held}
+        owners |= {row.id for row in self._rows.values() if isinstance(row, Reservation)}
+        found: dict[str, Levels] = {}
+        for row in self.load_reservations(sorted(owners) if accounts else ()).values():
+            account = find_account(accounts, row.request.account, row.sequence)
+            used = NOTHING if account is None else sum_running(account, row.leases, now)
+            if account is not None and any(used):
+                found[account.id] = add(found.get(account.id, NOTHING), used)
+        return found
+
+    def last_sequence(self) -> int:
+        """See Transaction."""
+        return self._sequence
 
     def load_leases(self, slots: Iterable[str]) -> dict[str, list[tuple[str, Lease]]]:
         """See Transaction."""

@@ -7,6 +7,7 @@ from typing import Any, Final, Generic, TypeVar, get_type_hints
 import msgspec
 from sqlalchemy import Boolean, Column, Row, Table
 
+from scheduler.model.accounts import Account
 from scheduler.model.events import Event
 from scheduler.model.holds import Hold
 from scheduler.model.reservations import Lease, Reservation
@@ -90,6 +91,7 @@ class StoredLease(msgspec.Struct, frozen=True):
 
 SLOTS: Final = Shape(tables.slots, Slot)
 HOLDS: Final = Shape(tables.holds, Hold)
+ACCOUNTS: Final = Shape(tables.accounts, Account)
 RESERVATIONS: Final = Shape(tables.reservations, Reservation, besides=("leases",))
 LEASES: Final = Shape(tables.leases, Lease, written=StoredLease)
 EVENTS: Final = Shape(tables.events, Event)

@@ -22,7 +22,7 @@ from scheduler.store.pruning import prune_before, prune_ended
 from scheduler.store.reading import RulesReader, load_tenure, read_reservations
 from scheduler.store.retention import RECENT_SECONDS
 from scheduler.store.session import Session, open_session
-from scheduler.store.shapes import EVENTS, HOLDS, OUTGOING, RESERVATIONS, SLOTS
+from scheduler.store.shapes import ACCOUNTS, EVENTS, HOLDS, OUTGOING, RESERVATIONS, SLOTS
 from scheduler.store.sql_transaction import SqlTransaction
 from scheduler.store.statements import Statements
 
@@ -36,6 +36,7 @@ _SUBMITTED = select(*RESERVATIONS.columns).order_by(_RESERVATION.sequence).limit
 _IN_PHASE = _SUBMITTED.where(_RESERVATION.phase == bindparam("wanted_phase"))
 _ALL_SLOTS = select(*SLOTS.columns)
 _ALL_HOLDS = select(*HOLDS.columns)
+_ALL_ACCOUNTS = select(*ACCOUNTS.columns)
 _NOT_OVER = or_(
     _RESERVATION.phase.in_([phase for phase in PHASES if phase not in ENDED]),
     # As is_over() has it: a restart may follow.
@@ -45,6 +46,7 @@ _RECENT = select(*RESERVATIONS.columns).where(or_(_NOT_OVER, _RESERVATION.ended_
 _STAMPS = {
     "slots": select(tables.slots.c.id, tables.slots.c.version, tables.slots.c.marked_at),
     "holds": select(tables.holds.c.id, tables.holds.c.version, tables.holds.c.marked_at),
+    "accounts": select(tables.accounts.c.id, tables.accounts.c.version, tables.accounts.c.marked_at),
     "reservations": select(_RESERVATION.id, _RESERVATION.version, _RESERVATION.marked_at).where(_NOT_OVER),
 }
 _DUE = (
@@ -123,6 +125,8 @@ class SqlStore:
                 yield from SLOTS.read_all(chunk)
             for chunk in session.stream(_ALL_HOLDS):
                 yield from HOLDS.read_all(chunk)
+            for chunk in session.stream(_ALL_ACCOUNTS):
+                yield from ACCOUNTS.read_all(chunk)
             for chunk in session.stream(_RECENT, ended_after=ended_after):
                 yield from read_reservations(session, self._statements, chunk)
 
@@ -140,8 +144,9 @@ class SqlStore:
         with self._reading() as session:
             slots = SLOTS.read_all(session.fetch(known.slots.changed, since=since))
             holds = HOLDS.read_all(session.fetch(known.holds.changed, since=since))
+            accounts = ACCOUNTS.read_all(session.fetch(known.accounts.changed, since=since))
             rows = session.fetch(known.reservations.changed, since=since)
-            return [*slots, *holds, *read_reservations(session, known, rows)]
+            return [*slots, *holds, *accounts, *read_reservations(session, known, rows)]
 
     def find_reservations(
         self, *, ids: Sequence[str] | None = None, phases: Sequence[str] | None = None, limit: int = 1000

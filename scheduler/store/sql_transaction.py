@@ -1,11 +1,13 @@
 """The Transaction port on SQL. Every row that is written is guarded by the version it was read with."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import bindparam, func, insert, select, update
+from sqlalchemy import bindparam, case, func, insert, select, update
 
+from scheduler.model.accounts import FREE, Account, Levels, at_level
+from scheduler.model.accounts import add as add_levels
 from scheduler.model.events import Event
 from scheduler.model.holds import Hold
 from scheduler.model.moves import INACTIVE
@@ -19,7 +21,7 @@ from scheduler.store.dialect import Bulk
 from scheduler.store.marks import take_marks
 from scheduler.store.reading import RulesReader, load_tenure, read_reservations
 from scheduler.store.session import Session
-from scheduler.store.shapes import ANSWERS, HOLDS, LEASES, SLOTS, StoredLease
+from scheduler.store.shapes import ACCOUNTS, ANSWERS, HOLDS, LEASES, SLOTS, StoredLease
 from scheduler.store.statements import RowStatements, Statements
 
 Lost = TypeVar("Lost", StaleWriteError, DeposedError)
@@ -45,6 +47,17 @@ _TAKE_TERM = (
 _ALL_SLOTS = select(*SLOTS.columns).order_by(tables.slots.c.id).with_for_update()
 _ACTIVE = select(func.count()).where(
     tables.slots.c.pool == bindparam("of_pool"), tables.slots.c.state.not_in(sorted(INACTIVE))
+)
+_ACCOUNT, _LEASE, _OWNER = tables.accounts.c, tables.leases.c, tables.reservations.c
+_ALL_ACCOUNTS = select(*ACCOUNTS.columns).order_by(_ACCOUNT.id).with_for_update()
+# From when on a lease's use is neither paid nor due: see policy/charging.py.
+_USED_FROM = case((_LEASE.charged_at > _ACCOUNT.charged_at, _LEASE.charged_at), else_=_ACCOUNT.charged_at)
+_RUNNING = (
+    select(_ACCOUNT.id, _LEASE.level, func.sum(_LEASE.weight * (bindparam("now") - _USED_FROM)))
+    .where(_LEASE.reservation == _OWNER.id, _OWNER.account == _ACCOUNT.id)
+    .where(_ACCOUNT.forgotten.is_(False), _OWNER.sequence > _ACCOUNT.forgotten_upto)
+    .where(_LEASE.charged_at.is_not(None), _LEASE.level < FREE, bindparam("now") > _USED_FROM)
+    .group_by(_ACCOUNT.id, _LEASE.level)
 )
 _RULES_VERSION = select(func.coalesce(func.max(tables.rules.c.version), 0))
 _SAVE_RULES = insert(tables.rules)
@@ -110,6 +123,27 @@ class SqlTransaction:
     def load_holds(self, ids: Iterable[str]) -> dict[str, Hold]:
         """See Transaction."""
         return {row.id: row for row in map(HOLDS.read, self._session.fetch_for(self._statements.holds.load, ids))}
+
+    def load_accounts(self, ids: Iterable[str]) -> dict[str, Account]:
+        """See Transaction."""
+        rows = self._session.fetch_for(self._statements.accounts.load, ids)
+        return {row.id: row for row in map(ACCOUNTS.read, rows)}
+
+    def load_all_accounts(self) -> list[Account]:
+        """See Transaction."""
+        return ACCOUNTS.read_all(self._session.fetch(_ALL_ACCOUNTS))
+
+    def sum_running(self, now: float) -> dict[str, Levels]:
+        """See Transaction."""
+        found: dict[str, Levels] = {}
+        for account, level, used in self._session.fetch(_RUNNING, now=now):
+            sums = at_level(level, used)
+            found[account] = add_levels(found[account], sums) if account in found else sums
+        return found
+
+    def last_sequence(self) -> int:
+        """See Transaction."""
+        return self._count("sequence", 0).start - 1
 
     def load_leases(self, slots: Iterable[str]) -> dict[str, list[tuple[str, Lease]]]:
         """See Transaction."""
@@ -262,14 +296,18 @@ class SqlTransaction:
         return found
 
     def _load(self, kind: type[Row], ids: Sequence[str]) -> Mapping[str, Row]:
-        if kind is Slot:
-            return self.load_slots(ids)
-        return self.load_holds(ids) if kind is Hold else self.load_reservations(ids)
+        loaders: dict[type[Row], Callable[[Sequence[str]], Mapping[str, Row]]] = {
+            Reservation: self.load_reservations,
+            Slot: self.load_slots,
+            Hold: self.load_holds,
+            Account: self.load_accounts,
+        }
+        return loaders[kind](ids)
 
     def _statements_for(self, kind: type[Row]) -> RowStatements:
-        if kind is Slot:
-            return self._statements.slots
-        return self._statements.holds if kind is Hold else self._statements.reservations
+        known = self._statements
+        rows = {Reservation: known.reservations, Slot: known.slots, Hold: known.holds, Account: known.accounts}
+        return rows[kind]
 
     def _write(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> None:
         """Write rows, every one of which has to be written: else its version was another."""
@@ -288,7 +326,7 @@ class SqlTransaction:
 
 def _by_kind(rows: Sequence[Row]) -> dict[type[Row], list[Row]]:
     """The rows by kind, in the order in which kinds are locked."""
-    found: dict[type[Row], list[Row]] = {Reservation: [], Slot: [], Hold: []}
+    found: dict[type[Row], list[Row]] = {Reservation: [], Slot: [], Hold: [], Account: []}
     for row in rows:
         found[type(row)].append(row)
     return {kind: alike for kind, alike in found.items() if alike}

@@ -18,12 +18,13 @@ from sqlalchemy import (
 
 from scheduler.store import tables
 from scheduler.store.dialect import Bulk, Dialect, Field
-from scheduler.store.shapes import ANSWERS, EVENTS, HOLDS, LEASES, OUTGOING, RESERVATIONS, SLOTS, Shape
+from scheduler.store.shapes import ACCOUNTS, ANSWERS, EVENTS, HOLDS, LEASES, OUTGOING, RESERVATIONS, SLOTS, Shape
 
 _MARKS = {
     "slots": ("last_seen", "sent_at", "not_before", "attempts", "marked_at"),
     "reservations": ("expires_at", "confirmed_at", "marked_at"),
     "holds": ("marked_at",),
+    "accounts": ("marked_at",),
 }
 
 
@@ -33,13 +34,14 @@ class Statements:
     def __init__(self, dialect: Dialect) -> None:
         self.slots = RowStatements(dialect, SLOTS)
         self.holds = RowStatements(dialect, HOLDS)
+        self.accounts = RowStatements(dialect, ACCOUNTS)
         self.reservations = RowStatements(dialect, RESERVATIONS)
         self.leases = LeaseStatements(dialect)
         self.kept = KeptStatements(dialect)
 
 
 class RowStatements:
-    """The statements for one kind of rows: slots, reservations or holds."""
+    """The statements for one kind of rows: slots, reservations, holds or accounts."""
 
     def __init__(self, dialect: Dialect, shape: Shape[Any]) -> None:
         self._dialect, self._shape, self._table = dialect, shape, shape.table

@@ -125,6 +125,8 @@ leases: Final = Table(
     _of_lease(_real("confirmed_at", null=True)),
     _of_lease(_text("state")),
     _of_lease(_real("revoke_by", null=True)),
+    _of_lease(_real("charged_at", null=True)),
+    _of_lease(_real("weight")),
     PrimaryKeyConstraint("reservation", "component"),
     sqlite_with_rowid=False,
 )
@@ -167,6 +169,8 @@ slots: Final = Table(
     _whole("uses"),
     _whole("failed_probes"),
     _whole("unconfirmed"),
+    _text("stranger", null=True),
+    _real("noted_at", null=True),
 )
 Index("slots_by_state", slots.c.state)
 Index("slots_by_pool", slots.c.pool, slots.c.state)
@@ -189,6 +193,26 @@ holds: Final = Table(
     _whole("streak"),
 )
 Index("holds_by_mark", holds.c.marked_at)
+
+accounts: Final = Table(
+    "accounts",
+    metadata,
+    Column("id", _TEXT, primary_key=True),
+    _whole("version"),
+    _real("marked_at"),
+    _json("charge_rate"),
+    _real("max_charge_seconds"),
+    _whole("max_fanout"),
+    _json("per_label_task_limits"),
+    _flag("disable_free_tasks"),
+    _text("description"),
+    _json("balance"),
+    _real("charged_at"),
+    _json("due"),
+    _flag("forgotten"),
+    _whole("forgotten_upto"),
+)
+Index("accounts_by_mark", accounts.c.marked_at)
 
 events: Final = Table(
     "events",

@@ -1,16 +1,18 @@
 """What the memory store holds once it is committed: plain dicts, and indexes that keep reading them cheap."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from heapq import nsmallest
 from operator import attrgetter
+from typing import Any
 
+from scheduler.model.accounts import Account
 from scheduler.model.events import Event
 from scheduler.model.holds import Hold
 from scheduler.model.moves import ENDED, PHASES
 from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
-from scheduler.model.view import Row
+from scheduler.model.view import KINDS, Row
 from scheduler.ports import Answered, Outgoing, StoredRules, Tenure
 from scheduler.store.retention import RECENT_SECONDS
 
@@ -28,6 +30,7 @@ class World:
         self.slots: dict[str, Slot] = {}
         self.reservations: dict[str, Reservation] = {}
         self.holds: dict[str, Hold] = {}
+        self.accounts: dict[str, Account] = {}
         self.occupants: dict[str, dict[str, None]] = {}
         self.phases: dict[str, dict[str, None]] = {phase: {} for phase in PHASES}
         self.events: list[Event] = []
@@ -42,10 +45,7 @@ class World:
     def find(self, key: Key) -> Row | None:
         """The committed row of this type and id."""
         kind, row_id = key
-        rows: Mapping[str, Row] = (
-            self.slots if kind is Slot else self.reservations if kind is Reservation else self.holds
-        )
-        return rows.get(row_id)
+        return self._rows_of(kind).get(row_id)
 
     def put(self, row: Row) -> None:
         """Take over a row as it now is."""
@@ -60,23 +60,23 @@ class World:
                     self.occupants.setdefault(lease.slot, {})[row.id] = None
             case Hold():
                 self.holds[row.id] = row
+            case Account():
+                self.accounts[row.id] = row
         self._note((type(row), row.id), row.marked_at)
 
     def drop(self, key: Key) -> None:
         """Forget a row."""
         kind, row_id = key
-        if kind is Slot:
-            del self.slots[row_id]
-        elif kind is Hold:
-            del self.holds[row_id]
-        else:
-            self._unlink(self.reservations.pop(row_id), None)
+        if kind is Reservation:
+            self._unlink(self.reservations[row_id], None)
+        del self._rows_of(kind)[row_id]
         self._written.pop(key, None)
 
     def present(self) -> Iterator[Row]:
-        """Every slot, hold and reservation, whatever its phase."""
+        """Every slot, hold, account and reservation, whatever its phase."""
         yield from self.slots.values()
         yield from self.holds.values()
+        yield from self.accounts.values()
         yield from self.reservations.values()
 
     def changed_since(self, since: float) -> Iterator[Row]:
@@ -101,6 +101,10 @@ class World:
             or row.changed_at > now - RECENT_SECONDS
             or not is_over(row)
         )
+
+    def _rows_of(self, kind: type[Row]) -> dict[str, Any]:
+        rows: dict[str, Any] = getattr(self, KINDS[kind])
+        return rows
 
     def _unlink(self, known: Reservation | None, follower: Reservation | None) -> None:
         if known is None:

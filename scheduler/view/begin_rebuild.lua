@@ -1,6 +1,6 @@
 -- Gives up the view and starts a new one: from here on publishes lie over what the rebuild is about to write.
 --
--- KEYS as in publish.lua, from view:generation to view:holds
+-- KEYS as in publish.lua, from view:generation to view:accounts
 -- ARGV[1] random part of the new generation
 --
 -- Returns the new generation.

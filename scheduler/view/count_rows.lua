@@ -1,9 +1,9 @@
 -- How many rows are stored, for a reader that holds them against its copy.
 --
--- KEYS as in publish.lua, from view:generation to view:holds
+-- KEYS as in publish.lua, from view:generation to view:accounts
 -- ARGV[1] generation of the reader's copy
 --
--- Returns {sequence, slots, reservations that are not over, holds}; nil when there is no valid view or it is
+-- Returns {sequence, slots, reservations that are not over, holds, accounts}; nil when there is no valid view or it is
 -- another generation.
 
 local generation = redis.call('GET', KEYS[1])
@@ -16,4 +16,5 @@ return {
   redis.call('HLEN', KEYS[7]),
   redis.call('HLEN', KEYS[8]) - over,
   redis.call('HLEN', KEYS[9]),
+  redis.call('HLEN', KEYS[10]),
 }

@@ -10,6 +10,7 @@
 -- KEYS[7] view:slots         hash    id -> JSON of the row, "version" and "marked_at" first
 -- KEYS[8] view:reservations  hash    the same
 -- KEYS[9] view:holds         hash    the same
+-- KEYS[10] view:accounts     hash    the same
 --
 -- ARGV[1] "" for a publish; a rebuild's own generation for its rows, which make no deltas
 -- ARGV[2] ms for which tombstones and ended reservations are kept
@@ -27,7 +28,7 @@ elseif not is_of_this_server(redis.call('GET', KEYS[1])) and not is_of_this_serv
   return 0
 end
 
-local key_of = { slots = KEYS[7], reservations = KEYS[8], holds = KEYS[9], gone = KEYS[5] }
+local key_of = { slots = KEYS[7], reservations = KEYS[8], holds = KEYS[9], accounts = KEYS[10], gone = KEYS[5] }
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local kept_until = string.format('%d', now + ARGV[2])
@@ -53,7 +54,7 @@ end
 
 -- The accepted changes' JSON, by kind or "gone". Deletions come last in an entry: a reader has no tombstones, so
 -- one that met "gone at 2" before "row at 1" of the same publish would keep the row.
-local FIELDS = { 'slots', 'reservations', 'holds', 'gone' }
+local FIELDS = { 'slots', 'reservations', 'holds', 'accounts', 'gone' }
 local deltas, accepted = {}, 0
 
 local function note(field, json)

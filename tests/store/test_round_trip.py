@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, update
 
+from scheduler.model.accounts import Account
 from scheduler.model.events import Event
 from scheduler.model.holds import Hold
 from scheduler.model.reservations import Lease, Reservation
@@ -35,8 +36,8 @@ LEASES = st.lists(structs_of(Lease), max_size=3, unique_by=lambda lease: lease.c
 
 class TestRoundTrip:
     @BRISKLY
-    @given(row=structs_of(Slot, id=FRESH, version=UNSAVED) | structs_of(Hold, id=FRESH, version=UNSAVED))
-    def test_slots_and_holds(self, store: Store, row: Row) -> None:
+    @given(row=st.one_of(*(structs_of(kind, id=FRESH, version=UNSAVED) for kind in (Slot, Hold, Account))))
+    def test_slots_holds_and_accounts(self, store: Store, row: Row) -> None:
         for version in (0, 1):  # inserted, then updated
             (saved,) = save(store, msgspec.structs.replace(row, version=version))
             assert saved == msgspec.structs.replace(row, version=version + 1, marked_at=NOW)

@@ -105,9 +105,7 @@ def test_the_file_is_the_one_given_else_named_else_in_the_working_folder(monkeyp
         # a date is nothing that an account can hold
         (
             "[accounts.ci]\nsince = 2020-01-01",
-            [
-                'accounts.ci: expected finite numbers, texts, true, false, lists and tables only, got {"since": "2020-01-01"}'
-            ],
+            ['accounts.ci.since: expected a known key, got "since"'],
         ),
         # user data: the file, and what is in it
         (

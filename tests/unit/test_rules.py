@@ -1,5 +1,5 @@
 """Rules from outside: what is refused, in which words, and what their defaults mean."""
-# ruff: noqa: E501  an expected line of output is one line here
+
 
 from typing import Any
 
@@ -145,10 +145,10 @@ def scheduler(**keys: Any) -> dict[str, Any]:
             "config.pools.linux.probe.command: expected a command for a probe of kind command, got []",
         ),
         (a_pool(probe={"command": "ls"}), 'config.pools.linux.probe.command: expected a list, got "ls"'),
-        # accounts hold what JSON can hold
+        # accounts
         (
             {"accounts": {"ci": {"charge_rate": [float("nan")]}}},
-            'config.accounts.ci: expected finite numbers, texts, true, false, lists and tables only, got {"charge_rate": [NaN]}',
+            "config.accounts.ci.charge_rate: expected a list of at most 5 numbers >= 0, got [NaN]",
         ),
     ],
 )
@@ -196,6 +196,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "max_unconfirmed": 0,
         "adoption_timeout": 60,
         "confirm_timeout": 0,
+        "charge_by": "lease",
         "max_slots": 0,
         "system": {},
     }

@@ -39,6 +39,7 @@ def content(view: View | None) -> dict[str, Any]:
         "slots": view.slots,
         "reservations": view.reservations,
         "holds": view.holds,
+        "accounts": view.accounts,
         "leases_on": view.leases_on,
         "special": view.special,
     }

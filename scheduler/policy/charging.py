@@ -1,0 +1,66 @@
+"""What leases cost and accounts pay, as plain sums. The tick charges by it, and whoever starts or ends a lease between
+two ticks records by it what the lease has used. Source: qscheduler's charge.
+
+A lease's `cost` is what it has used (with what it inherited) up to its `charged_at`; from there on it runs at its level
+with its `weight` (1 = one worker). A lease whose `charged_at` is None runs up nothing.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from scheduler.model.accounts import NOTHING, PAID, Account, Levels, add, at_level, subtract
+from scheduler.model.reservations import Lease
+
+
+def settle(lease: Lease, now: float) -> Lease:
+    """The lease with its cost counted up to now."""
+    if lease.charged_at is None or now <= lease.charged_at:
+        return lease
+    used = at_level(lease.level, lease.weight * (now - lease.charged_at))
+    return msgspec.structs.replace(lease, cost=add(lease.cost, used), charged_at=now)
+
+
+def stop(lease: Lease, now: float) -> Lease:
+    """The lease with its cost counted up to now, and nothing more from then on."""
+    return msgspec.structs.replace(settle(lease, now), charged_at=None)
+
+
+def used_since_charge(account: Account, lease: Lease, now: float) -> Levels:
+    """What this lease has used of the account since that was last charged."""
+    if lease.charged_at is None:
+        return NOTHING
+    return at_level(lease.level, lease.weight * max(0.0, now - max(account.charged_at, lease.charged_at)))
+
+
+def bill(account: Account, lease: Lease, now: float) -> Account:
+    """The account with what this lease has used since the last charge noted as due: it ends, or changes its level."""
+    return msgspec.structs.replace(account, due=add(account.due, used_since_charge(account, lease, now)))
+
+
+def sum_running(account: Account, leases: Iterable[Lease], now: float) -> Levels:
+    """What these leases have used of the account since that was last charged."""
+    total = NOTHING
+    for lease in leases:
+        total = add(total, used_since_charge(account, lease, now))
+    return total
+
+
+def charge(account: Account, running: Levels, now: float) -> Account:
+    """The account after it paid what is due and what `running` leases have used, and earned for the time since.
+
+    For each level: what is left below the cap earns up to the cap, what is above the cap stays. At the instant of the
+    last charge, or before it, nothing happens.
+    """
+    elapsed = now - account.charged_at
+    if elapsed <= 0:
+        return account
+    paid = subtract(account.balance, add(account.due, running))
+    balance = tuple(_earn(account, level, paid[level], elapsed) for level in PAID)
+    return msgspec.structs.replace(account, balance=balance, due=NOTHING, charged_at=now)
+
+
+def _earn(account: Account, level: int, paid: float, elapsed: float) -> float:
+    rate = account.charge_rate[level]
+    cap = rate * account.max_charge_seconds
+    return min(cap, paid + elapsed * rate) if paid < cap else paid

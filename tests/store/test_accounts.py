@@ -1,0 +1,95 @@
+"""Accounts in every store: what is loaded of them, and what their leases have used since they were last charged."""
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scheduler.model.accounts import NOTHING, Account, add, find_account
+from scheduler.model.reservations import Lease, Reservation
+from scheduler.policy.charging import sum_running
+from scheduler.ports import Store
+from tests.builders import NOW, a_lease, a_reservation
+from tests.store.test_contract import insert, save
+
+SECONDS = st.integers(-40, 40).map(lambda quarters: NOW + quarters / 4)
+"""Around now, in parts that sums of floats keep exactly."""
+LEASES = st.builds(
+    a_lease,
+    st.sampled_from(["linux-1", "linux-2"]),
+    level=st.integers(0, 5),
+    charged_at=st.none() | SECONDS,
+    weight=st.sampled_from([1.0, 0.5, 0.25]),
+    state=st.sampled_from(["held", "revoking", "claimed"]),
+)
+
+
+def an_account(name: str = "ci", **changes: object) -> Account:
+    fields: dict[str, object] = {"id": name, "charged_at": NOW, **changes}
+    return Account(**fields)  # type: ignore[arg-type]
+
+
+class TestLoad:
+    def test_forgotten_ones_too_in_the_order_of_their_ids(self, store: Store) -> None:
+        saved = save(store, an_account("b"), an_account("a", forgotten=True))
+        with store.transaction() as transaction:
+            assert transaction.load_all_accounts() == sorted(saved, key=lambda account: account.id)
+            assert transaction.load_accounts(["b", "c"]) == {"b": saved[0]}
+
+    def test_what_is_written_in_the_transaction_is_seen(self, store: Store) -> None:
+        with store.transaction() as transaction:
+            saved = transaction.save([an_account()])
+            assert transaction.load_all_accounts() == saved
+
+
+class TestRunning:
+    @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(
+        leases=st.lists(LEASES, max_size=4),
+        charged_at=SECONDS,
+        forgotten=st.booleans(),
+        upto=st.integers(0, 3),
+    )
+    def test_it_is_the_sum_of_the_pure_rule(
+        self, store: Store, leases: list[Lease], charged_at: float, *, forgotten: bool, upto: int
+    ) -> None:
+        clear(store)
+        first = last_sequence(store)
+        rows = insert(store, *(a_reservation(f"r{number}-{first}", account="ci") for number in range(len(leases))))
+        held = [replace_leases(row, lease) for row, lease in zip(rows, leases, strict=True)]
+        account = an_account(charged_at=charged_at, forgotten=forgotten, forgotten_upto=first + upto)
+        save(store, *held, account)
+        total = NOTHING
+        for row in held:
+            payer = find_account({"ci": account}, "ci", row.sequence)
+            total = add(total, NOTHING if payer is None else sum_running(payer, row.leases, NOW))
+        with store.transaction() as transaction:
+            assert transaction.sum_running(NOW).get("ci", NOTHING) == total
+
+    def test_who_has_no_account_or_an_unknown_one_counts_for_nobody(self, store: Store) -> None:
+        rows = insert(store, a_reservation("r1"), a_reservation("r2", account="gone"))
+        save(store, *(replace_leases(row, a_lease(level=0, charged_at=NOW - 9)) for row in rows), an_account())
+        with store.transaction() as transaction:
+            assert transaction.sum_running(NOW) == {}
+
+
+class TestLastSequence:
+    def test_it_is_that_of_the_newest_reservation(self, store: Store) -> None:
+        assert last_sequence(store) == 0
+        rows = insert(store, a_reservation("r1"), a_reservation("r2"))
+        assert last_sequence(store) == rows[-1].sequence
+
+
+def last_sequence(store: Store) -> int:
+    with store.transaction() as transaction:
+        return transaction.last_sequence()
+
+
+def replace_leases(row: Reservation, lease: Lease) -> Reservation:
+    return a_reservation(
+        row.id, version=row.version, sequence=row.sequence, account=row.request.account, phase="leased", leases=(lease,)
+    )
+
+
+def clear(store: Store) -> None:
+    with store.transaction() as transaction:
+        rows = list(store.find_reservations(limit=1000))
+        transaction.delete([*rows, *transaction.load_all_accounts()])
