@@ -38,8 +38,8 @@ def upgrade() -> None:
         leases.add_column(sa.Column("weight", sa.Double(), nullable=False, server_default="1"))
     with op.batch_alter_table("leases") as leases:
         leases.alter_column("weight", server_default=None)
-    # One at a time: a batch may add its columns in any order.
-    with op.batch_alter_table("slots") as slots:
+    # One at a time, for a batch may add its columns in any order; anew, so that the schema reads as a fresh one does.
+    with op.batch_alter_table("slots", recreate="always") as slots:
         slots.add_column(sa.Column("stranger", _TEXT, nullable=True))
-    with op.batch_alter_table("slots") as slots:
+    with op.batch_alter_table("slots", recreate="always") as slots:
         slots.add_column(sa.Column("noted_at", sa.Double(), nullable=True))
