@@ -1,6 +1,6 @@
 """Quota accounts: budgets of worker-seconds that teams earn and spend, one for each paid level. Source: qscheduler."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 
 import msgspec
@@ -44,6 +44,31 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     forgotten: bool = False
     forgotten_upto: int = 0
     """Reservations up to this one in the order of submission are accountless: the account was forgotten after them."""
+
+
+SAMPLE_SECONDS: Final = 60.0
+"""Balances over time: one a minute and account, at most."""
+
+
+class BalanceSample(msgspec.Struct, frozen=True):
+    """What an account had at that time (seconds since the epoch), for those who look back."""
+
+    account: str
+    at: float
+    balance: Levels
+
+
+def find_samples(before: Iterable[Account], after: Iterable[Account]) -> list[BalanceSample]:
+    """What is kept of a charge for those who look back: the balances of the accounts that it took into another minute.
+
+    So an account has one sample a minute at most, whoever leads, and nobody has to remember when the last one was.
+    """
+    minutes = {account.id: account.charged_at // SAMPLE_SECONDS for account in before}
+    return [
+        BalanceSample(account.id, account.charged_at, account.balance)
+        for account in after
+        if account.charged_at // SAMPLE_SECONDS > minutes.get(account.id, float("inf"))
+    ]
 
 
 def find_account(accounts: Mapping[str, Account], name: str | None, sequence: int) -> Account | None:

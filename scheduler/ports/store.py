@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from scheduler.model.accounts import Account, Levels
+from scheduler.model.accounts import Account, BalanceSample, Levels
 from scheduler.model.events import Event
 from scheduler.model.holds import Hold
 from scheduler.model.reservations import Callback, Lease, Reservation
@@ -191,6 +191,9 @@ class Transaction(Protocol):
     def delete_outgoing(self, ids: Iterable[str]) -> None:
         """Forget callbacks that the broker took."""
 
+    def save_balances(self, samples: Sequence[BalanceSample]) -> None:
+        """Keep what accounts had at a time, for those who look back; a second one of that time replaces the first."""
+
     def load_rules(self) -> StoredRules:
         """The rules in force."""
 
@@ -251,6 +254,12 @@ class Store(Protocol):
     def find_slots_of_machines(self, machines: Sequence[str]) -> list[Slot]:
         """The slots whose machine is one of these (by `instance_id`), in no particular order, not locked."""
 
+    def find_accounts(self) -> list[Account]:
+        """Every account, forgotten ones too, in the order of their ids, without locking them."""
+
+    def read_balances(self, account: str, since: float = 0.0) -> list[BalanceSample]:
+        """What was kept of its balances at or after `since`, oldest first."""
+
     def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[Outgoing]:
         """Callbacks that wait to be sent and were not sent since `sent_before`."""
 
@@ -261,4 +270,4 @@ class Store(Protocol):
         """Events in the order in which they were appended."""
 
     def prune(self, *, events_before: float, requests_before: float, ended_before: float) -> int:
-        """Forget old events, answers and ended reservations; how many rows went."""
+        """Forget old events (and with them old balances), answers and ended reservations; how many rows went."""

@@ -8,10 +8,10 @@ from typing import Any, Self, TypeVar, cast
 
 import msgspec
 
-from scheduler.model.accounts import NOTHING, Account, Levels, add, find_account
+from scheduler.model.accounts import NOTHING, Account, BalanceSample, Levels, add, find_account
 from scheduler.model.events import Event
 from scheduler.model.holds import Hold
-from scheduler.model.moves import ENDED, INACTIVE, PHASES
+from scheduler.model.moves import INACTIVE, PHASES
 from scheduler.model.reservations import Lease, Reservation, is_over
 from scheduler.model.rules import read_rules
 from scheduler.model.slots import Slot
@@ -45,6 +45,7 @@ class MemoryTransaction:
         self._events: list[Event] = []
         self._answers: dict[str, Answered] = {}
         self._outgoing: dict[str, Outgoing | None] = {}
+        self._balances: list[BalanceSample] = []
         self._lost: StaleWriteError | DeposedError | None = None
 
     def __enter__(self) -> Self:
@@ -213,6 +214,10 @@ class MemoryTransaction:
         """See Transaction."""
         self._outgoing.update(dict.fromkeys(ids))
 
+    def save_balances(self, samples: Sequence[BalanceSample]) -> None:
+        """See Transaction."""
+        self._balances.extend(samples)
+
     def load_rules(self) -> StoredRules:
         """See Transaction."""
         return self._rules
@@ -267,6 +272,8 @@ class MemoryTransaction:
             world.event_number += 1
             world.events.append(msgspec.structs.replace(event, number=world.event_number))
         world.answers.update(self._answers)
+        for sample in self._balances:
+            world.balances.setdefault(sample.account, {})[sample.at] = sample
         for row_id, outgoing in self._outgoing.items():
             if outgoing is None:
                 world.outgoing.pop(row_id, None)
@@ -368,6 +375,17 @@ class MemoryStore:
         wanted = set(machines)
         return [row for row in self._world.slots.values() if row.instance_id in wanted]
 
+    def find_accounts(self) -> list[Account]:
+        """See Store."""
+        return sorted(self._world.accounts.values(), key=lambda account: account.id)
+
+    def read_balances(self, account: str, since: float = 0.0) -> list[BalanceSample]:
+        """See Store."""
+        return sorted(
+            (sample for sample in self._world.balances.get(account, {}).values() if sample.at >= since),
+            key=lambda sample: sample.at,
+        )
+
     def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[Outgoing]:
         """See Store."""
         due = [row for row in self._world.outgoing.values() if row.sent_at < sent_before]
@@ -379,41 +397,16 @@ class MemoryStore:
 
     def read_events(self, which: EventFilter) -> list[Event]:
         """See Store."""
-        events = self._world.events
-        if which.newest:
-            return list(islice(_matching(reversed(events), which), which.limit))[::-1]
-        return list(islice(_matching(events, which), which.limit))
+        return self._world.find_events(which)
 
     def prune(self, *, events_before: float, requests_before: float, ended_before: float) -> int:
         """See Store."""
         with self._lock:
-            world = self._world
-            kept = [event for event in world.events if event.at >= events_before]
-            old = [row_id for row_id, answered in world.answers.items() if answered.at < requests_before]
-            over = [
-                row_id
-                for phase in ENDED
-                for row_id in world.phases[phase]
-                if world.reservations[row_id].changed_at < ended_before
-            ]
-            count = len(world.events) - len(kept) + len(old) + len(over)
-            world.events[:] = kept
-            for row_id in old:
-                del world.answers[row_id]
-            for row_id in over:
-                world.drop((Reservation, row_id))
-            return count
-
-
-def _matching(events: Iterable[Event], which: EventFilter) -> Iterator[Event]:
-    return (
-        event
-        for event in events
-        if event.number > which.after
-        and (which.reservation is None or event.reservation == which.reservation)
-        and (which.slot is None or event.slot == which.slot)
-        and (which.name is None or event.name == which.name)
-    )
+            return (
+                self._world.prune_events(events_before)
+                + self._world.prune_answers(requests_before)
+                + self._world.prune_ended(ended_before)
+            )
 
 
 def _stale(row: Row, current: Row | None) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final
 
-from sqlalchemy import Table, bindparam, delete, select
+from sqlalchemy import Table, bindparam, delete, select, tuple_
 
 from scheduler.store import tables
 from scheduler.store.session import CHUNK_ROWS, Session
@@ -26,11 +26,11 @@ _ENDED = (
 
 
 def prune_before(sessions: Sessions, table: Table, before: float) -> int:
-    """Delete the rows of a table (with a time `at` and a single key) from before that time; how many went."""
-    (key,) = table.primary_key.columns
-    bite = select(key).where(table.c.at < bindparam("before")).order_by(table.c.at).limit(BITE_ROWS)
+    """Delete the rows of a table (with a time `at`) from before that time; how many went."""
+    key = tuple(table.primary_key.columns)
+    bite = select(*key).where(table.c.at < bindparam("before")).order_by(table.c.at).limit(BITE_ROWS)
     bite = bite.with_for_update(skip_locked=True)
-    statement = delete(table).where(key.in_(bite))
+    statement = delete(table).where(tuple_(*key).in_(bite))
     total = 0
     while True:
         with sessions() as session:

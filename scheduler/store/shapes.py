@@ -7,7 +7,7 @@ from typing import Any, Final, Generic, TypeVar, get_type_hints
 import msgspec
 from sqlalchemy import Boolean, Column, Row, Table
 
-from scheduler.model.accounts import Account
+from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.events import Event
 from scheduler.model.holds import Hold
 from scheduler.model.reservations import Lease, Reservation
@@ -94,6 +94,7 @@ HOLDS: Final = Shape(tables.holds, Hold)
 ACCOUNTS: Final = Shape(tables.accounts, Account)
 RESERVATIONS: Final = Shape(tables.reservations, Reservation, besides=("leases",))
 LEASES: Final = Shape(tables.leases, Lease, written=StoredLease)
+BALANCES: Final = Shape(tables.balances, BalanceSample)
 EVENTS: Final = Shape(tables.events, Event)
 ANSWERS: Final = Shape(tables.requests, Answered)
 OUTGOING: Final = Shape(tables.outgoing, Outgoing)

@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import Engine, Select, and_, bindparam, func, or_, select
 
+from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.events import Event
 from scheduler.model.moves import ENDED, PHASES
 from scheduler.model.reservations import Reservation
@@ -22,7 +23,7 @@ from scheduler.store.pruning import prune_before, prune_ended
 from scheduler.store.reading import RulesReader, load_tenure, read_reservations
 from scheduler.store.retention import RECENT_SECONDS
 from scheduler.store.session import Session, open_session
-from scheduler.store.shapes import ACCOUNTS, EVENTS, HOLDS, OUTGOING, RESERVATIONS, SLOTS
+from scheduler.store.shapes import ACCOUNTS, BALANCES, EVENTS, HOLDS, OUTGOING, RESERVATIONS, SLOTS
 from scheduler.store.sql_transaction import SqlTransaction
 from scheduler.store.statements import Statements
 
@@ -37,6 +38,11 @@ _IN_PHASE = _SUBMITTED.where(_RESERVATION.phase == bindparam("wanted_phase"))
 _ALL_SLOTS = select(*SLOTS.columns)
 _ALL_HOLDS = select(*HOLDS.columns)
 _ALL_ACCOUNTS = select(*ACCOUNTS.columns)
+_BALANCES = (
+    select(*BALANCES.columns)
+    .where(tables.balances.c.account == bindparam("of_account"), tables.balances.c.at >= bindparam("since"))
+    .order_by(tables.balances.c.at)
+)
 _NOT_OVER = or_(
     _RESERVATION.phase.in_([phase for phase in PHASES if phase not in ENDED]),
     # As is_over() has it: a restart may follow.
@@ -186,6 +192,16 @@ class SqlStore:
         with self._reading() as session:
             return SLOTS.read_all(list(session.fetch_for(self._statements.slots.find_by_machine, machines)))
 
+    def find_accounts(self) -> list[Account]:
+        """See Store."""
+        with self._reading() as session:
+            return ACCOUNTS.read_all(session.fetch(_ALL_ACCOUNTS.order_by(tables.accounts.c.id)))
+
+    def read_balances(self, account: str, since: float = 0.0) -> list[BalanceSample]:
+        """See Store."""
+        with self._reading() as session:
+            return BALANCES.read_all(session.fetch(_BALANCES, of_account=account, since=since))
+
     def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[Outgoing]:
         """See Store."""
         with self._reading() as session:
@@ -206,6 +222,7 @@ class SqlStore:
     def prune(self, *, events_before: float, requests_before: float, ended_before: float) -> int:
         """See Store."""
         old_events = prune_before(self._writing, tables.events, events_before)
+        old_events += prune_before(self._writing, tables.balances, events_before)
         old_requests = prune_before(self._writing, tables.requests, requests_before)
         return old_events + old_requests + prune_ended(self._writing, self._statements, ended_before)
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 from sqlalchemy import bindparam, case, func, insert, select, update
 
-from scheduler.model.accounts import FREE, Account, Levels, at_level
+from scheduler.model.accounts import FREE, Account, BalanceSample, Levels, at_level
 from scheduler.model.accounts import add as add_levels
 from scheduler.model.events import Event
 from scheduler.model.holds import Hold
@@ -252,6 +252,11 @@ class SqlTransaction:
     def delete_outgoing(self, ids: Iterable[str]) -> None:
         """See Transaction."""
         self._session.change_for(self._statements.kept.delete_outgoing, ids)
+
+    def save_balances(self, samples: Sequence[BalanceSample]) -> None:
+        """See Transaction."""
+        by_key = {(sample.account, sample.at): sample for sample in samples}
+        self._session.write(self._statements.kept.put_balances, [by_key[key] for key in sorted(by_key)])
 
     def load_rules(self) -> StoredRules:
         """See Transaction."""

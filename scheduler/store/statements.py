@@ -18,7 +18,18 @@ from sqlalchemy import (
 
 from scheduler.store import tables
 from scheduler.store.dialect import Bulk, Dialect, Field
-from scheduler.store.shapes import ACCOUNTS, ANSWERS, EVENTS, HOLDS, LEASES, OUTGOING, RESERVATIONS, SLOTS, Shape
+from scheduler.store.shapes import (
+    ACCOUNTS,
+    ANSWERS,
+    BALANCES,
+    EVENTS,
+    HOLDS,
+    LEASES,
+    OUTGOING,
+    RESERVATIONS,
+    SLOTS,
+    Shape,
+)
 
 _MARKS = {
     "slots": ("last_seen", "sent_at", "not_before", "attempts", "marked_at"),
@@ -178,6 +189,12 @@ class KeptStatements:
         """Insert or overwrite the rows."""
         fields = tuple(OUTGOING.fields(tables.outgoing.c))
         return Bulk(self._dialect.replace(tables.outgoing, fields), fields)
+
+    @cached_property
+    def put_balances(self) -> Bulk:
+        """Insert or overwrite the rows."""
+        fields = tuple(BALANCES.fields(tables.balances.c))
+        return Bulk(self._dialect.replace(tables.balances, fields), fields)
 
     @cached_property
     def delete_outgoing(self) -> Delete:

@@ -214,6 +214,17 @@ accounts: Final = Table(
 )
 Index("accounts_by_mark", accounts.c.marked_at)
 
+balances: Final = Table(
+    "balances",
+    metadata,
+    _text("account"),
+    _real("at"),
+    _json("balance"),
+    PrimaryKeyConstraint("account", "at"),
+    sqlite_with_rowid=False,
+)
+Index("balances_by_time", balances.c.at)
+
 events: Final = Table(
     "events",
     metadata,

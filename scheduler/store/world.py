@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 from heapq import nsmallest
+from itertools import islice
 from operator import attrgetter
 from typing import Any
 
-from scheduler.model.accounts import Account
+from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.events import Event
 from scheduler.model.holds import Hold
 from scheduler.model.moves import ENDED, PHASES
@@ -13,7 +14,7 @@ from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import KINDS, Row
-from scheduler.ports import Answered, Outgoing, StoredRules, Tenure
+from scheduler.ports import Answered, EventFilter, Outgoing, StoredRules, Tenure
 from scheduler.store.retention import RECENT_SECONDS
 
 Key = tuple[type[Row], str]
@@ -34,6 +35,7 @@ class World:
         self.occupants: dict[str, dict[str, None]] = {}
         self.phases: dict[str, dict[str, None]] = {phase: {} for phase in PHASES}
         self.events: list[Event] = []
+        self.balances: dict[str, dict[float, BalanceSample]] = {}
         self.answers: dict[str, Answered] = {}
         self.outgoing: dict[str, Outgoing] = {}
         self.rules = StoredRules(version=0, document={}, rules=Rules())
@@ -102,6 +104,40 @@ class World:
             or not is_over(row)
         )
 
+    def find_events(self, which: EventFilter) -> list[Event]:
+        """See Store.read_events."""
+        found = (event for event in (reversed(self.events) if which.newest else self.events) if _matches(event, which))
+        events = list(islice(found, which.limit))
+        return events[::-1] if which.newest else events
+
+    def prune_events(self, before: float) -> int:
+        """Forget events and balances from before that time; how many went."""
+        kept = [event for event in self.events if event.at >= before]
+        gone = len(self.events) - len(kept)
+        self.events[:] = kept
+        for samples in self.balances.values():
+            old = [at for at in samples if at < before]
+            gone += len(old)
+            for at in old:
+                del samples[at]
+        return gone
+
+    def prune_answers(self, before: float) -> int:
+        """Forget answers from before that time; how many went."""
+        old = [row_id for row_id, answered in self.answers.items() if answered.at < before]
+        for row_id in old:
+            del self.answers[row_id]
+        return len(old)
+
+    def prune_ended(self, before: float) -> int:
+        """Forget reservations that ended before that time; how many went."""
+        over = [
+            row_id for phase in ENDED for row_id in self.phases[phase] if self.reservations[row_id].changed_at < before
+        ]
+        for row_id in over:
+            self.drop((Reservation, row_id))
+        return len(over)
+
     def _rows_of(self, kind: type[Row]) -> dict[str, Any]:
         rows: dict[str, Any] = getattr(self, KINDS[kind])
         return rows
@@ -122,3 +158,12 @@ class World:
         self._stamp = max(self._stamp, marked_at)
         self._written.pop(key, None)
         self._written[key] = self._stamp
+
+
+def _matches(event: Event, which: EventFilter) -> bool:
+    return (
+        event.number > which.after
+        and which.reservation in {None, event.reservation}
+        and which.slot in {None, event.slot}
+        and which.name in {None, event.name}
+    )

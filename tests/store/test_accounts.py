@@ -1,14 +1,15 @@
 """Accounts in every store: what is loaded of them, and what their leases have used since they were last charged."""
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.model.accounts import NOTHING, Account, add, find_account
+from scheduler.model.accounts import NOTHING, Account, BalanceSample, add, find_account, find_samples
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.policy.charging import sum_running
 from scheduler.ports import Store
 from tests.builders import NOW, a_lease, a_reservation
-from tests.store.test_contract import insert, save
+from tests.store.test_contract import fail, insert, losing, save
 
 SECONDS = st.integers(-40, 40).map(lambda quarters: NOW + quarters / 4)
 """Around now, in parts that sums of floats keep exactly."""
@@ -71,11 +72,71 @@ class TestRunning:
             assert transaction.sum_running(NOW) == {}
 
 
+class TestFind:
+    def test_forgotten_ones_too_in_the_order_of_their_ids(self, store: Store) -> None:
+        saved = save(store, an_account("b", forgotten=True), an_account("a", balance=(1.5, 0.0, -2.0, 0.0, 0.0)))
+        assert store.find_accounts() == [saved[1], saved[0]]
+
+
+class TestBalances:
+    def test_they_are_read_by_account_and_time_oldest_first(self, store: Store) -> None:
+        kept = keep_balances(store, ("ci", 3.0), ("ci", 1.0), ("lab", 2.0), ("ci", 2.0))
+        assert store.read_balances("ci") == [kept[1], kept[3], kept[0]]
+        assert store.read_balances("ci", since=2.0) == [kept[3], kept[0]]
+        assert store.read_balances("lab", since=2.5) == store.read_balances("nobody") == []
+
+    def test_the_last_of_one_time_stays(self, store: Store) -> None:
+        keep_balances(store, ("ci", 1.0))
+        other = BalanceSample("ci", 1.0, (9.0, 0.0, 0.0, 0.0, 0.0))
+        with store.transaction() as transaction:
+            transaction.save_balances([BalanceSample("ci", 1.0, NOTHING), other])
+        assert store.read_balances("ci") == [other]
+
+    def test_what_was_rolled_back_was_never_kept(self, store: Store) -> None:
+        with losing(store, KeyError) as transaction:
+            transaction.save_balances([BalanceSample("ci", 1.0, NOTHING)])
+            fail()
+        assert store.read_balances("ci") == []
+
+    def test_they_go_with_the_events_of_their_time(self, store: Store) -> None:
+        keep_balances(store, ("ci", 1.0), ("lab", 1.0), ("ci", 2.0))
+        assert store.prune(events_before=2.0, requests_before=0.0, ended_before=0.0) == 2
+        assert [sample.at for sample in store.read_balances("ci")] == [2.0]
+        assert store.read_balances("lab") == []
+
+
+class TestSamples:
+    @pytest.mark.parametrize(
+        ("charged_at", "now", "is_kept"),
+        [
+            (120.0, 179.9, False),  # the same minute
+            (120.0, 180.0, True),
+            (179.9, 180.0, True),
+            (120.0, 400.0, True),  # one sample however many minutes went by
+            (180.0, 180.0, False),  # nothing was charged
+        ],
+    )
+    def test_one_a_minute_is_kept(self, charged_at: float, now: float, is_kept: bool) -> None:
+        before, after = an_account(charged_at=charged_at), an_account(charged_at=now, balance=(1.0, 2.0, 3.0, 4.0, 5.0))
+        kept = [BalanceSample("ci", now, after.balance)] if is_kept else []
+        assert find_samples([before], [after]) == kept
+
+    def test_an_account_that_was_not_there_before_was_not_charged(self) -> None:
+        assert find_samples([], [an_account()]) == []
+
+
 class TestLastSequence:
     def test_it_is_that_of_the_newest_reservation(self, store: Store) -> None:
         assert last_sequence(store) == 0
         rows = insert(store, a_reservation("r1"), a_reservation("r2"))
         assert last_sequence(store) == rows[-1].sequence
+
+
+def keep_balances(store: Store, *given: tuple[str, float]) -> list[BalanceSample]:
+    samples = [BalanceSample(name, at, (at, -0.5, 0.0, 1e-9, 1e12)) for name, at in given]
+    with store.transaction() as transaction:
+        transaction.save_balances(samples)
+    return samples
 
 
 def last_sequence(store: Store) -> int:

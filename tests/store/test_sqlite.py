@@ -88,6 +88,8 @@ class TestStatements:
         sqlite.find_reservations(phases=["pending", "leased"])
         sqlite.find_slots(states=["ready"])
         sqlite.count_phases()
+        sqlite.find_accounts()
+        sqlite.read_balances("ci", since=1.0)
         for which in (EventFilter(after=3), EventFilter(reservation="r"), EventFilter(slot="s", newest=True)):
             sqlite.read_events(which)
         sqlite.prune(events_before=1.0, requests_before=1.0, ended_before=1.0)

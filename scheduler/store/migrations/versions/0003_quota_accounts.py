@@ -1,4 +1,4 @@
-"""Quota accounts; leases say what they cost and from when on, slots what was said of them last."""
+"""Quota accounts with balances over time; leases say what they cost, slots what was said of them last."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -12,7 +12,7 @@ _TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Add a table, and columns that say in every row that nothing is charged and nothing was noted."""
+    """Add two tables, and columns that say in every row that nothing is charged and nothing was noted."""
     op.create_table(
         "accounts",
         sa.Column("id", _TEXT, nullable=False),
@@ -32,6 +32,15 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_index("accounts_by_mark", "accounts", ["marked_at"])
+    op.create_table(
+        "balances",
+        sa.Column("account", _TEXT, nullable=False),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.Column("balance", _TEXT, nullable=False),
+        sa.PrimaryKeyConstraint("account", "at"),
+        sqlite_with_rowid=False,
+    )
+    op.create_index("balances_by_time", "balances", ["at"])
     with op.batch_alter_table("leases") as leases:
         leases.add_column(sa.Column("charged_at", sa.Double(), nullable=True))
     with op.batch_alter_table("leases") as leases:
