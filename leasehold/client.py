@@ -19,6 +19,7 @@ from leasehold.lease import Lease
 from leasehold.probing import Probe
 from leasehold.reading import ViewReader
 from leasehold.results import (
+    Account,
     Answer,
     Conditions,
     Explanation,
@@ -31,6 +32,7 @@ from leasehold.results import (
 from leasehold.running import find_address
 from leasehold.watching import Watch, wait_for_phase
 from leasehold.wire import Wire
+from leasehold.words import Words
 
 ITEMS_A_REQUEST: Final = 1000
 TIMEOUT_SECONDS: Final = 30.0
@@ -76,7 +78,7 @@ class ReservationFields(TypedDict, total=False):
     on_end: CallbackFields
 
 
-class Client:
+class Client(Words):
     """Talks to one stack. For any number of threads; a forked child makes its own connections.
 
     `url`: the Redis of the stack; left out it is LEASEHOLD_BROKER__URL, else that of the stack which runs in
@@ -155,80 +157,6 @@ class Client:
             for answer in _split(document, sizes[number], number * ITEMS_A_REQUEST)
         )
 
-    def renew(self, reservation: str, token: int | None = None, *, timeout: float | None = None) -> Answer:
-        """Move its expiry to now + ttl; the holder's first renewal also confirms its lease."""
-        return self._tell("renew", reservation, token, timeout)
-
-    def confirm(
-        self,
-        reservation: str,
-        token: int | None = None,
-        *,
-        slot: str | None = None,
-        timeout: float | None = None,
-    ) -> Answer:
-        """It runs where it was put."""
-        return self._tell("confirm", reservation, token, timeout, slot=slot)
-
-    def release(self, reservation: str, token: int | None = None, *, timeout: float | None = None) -> Answer:
-        """Its holder is done: the reservation ends. One that is pending needs no token."""
-        return self._tell("release", reservation, token, timeout)
-
-    def cancel(self, reservation: str, *, reason: str | None = None, timeout: float | None = None) -> Answer:
-        """Nobody wants it any more, in whatever phase; needs no token."""
-        return self._tell("cancel", reservation, None, timeout, reason=reason)
-
-    def priority(self, reservation: str, priority: float, *, timeout: float | None = None) -> Answer:
-        """Higher is served first under the queue `priority`; 0 puts one that waits on hold."""
-        return self._tell("priority", reservation, None, timeout, priority=priority)
-
-    def fail(
-        self,
-        reservation: str,
-        token: int | None = None,
-        *,
-        component: str | None = None,
-        reason: str | None = None,
-        timeout: float | None = None,
-    ) -> Answer:
-        """A component died, or the whole of it: it fails, and its restart policy decides what comes next."""
-        return self._tell("fail", reservation, token, timeout, component=component, reason=reason)
-
-    def surrender(
-        self,
-        reservation: str,
-        token: int | None = None,
-        *,
-        component: str | None = None,
-        timeout: float | None = None,
-    ) -> Answer:
-        """Give back what is being revoked before its deadline."""
-        return self._tell("surrender", reservation, token, timeout, component=component)
-
-    def decline(self, reservation: str, token: int | None = None, *, timeout: float | None = None) -> Answer:
-        """Its holder cannot use what it got: pending again, with its place in the queue; those slots are left out."""
-        return self._tell("decline", reservation, token, timeout)
-
-    def suspend(self, reservation: str, token: int | None = None, *, timeout: float | None = None) -> Answer:
-        """Give its leases back and let it wait on hold, with its place in the queue."""
-        return self._tell("suspend", reservation, token, timeout)
-
-    def resume(self, reservation: str, *, timeout: float | None = None) -> Answer:
-        """Undo a suspension."""
-        return self._tell("resume", reservation, None, timeout)
-
-    def cordon(self, slot: str, *, timeout: float | None = None) -> Answer:
-        """An operator's word: the slot takes no new leases."""
-        return self._ask("cordon", {"slot": slot}, timeout)
-
-    def uncordon(self, slot: str, *, timeout: float | None = None) -> Answer:
-        """An operator's word: undo a cordon."""
-        return self._ask("uncordon", {"slot": slot}, timeout)
-
-    def drain(self, slot: str, *, timeout: float | None = None) -> Answer:
-        """An operator's word: the slot's leases run on, then its machine goes."""
-        return self._ask("drain", {"slot": slot}, timeout)
-
     # What reads. All of it raises Unavailable while there is no Redis or no valid view.
 
     def get(self, reservation: str) -> Reservation | None:
@@ -257,6 +185,11 @@ class Client:
     def slot(self, slot: str) -> Slot | None:
         """The slot of this id; None for one that the view does not know."""
         return self._reader.find_slots([slot])[0]
+
+    def accounts(self) -> tuple[Account, ...]:
+        """The quota accounts of the view by name, with what each had when it was last charged."""
+        found = {row.id: row for row in self._reader.scan_accounts() if not row.forgotten}
+        return tuple(found[name] for name in sorted(found))
 
     def report(self) -> dict[str, Any]:
         """What the last tick said: term, time, who waits and why."""
@@ -359,10 +292,6 @@ class Client:
 
     def _timeout(self, given: float | None) -> float:
         return self.timeout if given is None else given
-
-    def _tell(self, verb: str, reservation: str, token: int | None, timeout: float | None, **more: Any) -> Answer:
-        content = {"reservation": reservation, "token": token, **more}
-        return self._ask(verb, {key: value for key, value in content.items() if value is not None}, timeout)
 
     def _ask(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> Answer:
         answer = self._wire.ask(verb, document, self._timeout(timeout))

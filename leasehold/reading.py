@@ -12,11 +12,11 @@ import msgspec
 import redis
 
 from leasehold.errors import Unavailable
-from leasehold.results import Reservation, Slot
+from leasehold.results import Account, Reservation, Slot
 from leasehold.wire import show_url
 
 ROWS_A_CALL: Final = 1000
-Row = TypeVar("Row", Reservation, Slot)
+Row = TypeVar("Row", Reservation, Slot, Account)
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,11 @@ class ViewKeys:
     def slots(self) -> str:
         """The hash of slots: id -> JSON."""
         return f"{self.prefix}view:slots"
+
+    @property
+    def accounts(self) -> str:
+        """The hash of quota accounts: id -> JSON."""
+        return f"{self.prefix}view:accounts"
 
     @property
     def report(self) -> str:
@@ -87,6 +92,10 @@ class ViewReader:
     def scan_slots(self) -> Iterator[Slot]:
         """Every slot of the view, in no order."""
         return (_decode(body, Slot) for body in self._scan(self.keys.slots))
+
+    def scan_accounts(self) -> Iterator[Account]:
+        """Every account of the view, forgotten ones too, in no order."""
+        return (_decode(body, Account) for body in self._scan(self.keys.accounts))
 
     def read_report(self) -> dict[str, Any]:
         """What the last tick said; {} before the first."""

@@ -43,6 +43,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     tags: dict[str, str] = {}
 
 
+Levels = tuple[float, float, float, float, float]
+"""A number for each paid level, best first."""
+FREE: Final = 5
+"""The level of what is not paid for."""
+
+
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """One component's lease: on which slot, under which fencing token, with what; then the slot's machine."""
 
@@ -52,13 +58,59 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int = 0
     token: int = 0
     resources: dict[str, float] = {}
+    level: int = FREE
+    """Quota level at which it runs."""
+    cost: Levels = (0.0, 0.0, 0.0, 0.0, 0.0)
+    """What it has used by level up to `charged_at`, with what it inherited from those whose place it took."""
+    charged_at: float | None = None
+    """From then on its use is not in `cost` yet; None: it uses nothing up."""
+    weight: float = 1.0
+    """What a second of it costs."""
     assigned_at: float = 0.0
+    confirmed_at: float | None = None
     state: str = "held"
+    """`held`, `revoking`, or `claimed`: kept for a reservation that waits until those who hold it have let go."""
     revoke_by: float | None = None
     instance_id: str | None = None
     address: str | None = None
     type: str | None = None
     zone: str | None = None
+
+
+def cost_until(lease: Placement, now: float) -> Levels:
+    """What a lease has used by level up to `now`."""
+    if lease.charged_at is None or lease.level >= FREE:
+        return lease.cost
+    used = list(lease.cost)
+    used[lease.level] += lease.weight * max(0.0, now - lease.charged_at)
+    return (used[0], used[1], used[2], used[3], used[4])
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """A quota account as the view has it. Amounts in worker-seconds (or what `charge_by` counts), by paid level."""
+
+    id: str
+    balance: Levels = (0.0, 0.0, 0.0, 0.0, 0.0)
+    """What it had at `charged_at`."""
+    charged_at: float = 0.0
+    charge_rate: Levels = (0.0, 0.0, 0.0, 0.0, 0.0)
+    max_charge_seconds: float = 0.0
+    max_fanout: int = 0
+    per_label_task_limits: dict[str, int] = {}
+    disable_free_tasks: bool = False
+    description: str = ""
+    forgotten: bool = False
+    forgotten_upto: int = 0
+    """Reservations up to this `sequence` have no account: it was forgotten after them."""
+
+    @property
+    def level(self) -> int:
+        """The best level that it can pay for; 5 = none, so its work runs at the free level or waits."""
+        return next((level for level, amount in enumerate(self.balance) if amount > 0), FREE)
+
+    def owns(self, row: "Reservation") -> bool:
+        """Whether it pays for this reservation."""
+        return not self.forgotten and row.request.account == self.id and row.sequence > self.forgotten_upto
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,6 +231,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Of `register`: the host has to be heard of at least so often, in seconds."""
     waiting: Wait | None = None
     """Of `submit`: it is accepted, and no slot or offering could ever hold it as things are."""
+    account: str | None = None
+    balance: Levels | None = None
+    """Of a word about a quota account: what it has now."""
     errors: tuple[Fault, ...] = ()
 
 

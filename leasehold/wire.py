@@ -309,7 +309,8 @@ def describe_request(document: Mapping[str, Any]) -> str:
     """What a request is about, for people: an id, or how many items. Flower shows it."""
     if "items" in document:
         return f"{len(document['items'])} items"
-    return str(document.get("reservation") or document.get("id") or document.get("slot") or "?")[:200]
+    about = ("reservation", "id", "slot", "account")
+    return str(next((document[name] for name in about if document.get(name)), "?"))[:200]
 
 
 def show_url(url: str) -> str:

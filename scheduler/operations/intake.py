@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
+from scheduler.model.accounts import Account
 from scheduler.model.events import Event
 from scheduler.model.moves import Cause
 from scheduler.model.reservations import Reservation
@@ -244,8 +245,10 @@ def new_reservation(word: ReservationDocument, rules: Rules, now: float) -> Rese
     )
 
 
-def describe_answer(row: Reservation | Slot) -> Answer:
-    """The answer for a word that was heeded: the reservation (or slot) as it is now."""
+def describe_answer(row: Reservation | Slot | Account) -> Answer:
+    """The answer for a word that was heeded: the reservation (or slot, or account) as it is now."""
+    if isinstance(row, Account):
+        return {"ok": True, "account": row.id, "balance": row.balance}
     if isinstance(row, Slot):
         return {"ok": True, "slot": row.id, "state": row.state, "cordoned": row.cordoned}
     return {

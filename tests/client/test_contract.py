@@ -8,13 +8,15 @@ import msgspec
 import pytest
 
 from leasehold import probing, reading, results, running, wire
-from scheduler.model import moves
+from scheduler.model import accounts, moves
 from scheduler.model import reservations as stored
 from scheduler.model import slots as stored_slots
 from scheduler.operations.intake import describe_answer
+from scheduler.policy.charging import settle
 from scheduler.view import addresses, connection, redis_bell
 from scheduler.view.redis_board import _ViewKeys
 from tasks import queues
+from tests.builders import a_lease, a_reservation
 from workers import settings
 
 
@@ -23,7 +25,8 @@ def test_keys_channels_and_prefix_are_the_views() -> None:
     assert running.DEFAULT_PREFIX == addresses.DEFAULT_PREFIX
     assert keys.generation == theirs.generation
     assert keys.report == theirs.report
-    assert (keys.reservations, keys.slots) == (theirs.rows("reservations"), theirs.rows("slots"))
+    ours = {"reservations": keys.reservations, "slots": keys.slots, "accounts": keys.accounts}
+    assert ours == {kind: theirs.rows(kind) for kind in ours}
 
 
 def test_answers_are_looked_for_where_the_bell_puts_them(redis_url: str) -> None:
@@ -80,6 +83,7 @@ def test_phases_are_those_of_the_model() -> None:
         (results.Request, stored.Request, set()),
         (results.Component, stored.Component, set()),
         (results.Slot, stored_slots.Slot, set()),
+        (results.Account, accounts.Account, set()),
         # A lease's machine is joined from its slot.
         (results.Placement, stored.Lease, {"instance_id", "address", "type", "zone"}),
     ],
@@ -90,9 +94,32 @@ def test_every_field_that_is_read_is_written(
     assert set(ours.__struct_fields__) - joined <= set(theirs.__struct_fields__)
 
 
+def test_what_a_lease_has_used_is_counted_as_the_scheduler_does() -> None:
+    lease = a_lease(level=1, cost=(3.0, 0.5, 0.0, 0.0, 0.0), charged_at=10.0, weight=0.25)
+    for changed in (lease, msgspec.structs.replace(lease, level=5), msgspec.structs.replace(lease, charged_at=None)):
+        ours = msgspec.convert(msgspec.to_builtins(changed), results.Placement)
+        for now in (9.0, 10.0, 14.0):
+            assert results.cost_until(ours, now) == settle(changed, now).cost
+
+
+@pytest.mark.parametrize("balance", [(0.0,) * 5, (-1.0, 0.0, 2.0, 0.0, 0.0), (0.5, 0.0, 0.0, 0.0, 0.0)])
+def test_the_level_of_an_account_is_the_schedulers(balance: results.Levels) -> None:
+    assert results.Account(id="ci", balance=balance).level == accounts.level_of(balance)
+
+
+def test_an_account_pays_for_those_whose_account_the_scheduler_takes_it_for() -> None:
+    for forgotten, upto, name in ((False, 0, "ci"), (False, 7, "ci"), (True, 0, "ci"), (False, 0, "lab")):
+        account = accounts.Account(id="ci", forgotten=forgotten, forgotten_upto=upto)
+        row = a_reservation(sequence=7, account=name)
+        expected = accounts.find_account({"ci": account}, name, 7) is not None
+        ours = msgspec.convert(msgspec.to_builtins(account), results.Account)
+        assert ours.owns(msgspec.convert(msgspec.to_builtins(row), results.Reservation)) is expected
+
+
 def test_every_field_of_an_answer_is_read() -> None:
     written = {*describe_answer(stored.Reservation(id="r", request=stored.Request(components=()), created_at=0))}
     written |= {*describe_answer(stored_slots.Slot(id="s", pool="p"))} | {"ttl", "offline_timeout", "errors", "waiting"}
+    written |= {*describe_answer(accounts.Account(id="ci"))}
     assert set(results.Answer.__struct_fields__) == written
 
 

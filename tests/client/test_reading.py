@@ -7,6 +7,7 @@ import pytest
 import redis
 
 from leasehold import Client, Ended, NotAnswered, Unavailable, Unknown
+from scheduler.model.accounts import Account
 from tests.builders import a_lease, a_slot
 from tests.client.intake import FakeIntake, a_row
 
@@ -70,6 +71,16 @@ def test_a_view_of_another_version_is_said_to_be_so(client: Client, redis_client
     redis_client.hset("leasehold:view:reservations", "r1", '{"version":1}')
     with pytest.raises(Unavailable, match="another version"):
         client.get("r1")
+
+
+def test_accounts_are_read_by_name_without_those_that_were_forgotten(intake: FakeIntake, client: Client) -> None:
+    lab = Account(id="lab", version=1, balance=(0.0, 2.5, 0.0, 0.0, 0.0), per_label_task_limits={"image": 2})
+    ci = Account(id="ci", version=3, charge_rate=(2.0, 1.0, 0.0, 0.0, 0.0), charged_at=5.0, description="nightly")
+    intake.publish(lab, ci, Account(id="gone", version=2, forgotten=True))
+    found = client.accounts()
+    assert [account.id for account in found] == ["ci", "lab"]
+    assert (found[0].charge_rate[0], found[0].charged_at, found[0].description) == (2.0, 5.0, "nightly")
+    assert (found[1].balance[1], found[1].level, found[1].per_label_task_limits) == (2.5, 1, {"image": 2})
 
 
 def test_the_list_is_in_order_of_submission_and_can_be_narrowed(intake: FakeIntake, client: Client) -> None:

@@ -204,3 +204,28 @@ def test_the_message_is_plain_json_that_flower_can_show(redis_url: str) -> None:
     assert envelope["content-type"] == "application/json"
     assert envelope["headers"]["task"] == "leasehold.reservations.release"
     assert envelope["headers"]["argsrepr"] == "r1"
+
+
+def test_notices_and_words_about_accounts_carry_what_was_said(intake: FakeIntake, client: Client) -> None:
+    intake.handler = lambda verb, document: (
+        accept(verb, document) | ({"account": "ci", "balance": [1.5, 0, 0, 0, 0]} if "account" in document else {})
+    )
+    client.confirm("r1", 7, slot="linux-1", as_of=5.0)
+    client.absent("r1", as_of=0.0)
+    client.idle("linux-1", labels={})
+    answer = client.account("ci", charge_rate=[2, 1], disable_free_tasks=False, balance=(3, 0, -1))
+    client.reset_account("ci")
+    client.forget_account("ci")
+    said = [
+        (verb, {key: value for key, value in document.items() if key not in {"request", "reply_to"}})
+        for verb, document in intake.seen
+    ]
+    assert said == [
+        ("confirm", {"reservation": "r1", "token": 7, "slot": "linux-1", "as_of": 5.0}),
+        ("absent", {"reservation": "r1", "as_of": 0.0}),
+        ("idle", {"slot": "linux-1", "labels": {}}),
+        ("account", {"account": "ci", "charge_rate": [2, 1], "disable_free_tasks": False, "balance": [3, 0, -1]}),
+        ("reset_account", {"account": "ci"}),
+        ("forget_account", {"account": "ci"}),
+    ]
+    assert (answer.account, answer.balance) == ("ci", (1.5, 0, 0, 0, 0))
