@@ -82,7 +82,7 @@ def _could_matter(places: list[Place], limits: Limits) -> bool:
 
 def _imagine_launches(draft: Draft, limits: Limits) -> dict[str, int]:
     wish = _WhatIf(limits, {name: index * _MOST for index, name in enumerate(sorted(draft.pools))})
-    rooms = [draft.ready, draft.kept, draft.coming, draft.launched, wish.rooms]
+    rooms = [draft.ready, *draft.kept.values(), draft.coming, draft.launched, wish.rooms]
     most = {name: len(places) * _could_matter(places, limits) for name, places in draft.pools.items()}
     done: set[Demand] = set()
     for demand in draft.withheld:
