@@ -1,4 +1,4 @@
-"""The tick's plan beside two straightforward loops: `python -m bench.plan [--json]`.
+"""The tick's plan beside two straightforward loops: `python -m bench.plan`; `--help` tells how to measure a part of it.
 
 Must reach: 1,000 slots × 10,000 pending in under 50 ms, 10,000 × 100,000 in under 1.5 s cold, growth about linear in
 slots + reservations, and the same assignments as the loops. Figures are seconds of this process' own time, the best
@@ -8,13 +8,14 @@ on the next larger fleet as long as it is not expected to take longer than LOOP_
 
 import json
 import resource
-import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from time import process_time
 
+from bench._carrying import list_churn, settle
 from bench._fleets import FLEETS, Fleet
 from bench._loops import LOOPS
 from scheduler.model.decisions import Assign, Launch, Plan
@@ -27,6 +28,8 @@ PENDING_PER_SLOT = 10
 LOOP_SECONDS = 60.0
 """A loop is not tried where it would take longer, growing with slots × reservations from the next smaller fleet."""
 ROUNDS = 3
+CHURN = 0.01
+"""Of those who hold and of those who wait so many come and go from one tick to the next."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,11 @@ class Figures:
     best: float
     """Seconds of the quickest of several such plans; all but the cold one find the process warm."""
     again: float
-    """Seconds of the quickest second plan on the same view, as a tick has it when nothing changed."""
+    """Seconds of the quickest second plan on the same view, as that of a leader that knows it already."""
+    unchanged: float
+    """Seconds of the quickest tick that finds its view as the last one left it, and decides nothing."""
+    churned: float
+    """Seconds of the quickest tick after 1 % of the holders and of those who wait went and as many came."""
     assigned: int
     launched: int
     waiting: int
@@ -50,20 +57,22 @@ class Figures:
     loops: Mapping[str, float]
 
 
-def measure(name: str, size: int, loops: Sequence[str]) -> Figures:
+def measure(name: str, size: int, rounds: int, loops: Sequence[str]) -> Figures:
     """Plan this fleet a few times, and let these of the loops that are made for it place the same reservations."""
-    timed = [_time_plans(FLEETS[name](size, size * PENDING_PER_SLOT)) for _ in range(ROUNDS)]
+    timed = [_time_plans(FLEETS[name](size, size * PENDING_PER_SLOT)) for _ in range(rounds)]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    outcome, cold, _ = timed[0]
-    assert all(each == outcome for each, *_ in timed), "the same view gave different plans"
+    outcome = timed[0].outcome
+    assert all(each.outcome == outcome for each in timed), "the same view gave different plans"
     assignments = find_assignments(outcome)
     return Figures(
         fleet=name,
         slots=size,
         pending=size * PENDING_PER_SLOT,
-        cold=cold,
-        best=min(took for _, took, _ in timed),
-        again=min(took for *_, took in timed),
+        cold=timed[0].first,
+        best=min(each.first for each in timed),
+        again=min(each.again for each in timed),
+        unchanged=min(each.unchanged for each in timed),
+        churned=min(each.churned for each in timed),
         assigned=len(assignments),
         launched=sum(isinstance(each, Launch) for each in outcome.decisions),
         waiting=len(outcome.waiting),
@@ -77,17 +86,35 @@ def find_assignments(outcome: Plan) -> dict[str, str]:
     return {each.reservation: each.leases[0].slot for each in outcome.decisions if isinstance(each, Assign)}
 
 
-def _time_plans(fleet: Fleet) -> tuple[Plan, float, float]:
-    """The plan on a new view, its seconds, and those of a second one on the same view."""
+@dataclass(frozen=True)
+class _Timed:
+    """One fleet's plans: the first one's outcome, and the seconds that each took."""
+
+    outcome: Plan
+    first: float
+    again: float
+    unchanged: float
+    churned: float
+
+
+def _time_plans(fleet: Fleet) -> _Timed:
+    """On a new view, again on the same, once all is carried out, and after some churn."""
     view = View(fleet.rows)
+    outcome, first = _time_plan(view, fleet)
+    second, again = _time_plan(view, fleet)
+    assert second == outcome, "the same view gave different plans"
+    settle(view, fleet)
+    _, unchanged = _time_plan(view, fleet)
+    for row in list(list_churn(view, CHURN, fleet.now)):
+        view.apply(row)
+    _, churned = _time_plan(view, fleet)
+    return _Timed(outcome, first, again, unchanged, churned)
+
+
+def _time_plan(view: View, fleet: Fleet) -> tuple[Plan, float]:
     began = process_time()
     outcome = plan(view, fleet.rules, fleet.now)
-    cold = process_time() - began
-    began = process_time()
-    second = plan(view, fleet.rules, fleet.now)
-    again = process_time() - began
-    assert second == outcome, "the same view gave different plans"
-    return outcome, cold, again
+    return outcome, process_time() - began
 
 
 def _time_loops(
@@ -102,13 +129,14 @@ def _time_loops(
         assert found == assignments, f"{loop} assigns otherwise than the plan on {name}, {size} slots"
 
 
-def measure_all() -> Iterator[Figures]:
-    """Every fleet in every size, one process after the other."""
+def measure_all(chosen: Namespace) -> Iterator[Figures]:
+    """These fleets in these sizes, one process after the other."""
     with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn"), max_tasks_per_child=1) as processes:
-        for name in FLEETS:
+        for name in chosen.fleets:
             smaller: Figures | None = None
-            for size in SIZES:
-                smaller = processes.submit(measure, name, size, _list_loops(name, size, smaller)).result()
+            for size in sorted(chosen.slots):
+                loops = _list_loops(name, size, smaller) if chosen.loops else []
+                smaller = processes.submit(measure, name, size, chosen.rounds, loops).result()
                 yield smaller
 
 
@@ -128,23 +156,49 @@ def show(figures: Figures, smaller: Figures | None) -> None:
     for name, took in figures.loops.items():
         grown = f", growth {took / smaller.loops[name] / ratio:.2f}" if smaller else ""
         loops += f"   {name} {took:7.3f} s (×{took / figures.best:.0f}{grown})"
-    times = f"cold {figures.cold * 1000:7.1f}, best {figures.best * 1000:7.1f}, again {figures.again * 1000:7.1f} ms"
+    times = ", ".join(
+        f"{name} {getattr(figures, name) * 1000:7.1f}" for name in ("cold", "best", "again", "unchanged", "churned")
+    )
     counts = f"{figures.assigned:>6} assigned {figures.launched:>6} launched {figures.waiting:>6} wait"
     print(
-        f"{figures.fleet:<8}{figures.slots:>6} × {figures.pending:>7,}: {times}   {growth}   {counts}"
-        f"   {figures.peak_mib:5.0f} MiB{loops}"
+        f"{figures.fleet:<8}{figures.slots:>6} × {figures.pending:>7,}: {times} ms   {growth}   {counts}"
+        f"   {figures.peak_mib:5.0f} MiB{loops}",
+        flush=True,
     )
 
 
 def main() -> None:
-    """Measure and show; with --json as one document."""
+    """Measure and show what the command line asks for."""
+    chosen = _read_command_line()
     found: list[Figures] = []
-    for figures in measure_all():
-        if "--json" not in sys.argv:
+    for figures in measure_all(chosen):
+        if not chosen.json:
             show(figures, found[-1] if found and found[-1].fleet == figures.fleet else None)
         found.append(figures)
-    if "--json" in sys.argv:
+    if chosen.json:
         print(json.dumps([asdict(each) for each in found]))
+
+
+def _read_command_line() -> Namespace:
+    parser = ArgumentParser(
+        prog="python -m bench.plan", description="Time the tick's plan beside straightforward loops."
+    )
+    parser.add_argument("--fleets", nargs="+", choices=FLEETS, default=list(FLEETS), help="which ones; all if left out")
+    parser.add_argument(
+        "--slots", nargs="+", type=_read_count, default=SIZES, help=f"sizes; ten times as many wait; default {SIZES}"
+    )
+    parser.add_argument(
+        "--rounds", type=_read_count, default=ROUNDS, help=f"new views that are planned; default {ROUNDS}"
+    )
+    parser.add_argument("--no-loops", dest="loops", action="store_false", help="leave the loops out: they take longest")
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of lines")
+    return parser.parse_args()
+
+
+def _read_count(word: str) -> int:
+    if not word.isdecimal() or int(word) < 1:
+        raise ArgumentTypeError(f"expected a whole number from 1 on, got {word!r}")
+    return int(word)
 
 
 if __name__ == "__main__":

@@ -255,8 +255,8 @@ def _pool_conflicts(pool: Pool) -> Iterator[Fault]:
 class SchedulerKeys(Document):
     """How reservations are scheduled. Durations in seconds."""
 
-    queue: Literal["fifo", "priority", "size"] = "fifo"
-    """Who is served first: `fifo`, `priority` (higher first) or `size` (smaller first)."""
+    queue: Literal["fifo", "priority", "size", "dynsize"] = "fifo"
+    """Who is served first: `fifo`, `priority` (higher first), `size` or `dynsize` (smaller first)."""
     profile: Literal["pack", "spread"] = "pack"
     """Where a component goes: `pack` fills slots that are in use first, `spread` takes the one with fewest leases."""
     elastic: Literal["yielding", "flexible", "malleable", "rigid"] = "yielding"
@@ -287,6 +287,8 @@ class SchedulerKeys(Document):
     """What accounts pay for: `lease` (one for each), `dominant_share` of the slot, or `price` (dollars of the slot)."""
     max_slots: Count = 0
     """Slots over all pools; 0 = no limit."""
+    dynsize_decay: Amount = 256.0
+    """Under `dynsize`, what the size (sum of cpus × sum of memory_mib) of one that waits falls by each second."""
 
 
 class Scheduler(SchedulerKeys):

@@ -65,8 +65,10 @@ class Draft:
         self.coming = Rooms([])
         self.launched = Rooms([])
         """Where instances may go: at once, when it arrives, and what this tick launches."""
-        self.kept = Rooms([])
-        """Ready ones that the starvation guard keeps for those whom it protects."""
+        self.kept: dict[str, Rooms] = {}
+        """Ready ones that the starvation guard keeps, by the gang that it protects, under "" for all others together:
+        nothing else is left for these to take.
+        """
         self.withheld: list[Demand] = []
         """Who would get a launch but for quota or `max_slots`, in queue order."""
         self.withheld_launches: dict[str, int] = {}
@@ -220,7 +222,7 @@ class Draft:
         open_places = [place for place in self.all_places() if not place.slot.cordoned and not place.stuck]
         self.ready = Rooms(place for place in open_places if place.state == "ready")
         self.coming = Rooms(place for place in open_places if place.is_coming)
-        self.launched, self.kept = Rooms([]), Rooms([])
+        self.launched, self.kept = Rooms([]), {}
 
     def all_places(self) -> Iterable[Place]:
         """Every slot of a configured pool, pools as configured, slots in their order."""

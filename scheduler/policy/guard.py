@@ -8,7 +8,7 @@ from scheduler.policy.draft import Draft
 from scheduler.policy.limits import Limits, first_code
 from scheduler.policy.needs import Demand
 from scheduler.policy.places import Place
-from scheduler.policy.rooms import has_room
+from scheduler.policy.rooms import Rooms, has_room, has_room_for_some
 
 _Kind = tuple[Shape, tuple[str, ...], tuple[str, ...]]
 """Whom the same slots could serve: shape, pools with on-demand offerings for it, slots that are left out."""
@@ -40,7 +40,7 @@ class Guard:
             return
         self._looked_after.add(kind)
         if is_covered or not self._waits_otherwise(demand):
-            self._keep_slots(demand)
+            self._keep_slots(reservation, demand)
 
     def is_done_with(self, demand: Demand) -> bool:
         """Whether it does nothing more for those with this demand, however long they have waited."""
@@ -48,27 +48,30 @@ class Guard:
         is_young = not limit or self._draft.now - self._oldest <= limit
         return is_young or _kind_of(demand) in self._looked_after
 
-    def _keep_slots(self, demand: Demand) -> None:
+    def _keep_slots(self, reservation: Reservation, demand: Demand) -> None:
+        owner = reservation.id if len(demand.needs) > 1 else ""
         for place in list(self._draft.ready.list_places()):
             if _could_serve(demand, place):
                 self._draft.ready.remove(place)
-                self._draft.kept.add(place)
+                self._draft.kept.setdefault(owner, Rooms([])).add(place)
                 self.keeps_any = True
         self._kept_out.clear()
 
     def keeps_out(self, demand: Demand) -> bool:
         """Whether one that found nothing ready would have got a lease but for the slots that are kept for others."""
         if len(demand.needs) > 1:
-            return has_room(demand, (self._draft.ready, self._draft.kept))
+            return has_room(demand, (self._draft.ready, *self._draft.kept.values()))
         if demand not in self._kept_out:
-            self._kept_out[demand] = has_room(demand, (self._draft.kept,))
+            self._kept_out[demand] = has_room(demand, tuple(self._draft.kept.values()))
         return self._kept_out[demand]
 
     def _waits_otherwise(self, demand: Demand) -> bool:
         codes = [[code for *_, code in self._limits.list_choices(demand, need)] for need in demand.needs]
         if any(first_code(held) == "capacity" for held in codes):
             return True
-        return not any(codes) and all(map(self._limits.has_cordoned_room, demand.needs))
+        if any(codes) or not all(map(self._limits.has_cordoned_room, demand.needs)):
+            return False
+        return not has_room_for_some(demand, (self._draft.ready, self._draft.coming))
 
 
 def _kind_of(demand: Demand) -> _Kind:

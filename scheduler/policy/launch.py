@@ -12,7 +12,7 @@ from scheduler.policy.needs import Demand, Need
 from scheduler.policy.offerings import Choice
 from scheduler.policy.place import wait_for
 from scheduler.policy.places import Place
-from scheduler.policy.rooms import fill
+from scheduler.policy.rooms import Rooms, fill, has_room_for_some
 
 WITHHELD = {"at_max_slots", "at_quota"}
 """With one of these codes it is only room that a launch lacks."""
@@ -24,16 +24,17 @@ def launch(draft: Draft, unplaced: Queue, limits: Limits) -> None:
     n reservations for which p places are on their way ask for ceil((n - p) / places of a slot) launches.
     What cannot be launched whole launches nothing and waits with the code of what holds it back.
     """
-    refused: dict[Demand, _Refusal] = {}
+    refused: dict[Demand | str, _Refusal] = {}
     for reservation, demand in unplaced:
-        refusal = refused.get(demand)
+        kind = reservation.id if reservation.id in draft.kept else demand
+        refusal = refused.get(kind)
         if refusal is None or not (refusal.launches == limits.launches or refusal.still_stands(limits)):
             code = _launch_for(draft, reservation, demand, limits)
             if not code:
                 continue
             if refusal is not None:
                 refusal.tell(draft)
-            refusal = refused[demand] = _Refusal(demand, code, limits.describe(code, demand.pools))
+            refusal = refused[kind] = _Refusal(demand, code, limits.describe(code, demand.pools))
             refusal.note(limits)
         refusal.reservations.append(reservation)
         if refusal.is_for_room:
@@ -76,8 +77,11 @@ class _Refusal:
 
 def _launch_for(draft: Draft, reservation: Reservation, demand: Demand, limits: Limits) -> str:
     """Give it room on what this tick launches; "" or, with nothing launched, the code of what holds it back."""
-    opening = _Opening(draft, limits, demand)
-    places = fill(demand, [draft.ready, draft.coming, draft.launched], opening.launch)
+    there = [draft.ready, draft.coming]
+    if reservation.id in draft.kept:
+        there.insert(1, draft.kept[reservation.id])
+    opening = _Opening(draft, limits, demand, there)
+    places = fill(demand, [*there, draft.launched], opening.launch)
     if places is None:
         opening.undo()
         opening.probe()
@@ -93,6 +97,8 @@ class _Opening:
     draft: Draft
     limits: Limits
     demand: Demand
+    there: list[Rooms]
+    """Where it may find room without a launch, what is kept for it too."""
     launched: list[tuple[str, Choice, Place]] = field(default_factory=list)
     codes: set[str] = field(default_factory=set)
     """What held back the launch that it lacked."""
@@ -130,9 +136,6 @@ class _Opening:
 
     def _code_without_launch(self) -> str:
         """Why it waits when no launch would serve it."""
-        if any(map(self._has_room, self.demand.needs)):
+        if has_room_for_some(self.demand, [*self.there, self.draft.launched]):
             return "gang_incomplete"
         return "cordoned" if all(map(self.limits.has_cordoned_room, self.demand.needs)) else "no_capacity"
-
-    def _has_room(self, need: Need) -> bool:
-        return any(rooms.find(need, self.demand.declined) for rooms in (self.draft.ready, self.draft.coming))

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable
 from math import inf
 from operator import attrgetter
 
-from scheduler.model.reservations import Reservation
+from scheduler.model.reservations import Reservation, Shape
 from scheduler.policy.draft import Draft, Queue
+from scheduler.policy.needs import given_to
 
 Rank = Callable[[Reservation], float]
 
@@ -28,6 +29,44 @@ RANKS: dict[str, Rank] = {"fifo": _alike, "priority": _priority, "size": _size}
 """What sorts the queue, less first; ties go to the older one, then to the order of submission."""
 
 
+def _find_ranks(draft: Draft) -> dict[str, Rank]:
+    """The same with those that time changes."""
+    return {**RANKS, "dynsize": _rank_by_present_size(draft)}
+
+
+def _rank_by_present_size(draft: Draft) -> Rank:
+    """max(0, S0 − `dynsize_decay` × seconds since `created_at`): it falls to 0 and never grows again, so that nobody
+    waits behind smaller newcomers for ever. Source: Zoe, whose sizes jump back to their start.
+    """
+    now, shapes = draft.now, draft.view.shapes
+    known: dict[Shape, tuple[float, float]] = {}
+
+    def rank(reservation: Reservation) -> float:
+        shape = shapes[reservation.id]
+        if shape not in known:
+            known[shape] = (_find_first_size(draft, shape), draft.settings_of(reservation).dynsize_decay)
+        size, decay = known[shape]
+        return max(0.0, size - decay * (now - reservation.created_at))
+
+    return rank
+
+
+def _find_first_size(draft: Draft, shape: Shape) -> float:
+    """S0: (sum of `cpus`) × (sum of `memory_mib`) over all instances; one that none of them asks for counts as 1.
+
+    What a component leaves out is given by the defaults of the first pool that serves it.
+    """
+    pools = draft.rules.serving_pools(shape.pool, shape.system)
+    first = draft.rules.pools[pools[0]] if pools else None
+    wanted = [(each.count, given_to(each, first) if first else each.resources) for each in shape.components]
+
+    def sum_of(name: str) -> float:
+        asked = [count * amounts[name] for count, amounts in wanted if name in amounts]
+        return sum(asked) if asked else 1.0
+
+    return sum_of("cpus") * sum_of("memory_mib")
+
+
 def order(draft: Draft) -> Queue:
     """The pending reservations, first one first; those who return to the queue keep their old place."""
     return sort_queue(draft, draft.pending.values())
@@ -44,7 +83,7 @@ def sort_queue(draft: Draft, reservations: Iterable[Reservation]) -> Queue:
     if draft.rules.scheduler.system:
         found.sort(key=_find_rank_by_system(draft))
     elif draft.rules.scheduler.queue != "fifo":
-        found.sort(key=RANKS[draft.rules.scheduler.queue])
+        found.sort(key=_find_ranks(draft)[draft.rules.scheduler.queue])
     return draft.add_demands(found, oldest)
 
 
@@ -52,12 +91,12 @@ def _find_rank_by_system(draft: Draft) -> Callable[[Reservation], tuple[float, f
     """Systems with settings of their own have a queue each, behind the common one: they share no slot with it, and
     of what is left within `max_slots` over all pools the common one takes first.
     """
-    rules = draft.rules
+    rules, ranks = draft.rules, _find_ranks(draft)
     places = {name: float(place) for place, name in enumerate(("", *rules.scheduler.system))}
 
     def rank(reservation: Reservation) -> tuple[float, float]:
         request = reservation.request
         queue = draft.settings_of(reservation).queue
-        return (places[rules.queue_of(request.pool, request.system)], RANKS[queue](reservation))
+        return (places[rules.queue_of(request.pool, request.system)], ranks[queue](reservation))
 
     return rank

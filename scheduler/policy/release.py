@@ -30,8 +30,8 @@ def release(draft: Draft) -> None:
     that is idle longest, then slot order; `idle_scale_down`, `min_slots` and `target_warm_slots` protect none.
     Slots that drain or terminate already count as room being made.
     """
-    for name, count in draft.withheld_launches.items():
-        places = draft.pools[name]
+    for name, places in draft.pools.items():
+        count = draft.withheld_launches.get(name, 0)
         in_the_making = sum(place.state in {"draining", "terminating"} for place in places)
         for place in _list_unneeded(draft, places)[: max(0, count - in_the_making)]:
             _let_go(draft, place)
@@ -82,7 +82,7 @@ def _could_matter(places: list[Place], limits: Limits) -> bool:
 
 def _imagine_launches(draft: Draft, limits: Limits) -> dict[str, int]:
     wish = _WhatIf(limits, {name: index * _MOST for index, name in enumerate(sorted(draft.pools))})
-    rooms = [draft.ready, draft.kept, draft.coming, draft.launched, wish.rooms]
+    rooms = [draft.ready, *draft.kept.values(), draft.coming, draft.launched, wish.rooms]
     most = {name: len(places) * _could_matter(places, limits) for name, places in draft.pools.items()}
     done: set[Demand] = set()
     for demand in draft.withheld:

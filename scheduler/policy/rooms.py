@@ -346,6 +346,11 @@ def has_room(demand: Demand, rooms: Sequence[Rooms]) -> bool:
     return True
 
 
+def has_room_for_some(demand: Demand, rooms: Sequence[Rooms]) -> bool:
+    """Whether one of its instances, if it were alone, would find a place."""
+    return any(_find_in(rooms, need, demand.declined)[1] is not None for need in demand.needs)
+
+
 def _take_all(demand: Demand, rooms: Sequence[Rooms], extend: Extend | None) -> _Taken | None:
     taken: _Taken = []
     for need in demand.needs:

@@ -134,7 +134,7 @@ def fleets(draw: st.DrawFn) -> Document:
     """A whole scenario: pools, rules, a simulated cloud and a timeline."""
     config: Document = {
         "scheduler": {
-            "queue": draw(st.sampled_from(["fifo", "priority", "size"])),
+            "queue": draw(st.sampled_from(["fifo", "priority", "size", "dynsize"])),
             "backfill": draw(st.booleans()),
             "max_slots": draw(st.sampled_from([0, 0, 2, 3])),
             "restart_delay": draw(st.sampled_from([0, 7])),

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -13,9 +13,10 @@ from scheduler.model.holds import Hold, hold_id
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row, View
-from scheduler.policy.changes import KINDS_OF_CHANGE
+from scheduler.policy.changes import KINDS_OF_CHANGE, end_lease
+from scheduler.policy.changes_of_pools import raise_price_factor
 from scheduler.policy.changes_of_slots import enlarge_slot
-from scheduler.policy.suggest import MOST_PLANS, Search, Suggestion, describe_change, suggest_change
+from scheduler.policy.suggest import MOST_PLANS, Kind, Search, Suggestion, describe_change, suggest_change
 from tests.builders import NOW, a_component, a_lease, a_reservation, a_slot, some_rules
 from tests.policy.waits import Look, a_fleet, is_served_after, list_waiting, look_at
 from tests.scenarios.playing import Document
@@ -275,10 +276,7 @@ def test_what_is_printed_ends_the_wait_and_less_of_it_does_not() -> None:
             if found is not None:
                 kinds[found["kind"]] += 1
                 codes[each.code] += 1
-                where = f"seed {seed}, {each.reservation}: {found}"
-                assert is_served_after(fleet, found, each.reservation), where
-                for less in list_smaller(look, found):
-                    assert not is_served_after(fleet, less, each.reservation), f"{where}; and so does {less}"
+                check_change(fleet, look, found, each.reservation)
         parts = {part for kind in kinds for part in kind.split(" and ")}
         if kinds.total() >= 200 and codes.keys() == WAITS and parts >= KINDS:
             break
@@ -288,10 +286,36 @@ def test_what_is_printed_ends_the_wait_and_less_of_it_does_not() -> None:
     assert sum(" and " in kind for kind in kinds) >= 8, kinds
 
 
-def search_in(look: Look, name: str) -> Document | None:
+@pytest.mark.parametrize(("kind", "least"), [(raise_price_factor, 5), (end_lease, 20)])
+def test_kinds_that_others_come_before_end_waits_as_well(kind: Kind, least: int) -> None:
+    """A price factor and the end of another one's lease are told where nothing that is tried before them would do,
+    which is hardly ever: here they are asked alone.
+    """
+    count = 0
+    for seed in range(10_000):
+        fleet = a_fleet(Random(seed))
+        look = look_at(fleet)
+        for each in list_waiting(look):
+            found = search_in(look, each.reservation, [kind])
+            if found is not None:
+                count += 1
+                check_change(fleet, look, found, each.reservation)
+        if count >= least:
+            break
+    assert count >= least
+
+
+def check_change(fleet: Document, look: Look, change: Document, name: str) -> None:
+    """It serves that reservation when it is applied, and less of it does not."""
+    assert is_served_after(fleet, change, name), f"{fleet}, {name}: {change}"
+    for less in list_smaller(look, change):
+        assert not is_served_after(fleet, less, name), f"{fleet}, {name}: {change}; and so does {less}"
+
+
+def search_in(look: Look, name: str, kinds: Sequence[Kind] = KINDS_OF_CHANGE) -> Document | None:
     """The change as it is printed."""
     view, rules, now = look
-    found = suggest_change(Search(view, rules, view.reservations[name], now), KINDS_OF_CHANGE)
+    found = suggest_change(Search(view, rules, view.reservations[name], now), kinds)
     return json.loads(json.dumps(describe_change(view, found))) if found is not None else None
 
 

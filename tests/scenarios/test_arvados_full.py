@@ -264,3 +264,16 @@ def test_the_other_pools_slots_are_none_of_it() -> None:
         },
         slots=[t("linux-1", 1, cordoned=True), t("spare-1", 1)],
     ) == [["c3 waits at_max_slots"]]
+
+
+def test_where_several_pools_make_room_the_first_one_configured_goes_first() -> None:
+    assert told(
+        submit(0, "m1", system="mac", resources={"cpus": 3}),
+        submit(1, "l1", resources={"cpus": 3}),
+        tick(1),
+        pools={
+            "linux": a_pool(max_slots=1, offerings=types(1, 3)),
+            "mac": a_pool(system="mac", max_slots=1, offerings=types(1, 3)),
+        },
+        slots=[t("linux-1", 1), t("mac-1", 1)],
+    ) == [["drain linux-1 at_quota", "drain mac-1 at_quota", "m1 waits at_max_slots", "l1 waits at_max_slots"]]

@@ -6,7 +6,7 @@ import pytest
 
 from scheduler.simulation.play import play as play_lines
 from scheduler.simulation.scenario import read_scenario
-from tests.scenarios.playing import Cases, a_holder, a_pool, a_scenario, a_slot, act, play_out, submit, tick
+from tests.scenarios.playing import SYSTEM, Cases, a_holder, a_pool, a_scenario, a_slot, act, play_out, submit, tick
 
 Line = dict[str, Any]
 
@@ -169,6 +169,62 @@ BESIDE_OTHER_RULES: Cases = {
             cloud={"boot": 500},
         ),
         [["big waits booting", "small waits behind_queue"]],
+    ),
+    # it lacks one launch, not two: what is kept for it is room for it
+    "a gang is served on what is kept for it": (
+        a_scenario(
+            submit(0, "gang", components=[{"name": "w", "count": 2}]),
+            submit(99, "small"),
+            tick(99),
+            tick(100),
+            scheduler=GUARD,
+            pool={"max_slots": 2},
+            slots=[a_slot("linux-1")],
+            cloud={"boot": 1},
+        ),
+        [
+            ["launch linux-2 demand", "gang waits booting", "small waits behind_queue"],
+            ["assign gang linux-1 linux-2", "small waits at_max_slots"],
+        ],
+    ),
+    # what is kept for it is room for some of it
+    "a gang that cannot be completed": (
+        a_scenario(
+            submit(0, "gang", components=[{"name": "w", "count": 2}]),
+            submit(99, "small"),
+            tick(99),
+            scheduler=GUARD,
+            pools={"linux": {"system": SYSTEM, "provider": "static"}},
+            slots=[a_slot("linux-1")],
+        ),
+        [["gang waits gang_incomplete", "small waits behind_queue"]],
+    ),
+    # what is launched for the one before it has room for some of it
+    "a gang beside a launch": (
+        a_scenario(
+            submit(0, "small"),
+            submit(1, "gang", components=[{"name": "any"}, {"name": "here", "labels": {"zone": "1"}}]),
+            tick(1),
+            pools={
+                "linux": a_pool(max_slots=2, max_leases_per_slot=2),
+                "hosts": {"system": SYSTEM, "provider": "static", "labels": {"zone": "1"}},
+            },
+            slots=[a_slot("hosts-1", "ready", "old")],
+            reservations=[a_holder("old")],
+        ),
+        [["launch linux-1 demand", "small waits booting", "gang waits gang_incomplete"]],
+    ),
+    # it waits with `gang_incomplete`, not with `cordoned`
+    "a gang some of which has room, and a cordoned slot beside it": (
+        a_scenario(
+            submit(0, "gang", components=[{"name": "w", "count": 2}]),
+            submit(99, "small"),
+            tick(99),
+            scheduler=GUARD,
+            pools={"linux": {"system": SYSTEM, "provider": "static"}},
+            slots=[a_slot("linux-1"), a_slot("linux-2", cordoned=True)],
+        ),
+        [["gang waits gang_incomplete", "small waits behind_queue"]],
     ),
 }
 

@@ -64,9 +64,9 @@ def scheduler(**keys: Any) -> dict[str, Any]:
         # words of a list
         (
             scheduler(queue="fifoo"),
-            'config.scheduler.queue: expected one of fifo, priority, size (did you mean "fifo"?), got "fifoo"',
+            'config.scheduler.queue: expected one of fifo, priority, size, dynsize (did you mean "fifo"?), got "fifoo"',
         ),
-        (scheduler(queue=[]), "config.scheduler.queue: expected one of fifo, priority, size, got []"),
+        (scheduler(queue=[]), "config.scheduler.queue: expected one of fifo, priority, size, dynsize, got []"),
         # true and false
         (scheduler(backfill=1), "config.scheduler.backfill: expected true or false, got 1"),
         (scheduler(backfill="true"), 'config.scheduler.backfill: expected true or false, got "true"'),
@@ -198,6 +198,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "confirm_timeout": 0,
         "charge_by": "lease",
         "max_slots": 0,
+        "dynsize_decay": 256,
         "system": {},
     }
     assert pool.model_dump(exclude={"system", "max_slots", "ec2", "probe"}) == {

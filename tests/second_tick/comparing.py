@@ -1,0 +1,74 @@
+"""Plays a scenario through the engine and asks the naive tick, at each tick, what it would decide."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from scheduler.model.decisions import Assign, Decision, Drain, Launch, Plan, Requeue, Reset, Terminate
+from tests.policy.watching import Seen, watch
+from tests.scenarios.playing import Document
+from tests.second_tick.tick import Told, tick
+
+
+class DifferenceError(Exception):
+    """The two ticks do not agree: when, and what each of them says."""
+
+    def __init__(self, at: float, engine: Told, naive: Told, skipped: list[str]) -> None:
+        self.at, self.engine, self.naive, self.skipped = at, engine, naive, skipped
+        super().__init__(f"at {at:g}\n  engine: {_show(engine)}\n  naive:  {_show(naive)}\n  skipped: {skipped}")
+
+
+@dataclass
+class Comparison:
+    """Counts what was compared, so that one sees what the scenarios reach."""
+
+    ticks: int = 0
+    reached: Counter[str] = field(default_factory=Counter)
+
+    def look(self, seen: Seen) -> None:
+        """Compare one tick; nothing lags in a scenario without `between`, so nothing may be skipped either."""
+        engine, naive = describe(seen.plan), tick(seen.before, seen.rules, seen.now)
+        self.ticks += 1
+        self.reached.update(map(_kind, seen.plan.decisions))
+        self.reached.update(f"waits {each.code}" for each in seen.plan.waiting)
+        if engine != naive or seen.skipped:
+            raise DifferenceError(seen.now, engine, naive, seen.skipped)
+
+
+def compare(document: Document, comparison: Comparison | None = None) -> None:
+    """Play it to its end; raises DifferenceError for the first tick that they would not decide alike."""
+    watch(document, (comparison or Comparison()).look)
+
+
+def describe(plan: Plan) -> Told:
+    """The engine's plan in the words of the naive tick."""
+    return Told(list(map(_describe, plan.decisions)), [f"{each.reservation} {each.code}" for each in plan.waiting])
+
+
+def _describe(decision: Decision) -> str:
+    match decision:
+        case Assign():
+            given = (f"{each.component}={each.slot}{_sorted(each.resources)}" for each in decision.leases)
+            words = ["assign", decision.reservation, *given]
+        case Launch():
+            words = ["launch", decision.slot, decision.offering or "-", decision.reason]
+        case Drain() | Terminate() | Reset():
+            words = [type(decision).__name__.lower(), decision.slot, decision.reason]
+        case Requeue() if decision.revoke_by is not None:
+            words = ["requeue", decision.reservation, decision.reason, f"by {decision.revoke_by:g}"]
+        case _:
+            words = [type(decision).__name__.lower(), decision.reservation, decision.reason]
+    return " ".join(words)
+
+
+def _sorted(amounts: Mapping[str, float]) -> dict[str, float]:
+    return dict(sorted(amounts.items()))
+
+
+def _kind(decision: Decision) -> str:
+    """What was decided and why."""
+    return f"{type(decision).__name__.lower()} {getattr(decision, 'reason', '')}".strip()
+
+
+def _show(told: Told) -> str:
+    return "; ".join([*told.decisions, *(f"{each} (waits)" for each in told.waiting)]) or "nothing"

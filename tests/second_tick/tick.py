@@ -1,0 +1,50 @@
+"""The naive tick: the steps in the order of the autoscaler's page, written from the pages and from nothing else."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scheduler.model.rules import Rules
+from scheduler.model.view import Row
+from tests.second_tick.healing import expire, heal
+from tests.second_tick.keeping import Imagined, keep, release, shrink
+from tests.second_tick.launching import count_active
+from tests.second_tick.picture import Picture
+from tests.second_tick.placing import Pass, sort_queue
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a tick decided, in order, and who waits with which code, in queue order; a line of text each."""
+
+    decisions: list[str]
+    waiting: list[str]
+
+
+def tick(rows: Sequence[Row], rules: Rules, now: float) -> Told:
+    """The page: "Always in this order: expire, heal, order and place, launch for demand, minimum, warm, idle."
+
+    What is unneeded goes last, at quota; where launches are withheld, none is made for `minimum` or `warm`.
+    """
+    picture = Picture(rows, rules, now)
+    expire(picture)
+    heal(picture)
+    picture.active_at_first = {name: count_active(picture, [name]) for name in rules.pools}
+    queue = sort_queue(picture, picture.list_in("pending"))
+    placing = Pass(picture)
+    placing.run(queue)
+    let_go(picture, placing)
+    return Told(picture.decisions, [f"{each.id} {code}" for each in queue if (code := picture.waits.get(each.id))])
+
+
+def let_go(picture: Picture, placing: Pass) -> None:
+    """Launches to keep each pool's minimum and reserve, then what is idle or unneeded goes."""
+    imagined = Imagined(placing)
+    elastic = [name for name, pool in picture.rules.pools.items() if pool.provider == "ec2"]
+    withheld, spared = {name: imagined.count(name) for name in elastic}, imagined.list_spared()
+    for name in elastic:
+        if not withheld[name]:
+            keep(picture, name)
+    for name in elastic:
+        shrink(picture, name)
+    for name in elastic:
+        release(picture, name, withheld[name], spared)
