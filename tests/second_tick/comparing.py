@@ -57,7 +57,7 @@ def _describe(decision: Decision) -> str:
         case Requeue() if decision.revoke_by is not None:
             words = ["requeue", decision.reservation, decision.reason, f"by {decision.revoke_by:g}"]
         case _:
-            words = [type(decision).__name__.lower(), decision.reservation, decision.reason]
+            words = [type(decision).__name__.lower(), decision.reservation, getattr(decision, "reason", "")]
     return " ".join(words)
 
 
