@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from leasehold.cli import alive, configuring, hosting, operating, reading, requesting, running, status
+from leasehold.cli import accounts, alive, configuring, hosting, operating, reading, requesting, running, status
 from leasehold.cli.demo import demo
 from leasehold.cli.doctor import doctor
 
@@ -43,6 +43,7 @@ reading.register(app)
 status.register(app)
 alive.register(app)
 operating.register(app)
+accounts.register(app)
 hosting.register(app)
 configuring.register(app)
 app.command()(demo)

@@ -19,6 +19,7 @@ Watched = Annotated[
 _MINUTE: Final = 60
 _HOUR: Final = 3600
 _DAY: Final = 86400
+_UNITS: Final = {"s": 1, "m": _MINUTE, "h": _HOUR, "d": _DAY}
 
 
 def example(*lines: str) -> str:
@@ -101,6 +102,40 @@ def show_time(at: float) -> str:
 def show_amounts(amounts: dict[str, float] | None) -> str:
     """Resources in a few characters."""
     return " ".join(f"{name}={amount:g}" for name, amount in (amounts or {}).items())
+
+
+def show_levels(amounts: Iterable[float]) -> str:
+    """A number for each level, best first, in a few characters."""
+    return " ".join(f"{amount:.6g}" for amount in amounts)
+
+
+def parse_numbers(text: str | None) -> list[Any] | None:
+    """`2,1` as numbers; what is none is refused by who knows what it should be."""
+    return None if text is None else [_number(each.strip()) for each in text.split(",")]
+
+
+def parse_seconds(option: str, text: str) -> float:
+    """`90`, `30m`, `6h` or `2d` in seconds; raises typer.BadParameter."""
+    number, unit = (text[:-1], text[-1:]) if text[-1:] in _UNITS else (text, "s")
+    value = _number(number)
+    if isinstance(value, str) or not 0 < value * _UNITS[unit] < float("inf"):
+        raise typer.BadParameter(f"expected a duration like 90, 30m or 6h, got {text!r}", param_hint=option)
+    return value * _UNITS[unit]
+
+
+def parse_time(option: str, text: str | None) -> float | None:
+    """Seconds since the epoch, or a time like 2026-11-21T14:00:00Z; raises typer.BadParameter."""
+    if text is None:
+        return None
+    value = _number(text)
+    if not isinstance(value, str):
+        return value
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        wanted = f"expected seconds since the epoch or a time like 2026-11-21T14:00:00Z, got {text!r}"
+        raise typer.BadParameter(wanted, param_hint=option) from None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
 def parse_pairs(option: str, pairs: Iterable[str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ import typer
 
 from leasehold.cli.connecting import connect
 from leasehold.cli.failures import BAD_INPUT, FAILED, INTERRUPTED, CommandError, say_error
-from leasehold.cli.output import AsJson, example, parse_amounts, parse_pairs, print_json, print_thing
+from leasehold.cli.output import AsJson, example, parse_amounts, parse_pairs, parse_time, print_json, print_thing
 from leasehold.errors import Refused
 
 if TYPE_CHECKING:
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 ReservationId = Annotated[str, typer.Argument(metavar="RESERVATION", help="Its id.")]
 Token = Annotated[
     int | None, typer.Option(help="The holder's fencing token; left out: the present one, from the view.")
+]
+AsOf = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="When that was: seconds since the epoch or 2026-11-21T14:00:00Z; left out: now."),
 ]
 Timeout = Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.1)]
 
@@ -34,6 +38,14 @@ def register(app: typer.Typer) -> None:
     )(reserve)
     app.command(epilog=example("leasehold release build-7", "leasehold release build-7 --token 12"))(release)
     app.command(epilog=example("leasehold renew build-7"))(renew)
+    app.command(
+        epilog=example(
+            "leasehold confirm build-7",
+            "leasehold confirm build-7 --slot host-3 --as-of 2026-11-21T14:00:00Z",
+        )
+    )(confirm)
+    app.command(epilog=example("leasehold absent build-7"))(absent)
+    app.command(epilog=example("leasehold idle host-3", "leasehold idle host-3 --label image=web"))(idle)
     app.command(epilog=example("leasehold cancel build-7 build-8 --reason 'not needed'"))(cancel)
     app.command(epilog=example("leasehold priority build-7 10", "leasehold priority build-7 0   # on hold"))(priority)
 
@@ -178,6 +190,45 @@ def renew(reservation: ReservationId, token: Token = None, timeout: Timeout = 30
         _show(client.renew(reservation, _find_token(client, reservation, token)), as_json)
 
 
+def confirm(
+    reservation: ReservationId,
+    slot: Annotated[str | None, typer.Option(help="Where it runs; left out: where it was put.")] = None,
+    as_of: AsOf = None,
+    token: Token = None,
+    timeout: Timeout = 30,
+    as_json: AsJson = False,
+) -> None:
+    """It runs there, whatever was believed: from now on it is leased there, and nothing else is."""
+    at = parse_time("--as-of", as_of)
+    with connect(timeout) as client:
+        held = _find_token(client, reservation, token)
+        _show(client.confirm(reservation, held, slot=slot, as_of=at), as_json)
+
+
+def absent(reservation: ReservationId, as_of: AsOf = None, timeout: Timeout = 30, as_json: AsJson = False) -> None:
+    """It neither runs nor waits, whatever was believed: it has ended."""
+    at = parse_time("--as-of", as_of)
+    with connect(timeout) as client:
+        _show(client.absent(reservation, as_of=at), as_json)
+
+
+def idle(
+    slot: Annotated[str, typer.Argument(metavar="SLOT", help="Its id.")],
+    label: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Its labels, all anew.")] = None,
+    as_of: AsOf = None,
+    timeout: Timeout = 30,
+    as_json: AsJson = False,
+) -> None:
+    """Nothing runs on that slot, whatever was believed: what was confirmed there has ended."""
+    at = parse_time("--as-of", as_of)
+    with connect(timeout) as client:
+        answer = client.idle(slot, labels=parse_pairs("--label", label) if label else None, as_of=at)
+    if as_json:
+        print_json(answer)
+    else:
+        print_thing(f"{answer.slot} {answer.state}")
+
+
 def _find_token(client: "Client", reservation: str, given: int | None) -> int | None:
     """A person speaks for the present holder; a program names its token."""
     if given is not None:
@@ -219,4 +270,4 @@ def _show(answer: "Answer", as_json: bool) -> None:
     if as_json:
         print_json(answer)
     else:
-        print_thing(f"{answer.reservation} {answer.phase}")
+        print_thing(f"{answer.reservation} {answer.phase or 'unknown'}")

@@ -1,0 +1,277 @@
+"""Commands for quota accounts: what teams may use, what they have left, and what they had."""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from leasehold.cli.connecting import connect, open_store
+from leasehold.cli.failures import BAD_INPUT, FAILED, CommandError
+from leasehold.cli.output import (
+    AsJson,
+    Watched,
+    example,
+    parse_amounts,
+    parse_numbers,
+    parse_seconds,
+    print_json,
+    print_table,
+    print_thing,
+    repeat,
+    show_age,
+    show_levels,
+    show_seconds,
+)
+from leasehold.errors import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leasehold.client import Client
+    from leasehold.results import Account, Answer, Reservation
+
+_ALIVE = ("pending", "leased", "revoking")
+Names = Annotated[list[str], typer.Argument(metavar="ACCOUNT...", help="Names of accounts.")]
+Name = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Its name.")]
+Timeout = Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.1)]
+_LIST_HELP = "Five numbers at most, best level first, like 2,1; those left out are 0."
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    accounts = typer.Typer(help="Quota accounts.", no_args_is_help=True, rich_markup_mode=None)
+    accounts.callback()(_group)
+    accounts.command("list", epilog=example("leasehold accounts list", "leasehold accounts list --json"))(list_)
+    shown = example("leasehold accounts show ci", "leasehold accounts show ci --plot --span 6h")
+    accounts.command(epilog=shown)(show)
+    accounts.command(
+        "set",
+        epilog=example(
+            "leasehold accounts set ci --charge-rate 2,1 --max-charge-seconds 600 --balance 100,50",
+            "leasehold accounts set ci --max-fanout 5 --limit image=2 --disable-free-tasks",
+        ),
+    )(set_)
+    accounts.command(epilog=example("leasehold accounts reset ci"))(reset)
+    accounts.command(epilog=example("leasehold accounts delete ci", "leasehold accounts delete ci lab --yes"))(delete)
+    app.add_typer(accounts, name="accounts", epilog=example("leasehold accounts list"))
+
+
+def _group() -> None:
+    """Quota accounts: what they earn, what they have left, who runs for them."""
+
+
+def list_(as_json: AsJson = False, watch: Watched = None) -> None:
+    """List accounts with their balances, and who runs and waits for them."""
+    columns = ("account", "balance", "best level", "earns a second", "for at most", "running", "waiting", "")
+    with connect() as client:
+
+        def show_all() -> None:
+            rows = client.list(_ALIVE)
+            found = [_describe(account, rows) for account in client.accounts()]
+            if as_json:
+                print_json(found)
+            else:
+                print_table(columns, map(_row, found), "no accounts: `leasehold accounts set NAME` makes one")
+
+        repeat(show_all, watch)
+
+
+def _describe(account: "Account", rows: Iterable["Reservation"]) -> dict[str, Any]:
+    """The account with its running leases by level, the free one too, and how many of these rows wait for it."""
+    import msgspec
+
+    from leasehold.results import FREE
+
+    owned = [row for row in rows if account.owns(row)]
+    found = Counter(lease.level for row in owned for lease in row.leases if lease.state != "claimed")
+    document: dict[str, Any] = msgspec.to_builtins(account)
+    for name in ("forgotten", "forgotten_upto"):
+        del document[name]
+    running = [found[level] for level in range(FREE + 1)]
+    waiting = sum(row.phase == "pending" for row in owned)
+    return {**document, "level": account.level, "running": running, "waiting": waiting}
+
+
+def _row(found: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        found["id"],
+        show_levels(found["balance"]),
+        _name_level(found["level"]),
+        show_levels(found["charge_rate"]),
+        show_seconds(found["max_charge_seconds"]),
+        show_levels(found["running"]),
+        str(found["waiting"]),
+        found["description"],
+    )
+
+
+def _name_level(level: int) -> str:
+    from leasehold.results import FREE
+
+    return "none (free)" if level == FREE else str(level)
+
+
+def show(
+    account: Name,
+    plot: Annotated[bool, typer.Option("--plot", help="Draw its balances over time, from the database.")] = False,
+    span: Annotated[str, typer.Option(help="How far --plot and --samples look back, like 30m or 6h.")] = "24h",
+    samples: Annotated[bool, typer.Option("--samples", help="With --json: its balances over time too.")] = False,
+    as_json: AsJson = False,
+    watch: Watched = None,
+) -> None:
+    """Show an account: what it has, what it earns, its limits, who runs and waits for it."""
+    seconds = parse_seconds("--span", span)
+    with connect() as client:
+
+        def show_one() -> None:
+            row = _find(client, account)
+            found = _describe(row, client.list(_ALIVE, account=account))
+            if as_json:
+                print_json(found | ({"samples": _read_samples(row, seconds)} if samples else {}))
+                return
+            print_table(("", ""), _lines(found), "")
+            if plot:
+                from leasehold.cli.plotting import draw_balances
+
+                print_thing(draw_balances(_read_samples(row, seconds), seconds, is_terminal=sys.stdout.isatty()))
+
+        repeat(show_one, watch)
+
+
+def _find(client: "Client", name: str) -> "Account":
+    import difflib
+
+    known = {account.id: account for account in client.accounts()}
+    if name in known:
+        return known[name]
+    meant = difflib.get_close_matches(name, known, 1)
+    raise CommandError(f"there is no account {name}" + (f" (did you mean {meant[0]}?)" if meant else ""))
+
+
+def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
+    limits = " ".join(f"{name}={most}" for name, most in found["per_label_task_limits"].items())
+    free = "wait" if found["disable_free_tasks"] else "run at the free level"
+    running = " ".join(
+        f"{level}: {count}" if level < len(found["balance"]) else f"free: {count}"
+        for level, count in enumerate(found["running"])
+        if count
+    )
+    lines = [
+        ("account", found["id"]),
+        ("description", found["description"]),
+        ("balance", f"{show_levels(found['balance'])}, charged {show_age(found['charged_at'])}"),
+        ("best level", _name_level(found["level"])),
+        ("earns a second", f"{show_levels(found['charge_rate'])}, for {show_seconds(found['max_charge_seconds'])}"),
+        ("without balance", free),
+        ("max_fanout", f"{found['max_fanout']} alike" if found["max_fanout"] else ""),
+        ("limits by label", limits),
+        ("running, by level", running or "none"),
+        ("waiting", str(found["waiting"])),
+    ]
+    return [(name, value) for name, value in lines if value]
+
+
+def _read_samples(account: "Account", seconds: float) -> list[dict[str, Any]]:
+    """What was kept of its balances, and what it has now."""
+    import msgspec
+
+    store = open_store()
+    try:
+        kept = store.read_balances(account.id, time.time() - seconds)
+    finally:
+        store.close()
+    found: list[dict[str, Any]] = [{"at": each.at, "balance": each.balance} for each in kept]
+    if not found or account.charged_at > found[-1]["at"]:
+        found.append({"at": account.charged_at, "balance": account.balance})
+    return msgspec.to_builtins(found)  # type: ignore[no-any-return]
+
+
+def set_(  # noqa: PLR0913, PLR0917 - an option each
+    account: Name,
+    charge_rate: Annotated[
+        str | None, typer.Option(metavar="NUMBERS", help=f"What it earns a second. {_LIST_HELP}")
+    ] = None,
+    max_charge_seconds: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="It earns so many seconds' worth at most, like 600 or 10m.")
+    ] = None,
+    balance: Annotated[
+        str | None, typer.Option(metavar="NUMBERS", help=f"What it has from now on. {_LIST_HELP}")
+    ] = None,
+    max_fanout: Annotated[
+        int | None, typer.Option(help="Paid leases of reservations that are alike; 0: no limit.")
+    ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LABEL=N", help="Leases at most on slots that share a value of this label; all anew."),
+    ] = None,
+    free_tasks: Annotated[
+        bool | None,
+        typer.Option(
+            "--enable-free-tasks/--disable-free-tasks", help="Without balance: run at the free level, or wait."
+        ),
+    ] = None,
+    description: Annotated[str | None, typer.Option(help="What people should know of it.")] = None,
+    timeout: Timeout = 30,
+    as_json: AsJson = False,
+) -> None:
+    """Create an account, or change what is named of it; its balance stays unless one is given."""
+    fields: dict[str, Any] = {
+        "charge_rate": parse_numbers(charge_rate),
+        "max_charge_seconds": None
+        if max_charge_seconds is None
+        else parse_amounts("--max-charge-seconds", [f"seconds={max_charge_seconds}"])["seconds"],
+        "balance": parse_numbers(balance),
+        "max_fanout": max_fanout,
+        "per_label_task_limits": parse_amounts("--limit", limit) if limit else None,
+        "disable_free_tasks": None if free_tasks is None else not free_tasks,
+        "description": description,
+    }
+    with connect(timeout) as client:
+        try:
+            _say(client.account(account, **fields), as_json)
+        except Refused as refused:
+            raise CommandError("\n".join(map(str, refused.errors)) or str(refused), BAD_INPUT) from None
+
+
+def reset(accounts: Names, timeout: Timeout = 30, as_json: AsJson = False) -> None:
+    """Set balances to 0 at every level; what runs goes on."""
+    with connect(timeout) as client:
+        _say_each(client.reset_account, accounts, as_json)
+
+
+def delete(
+    accounts: Names,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, though this is a terminal.")] = False,
+    timeout: Timeout = 30,
+    as_json: AsJson = False,
+) -> None:
+    """Forget accounts: what runs for them runs on unpaid, what waits for them has no account from then on."""
+    if (
+        not yes
+        and sys.stdin.isatty()
+        and not typer.confirm(f"forget {', '.join(accounts)} with what they have?", err=True)
+    ):
+        raise CommandError("nothing was changed")
+    with connect(timeout) as client:
+        _say_each(client.forget_account, accounts, as_json)
+
+
+def _say_each(word: "Callable[[str], Answer]", accounts: list[str], as_json: bool) -> None:
+    refused: list[str] = []
+    for name in accounts:
+        try:
+            _say(word(name), as_json)
+        except Refused as error:
+            refused.append(str(error))
+    if refused:
+        raise CommandError("\n".join(refused), FAILED)
+
+
+def _say(answer: "Answer", as_json: bool) -> None:
+    if as_json:
+        print_json(answer)
+    else:
+        print_thing(f"{answer.account} {show_levels(answer.balance or ())}")

@@ -1,0 +1,233 @@
+"""Commands for quota accounts and notices: what they print, what they send, how they end."""
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasehold.cli.plotting import draw_balances
+from scheduler.model.accounts import Account, BalanceSample
+from scheduler.store.migrating import migrate
+from scheduler.store.opening import open_store
+from tests.builders import a_lease
+from tests.cli.conftest import Run
+from tests.client.intake import Document, FakeIntake, a_row, accept
+
+CI = Account(
+    id="ci",
+    version=1,
+    balance=(-1.5, 20.0, 0.0, 0.0, 0.0),
+    charge_rate=(2.0, 1.0, 0.0, 0.0, 0.0),
+    max_charge_seconds=600.0,
+    charged_at=1_000.0,
+    max_fanout=3,
+    per_label_task_limits={"image": 2},
+    disable_free_tasks=True,
+    description="nightly builds",
+)
+LAB = Account(id="lab", version=1, forgotten_upto=4)
+
+
+def answer_word(verb: str, document: Document) -> Document:
+    if verb in {"account", "reset_account", "forget_account"}:
+        return {"ok": True, "account": document["account"], "balance": [1.5, 0.0, 0.0, 0.0, 0.0]}
+    return accept(verb, document)
+
+
+@pytest.fixture
+def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> FakeIntake:
+    """The stand-in, found by the environment, with two accounts and who runs and waits for them."""
+    monkeypatch.setenv("LEASEHOLD_BROKER__URL", intake.url)
+    intake.handler = answer_word
+    intake.publish(
+        CI,
+        LAB,
+        Account(id="gone", version=2, forgotten=True),
+        a_row("r1", phase="leased", account="ci", sequence=1, leases=(a_lease("linux-1", level=1),)),
+        a_row("r2", phase="leased", account="ci", sequence=2, leases=(a_lease("linux-2", level=5),)),
+        a_row("r3", account="ci", sequence=3, leases=(a_lease("linux-1", level=0, state="claimed"),)),
+        a_row("r4", account="lab", sequence=4),  # from before it was forgotten
+        a_row("r5", account="lab", sequence=5),
+    )
+    return intake
+
+
+@pytest.fixture
+def database(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A database of its own, with tables and no rows."""
+    url = f"sqlite:///{tmp_path / 'test.db'}"
+    monkeypatch.setenv("LEASEHOLD_DATABASE__URL", url)
+    migrate(url)
+    return url
+
+
+def said(stack: FakeIntake) -> list[tuple[str, Document]]:
+    return [
+        (verb, {key: value for key, value in document.items() if key not in {"request", "reply_to"}})
+        for verb, document in stack.seen
+    ]
+
+
+def test_accounts_are_listed_with_who_runs_and_waits_for_them(stack: FakeIntake, run: Run) -> None:
+    ci, lab = json.loads(run("accounts", "list", "--json").out)
+    assert (ci["id"], ci["balance"], ci["level"]) == ("ci", [-1.5, 20.0, 0.0, 0.0, 0.0], 1)
+    assert (ci["running"], ci["waiting"]) == ([0, 1, 0, 0, 0, 1], 1)
+    assert (lab["id"], lab["level"], lab["running"], lab["waiting"]) == ("lab", 5, [0] * 6, 1)
+    shown = run("accounts", "list").out
+    assert "-1.5 20 0 0 0" in shown
+    assert "nightly builds" in shown
+    assert "gone" not in shown
+
+
+def test_an_account_is_shown_whole(stack: FakeIntake, run: Run) -> None:
+    assert json.loads(run("accounts", "show", "ci", "--json").out)["per_label_task_limits"] == {"image": 2}
+    shown = run("accounts", "show", "ci").out
+    for text in ("nightly builds", "2 1 0 0 0, for 10 min", "3 alike", "image=2", "1: 1 free: 1", "wait"):
+        assert text in shown
+    found = run("accounts", "show", "cii")
+    assert (found.status, found.complaints) == (1, ["leasehold: there is no account cii (did you mean ci?)"])
+
+
+def test_no_accounts_are_no_empty_table(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEASEHOLD_BROKER__URL", intake.url)
+    assert run("accounts", "list").out == "no accounts: `leasehold accounts set NAME` makes one\n"
+    assert json.loads(run("accounts", "list", "--json").out) == []
+
+
+def test_what_is_set_is_what_was_named(stack: FakeIntake, run: Run) -> None:
+    words = "accounts set ci --charge-rate 2,0.5 --max-charge-seconds 10m --balance -5,3 --max-fanout 0 --limit image=2"
+    found = run(*words.split(), "--disable-free-tasks", "--description", "")
+    assert (found.status, found.out) == (0, "ci 1.5 0 0 0 0\n")
+    assert run("accounts", "set", "lab", "--enable-free-tasks", "--json").status == 0
+    assert run("accounts", "set", "new").status == 0
+    assert said(stack) == [
+        (
+            "account",
+            {
+                "account": "ci",
+                "charge_rate": [2, 0.5],
+                "max_charge_seconds": "10m",
+                "balance": [-5, 3],
+                "max_fanout": 0,
+                "per_label_task_limits": {"image": 2},
+                "disable_free_tasks": True,
+                "description": "",
+            },
+        ),
+        ("account", {"account": "lab", "disable_free_tasks": False}),
+        ("account", {"account": "new"}),
+    ]
+
+
+def test_what_is_wrong_is_refused_with_its_place_and_status_2(stack: FakeIntake, run: Run) -> None:
+    faults = [{"index": 0, "path": "charge_rate[1]", "expected": "a number >= 0", "got": '"two"'}]
+    stack.handler = lambda _verb, _document: {"ok": False, "errors": faults}
+    found = run("accounts", "set", "ci", "--charge-rate", "1,two")
+    assert (found.status, found.complaints) == (2, ['leasehold: charge_rate[1]: expected a number >= 0, got "two"'])
+    found = run("accounts", "set", "ci", "--limit", "image")
+    assert (found.status, len(found.complaints)) == (2, 1)
+
+
+def test_unknown_accounts_are_refused_one_by_one(stack: FakeIntake, run: Run) -> None:
+    fault = {"index": 0, "path": "account", "expected": "a known account", "got": '"nobody"'}
+    stack.handler = lambda verb, document: (
+        {"ok": False, "errors": [fault]} if document["account"] == "nobody" else answer_word(verb, document)
+    )
+    found = run("accounts", "reset", "nobody", "ci")
+    assert (found.status, found.out) == (1, "ci 1.5 0 0 0 0\n")
+    assert found.complaints == ['leasehold: account: expected a known account, got "nobody"']
+
+
+class Terminal(StringIO):
+    """Somebody who types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_deleting_asks_on_a_terminal_only(stack: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("accounts", "delete", "ci").status == 0  # no terminal
+    for answer, status in (("n", 1), ("y", 0)):
+        monkeypatch.setattr("sys.stdin", Terminal(f"{answer}\n"))
+        found = run("accounts", "delete", "ci", "lab")
+        assert found.status == status
+        assert "forget ci, lab with what they have?" in found.err
+    monkeypatch.setattr("sys.stdin", Terminal(""))
+    assert run("accounts", "delete", "lab", "--yes").status == 0
+    assert said(stack) == [("forget_account", {"account": name}) for name in ("ci", "ci", "lab", "lab")]
+
+
+def test_balances_over_time_come_from_the_database(
+    stack: FakeIntake, database: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasehold.cli.accounts.time.time", lambda: 1_000.0)
+    store = open_store(database)
+    kept = [BalanceSample("ci", at, (0.0, at / 100, 0.0, 0.0, 0.0)) for at in (100.0, 820.0, 880.0, 940.0)]
+    with store.transaction() as transaction:
+        transaction.save_balances([*kept, BalanceSample("lab", 900.0, (7.0,) * 5)])
+    store.close()
+    found = json.loads(run("accounts", "show", "ci", "--json", "--samples", "--span", "3m").out)["samples"]
+    assert [(each["at"], each["balance"][1]) for each in found] == [
+        *((at, at / 100) for at in (820.0, 880.0, 940.0)),
+        (1_000.0, 20.0),  # what it has now
+    ]
+    drawn = run("accounts", "show", "ci", "--plot", "--span", "1h").out
+    assert "\x1b" not in drawn
+    assert drawn.splitlines()[-1] == "balance by level: line of 0s = level 0, line of 1s = level 1"
+    assert "20.0" in drawn
+
+
+def a_sample(at: float, *balance: float) -> dict[str, Any]:
+    return {"at": at, "balance": [*balance, *[0.0] * (5 - len(balance))]}
+
+
+def test_the_higher_balance_is_drawn_higher() -> None:
+    drawn = draw_balances([a_sample(at, 10.0, -5.0) for at in (0.0, 60.0)], 60.0, is_terminal=False).splitlines()
+    rows = {level: [number for number, line in enumerate(drawn[:-1]) if line.count(level) > 50] for level in "01"}
+    assert rows["0"] < rows["1"]
+    assert len(rows["0"]) == len(rows["1"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("samples", "last"),
+    [
+        ([a_sample(0.0)], "the balance was 0 at every level"),
+        ([a_sample(0.0, 0, 0, 3)], "balance by level: line of 2s = level 2"),  # one point only
+    ],
+)
+def test_what_there_is_little_of_is_drawn_too(samples: list[dict[str, Any]], last: str) -> None:
+    assert draw_balances(samples, 60.0, is_terminal=True).splitlines()[-1] == last
+
+
+def test_notices_are_dated(stack: FakeIntake, run: Run) -> None:
+    stack.publish(a_row("r6", phase="leased", token=7, sequence=6, leases=(a_lease("linux-3", token=7),)))
+    stack.handler = lambda _verb, document: (
+        {"ok": True, "slot": document["slot"], "state": "ready", "cordoned": False}
+        if "reservation" not in document
+        else {"ok": True, "reservation": document["reservation"], "phase": "leased"}
+    )
+    assert run("confirm", "r6", "--slot", "linux-3", "--as-of", "1970-01-01T00:01:40+00:00").out == "r6 leased\n"
+    assert run("absent", "nobody", "--as-of", "100.5").status == 0
+    assert run("idle", "linux-3", "--label", "image=web", "--as-of", "1970-01-01T00:01:40").out == "linux-3 ready\n"
+    assert said(stack) == [
+        ("confirm", {"reservation": "r6", "token": 7, "slot": "linux-3", "as_of": 100.0}),
+        ("absent", {"reservation": "nobody", "as_of": 100.5}),
+        ("idle", {"slot": "linux-3", "labels": {"image": "web"}, "as_of": 100.0}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("absent", "r1", "--as-of", "noon"), "expected seconds since the epoch or a time"),
+        (("accounts", "show", "ci", "--span", "long"), "expected a duration like 90, 30m or 6h, got 'long'"),
+        (("accounts", "show", "ci", "--span", "0"), "expected a duration"),
+        (("accounts", "show"), "Missing argument 'ACCOUNT'"),
+    ],
+)
+def test_bad_usage_is_one_line_and_status_2(words: tuple[str, ...], complaint: str, run: Run) -> None:
+    found = run(*words)
+    assert (found.status, len(found.complaints)) == (2, 1)
+    assert complaint in found.err
