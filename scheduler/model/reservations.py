@@ -202,11 +202,13 @@ def may_restart(reservation: Reservation) -> bool:
 def move_reservation(
     reservation: Reservation, to: Phase, cause: Cause, now: float, **changes: Any
 ) -> tuple[Reservation, Event]:
-    """The reservation after a legal move, and the event that tells of it; `reason` in `changes` is kept in both.
+    """The reservation after a legal move, and the event that tells of it; `reason` in `changes` is kept in both, and
+    `told` is what the event says besides.
 
     Raises IllegalMoveError for a move that RESERVATION_MOVES does not have for this cause.
     """
     check_move(RESERVATION_MOVES, "reservation", reservation.id, (reservation.phase, to), cause)
+    told: dict[str, Any] = changes.pop("told", {})
     changes.setdefault("reason", None)
     if to in ENDED:
         changes.setdefault("finished_at", now)
@@ -219,5 +221,5 @@ def move_reservation(
         detail["waited"] = max(0.0, now - reservation.created_at)
     if moved.leases:
         detail["slots"] = [lease.slot for lease in moved.leases]
-    event = Event(at=now, name=f"reservation_{to}", cause=cause, reservation=reservation.id, detail=detail)
+    event = Event(at=now, name=f"reservation_{to}", cause=cause, reservation=reservation.id, detail=detail | told)
     return moved, event

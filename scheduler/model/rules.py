@@ -255,8 +255,8 @@ def _pool_conflicts(pool: Pool) -> Iterator[Fault]:
 class SchedulerKeys(Document):
     """How reservations are scheduled. Durations in seconds."""
 
-    queue: Literal["fifo", "priority", "size", "dynsize"] = "fifo"
-    """Who is served first: `fifo`, `priority` (higher first), `size` or `dynsize` (smaller first)."""
+    queue: Literal["fifo", "priority", "size", "dynsize", "quota"] = "fifo"
+    """Who goes first: `fifo`, `priority` (higher first), `size` or `dynsize` (smaller first), `quota` (who saved)."""
     profile: Literal["pack", "spread"] = "pack"
     """Where a component goes: `pack` fills slots that are in use first, `spread` takes the one with fewest leases."""
     elastic: Literal["yielding", "flexible", "malleable", "rigid"] = "yielding"
@@ -353,6 +353,11 @@ class Rules(Document):
             name: self.scheduler.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
             for name, own in self.scheduler.system.items()
         }
+
+    @cached_property
+    def has_quota(self) -> bool:
+        """Whether any queue is `quota`: accounts earn and pay only then."""
+        return any(keys.queue == "quota" for keys in (self.scheduler, *self._settings_of_system.values()))
 
     def queue_of(self, pool: str | None, system: str | None) -> str:
         """The queue in which such a reservation waits: its system's own, or "" for the common one."""

@@ -1,12 +1,12 @@
 """Whether it happened: each decision of a plan is looked at again on fresh rows, and written or skipped.
 
-Chunks of about 1,000 decisions, each one transaction that checks the term first. A decision is a unit: its
-rule is tested on the *current* rows, and only then are they changed; a loser changes nothing, is given back as
+Chunks of about 1,000 decisions, each one transaction that checks the term first; the first one charges the accounts
+before anything else. A decision is a unit, and so is a preemption with the assignment that it makes room for: its rule
+is tested on the *current* rows, and only then are they changed; a loser changes nothing, is given back as
 `Skipped(reason)`, and the rest of the chunk goes on.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import assert_never
 
 from scheduler.model.decisions import (
@@ -16,6 +16,8 @@ from scheduler.model.decisions import (
     Expire,
     Fail,
     Launch,
+    Preempt,
+    Relevel,
     Requeue,
     Reset,
     Restart,
@@ -25,12 +27,15 @@ from scheduler.model.decisions import (
 from scheduler.model.moves import IllegalMoveError
 from scheduler.model.rules import Rules
 from scheduler.operations.ledger import Ledger, Outcome
+from scheduler.operations.write_quota import QuotaWriter, charge_accounts
 from scheduler.operations.write_reservations import ReservationWriter
 from scheduler.operations.write_slots import SlotWriter
 from scheduler.ports import Store, Tenure
 
 CHUNK = 1000
 Done = tuple[list[Skipped], Outcome]
+Unit = tuple[Decision, ...]
+"""What is written as a whole or not at all."""
 
 
 def commit(
@@ -40,32 +45,85 @@ def commit(
     tenure: Tenure,
     new_id: Callable[[], str],
     planned_at: float,
+    charged: Sequence[str] = (),
 ) -> Iterator[Done]:
-    """Write the decisions chunk by chunk; after each: who lost, and what changed. Each chunk notes the tick.
+    """Charge these accounts up to the time of the plan, then write the decisions chunk by chunk; after each chunk: who
+    lost, and what changed. Each chunk notes the tick.
 
     Raises DeposedError as soon as the term is another leader's; chunks that were written before stay written.
     """
-    remaining = iter(decisions)
-    while chunk := list(islice(remaining, CHUNK)):
+    for chunk in _cut(decisions) or ([[]] if charged else []):
+        each = [decision for unit in chunk for decision in unit]
         with store.transaction() as transaction:
             transaction.check_term(tenure)
             transaction.note_tick(tenure, planned_at)
             ledger = Ledger(transaction, "tick", tenure.term)
             ledger.load(
-                reservations=[name for each in chunk if (name := getattr(each, "reservation", None))],
-                slots=[name for each in chunk for name in slots_of(each)],
+                reservations=[name for decision in each for name in reservations_of(decision)],
+                slots=[name for decision in each for name in slots_of(decision)],
+                accounts=charged,
+                payers=rules.has_quota,
             )
+            if charged:
+                charge_accounts(ledger, charged, planned_at)
             writer = _Writer(ledger, rules, new_id)
-            skipped = [Skipped(each, reason) for each in chunk if (reason := writer.write(each)) is not None]
+            skipped = [Skipped(lost, reason) for unit in chunk for lost, reason in writer.write_unit(unit)]
             outcome = ledger.flush()
+        charged = ()
         yield skipped, outcome
+
+
+def _cut(decisions: Iterable[Decision]) -> list[list[Unit]]:
+    """The units in chunks of about CHUNK decisions."""
+    chunks: list[list[Unit]] = []
+    room = 0
+    for unit in _list_units(decisions):
+        if room <= 0:
+            chunks.append([])
+            room = CHUNK
+        chunks[-1].append(unit)
+        room -= len(unit)
+    return chunks
+
+
+def _list_units(decisions: Iterable[Decision]) -> list[Unit]:
+    """A preemption without a grace stands together with the assignment that follows it, everything else alone."""
+    units: list[Unit] = []
+    for decision in decisions:
+        if isinstance(decision, Assign) and units and _awaits(units[-1], decision):
+            units[-1] = (*units[-1], decision)
+        else:
+            units.append((decision,))
+    return units
+
+
+def _awaits(unit: Unit, assignment: Assign) -> bool:
+    match unit:
+        case (Preempt(revoke_by=None) as preemption,):
+            return preemption.reservation == assignment.reservation
+        case _:
+            return False
+
+
+def reservations_of(decision: Decision) -> Iterator[str]:
+    """The reservations whose rows a decision is tested on."""
+    if not isinstance(decision, Launch | Drain | Terminate | Reset):
+        yield decision.reservation
+    if isinstance(decision, Preempt):
+        yield from decision.victims
 
 
 def slots_of(decision: Decision) -> list[str]:
     """The slots whose rows a decision is tested on."""
-    if isinstance(decision, Assign):
-        return [placement.slot for placement in decision.leases]
-    return [decision.slot] if isinstance(decision, Launch | Drain | Terminate | Reset) else []
+    match decision:
+        case Assign():
+            return [placement.slot for placement in decision.leases]
+        case Preempt():
+            return [decision.slot, *(placement.slot for placement in decision.leases)]
+        case Launch() | Drain() | Terminate() | Reset():
+            return [decision.slot]
+        case _:
+            return []
 
 
 class _Writer:
@@ -73,20 +131,38 @@ class _Writer:
 
     def __init__(self, ledger: Ledger, rules: Rules, new_id: Callable[[], str]) -> None:
         self._reservations, self._slots = ReservationWriter(ledger, rules), SlotWriter(ledger, rules, new_id)
+        self._quota = QuotaWriter(ledger, rules)
 
-    def write(self, decision: Decision) -> str | None:
-        """None when it was written, else why it no longer holds.
+    def write_unit(self, unit: Unit) -> list[tuple[Decision, str]]:
+        """Nothing when it was written, else each of its decisions with why it no longer holds.
 
         A move that no table allows is a fault of ours, found before anything of it was staged: it is confined to
         its decision, so that one row never stops the whole fleet.
         """
         try:
-            match decision:
-                case Expire() | Fail() | Requeue() | Restart() | Assign():
-                    return self._reservations.write(decision)
-                case Launch() | Drain() | Terminate() | Reset():
-                    return self._slots.write(decision)
-                case _:
-                    assert_never(decision)
+            reason = self._write(unit)
         except IllegalMoveError as error:
-            return str(error)
+            reason = str(error)
+        return [] if reason is None else [(decision, reason) for decision in unit]
+
+    def _write(self, unit: Unit) -> str | None:
+        match unit:
+            case (Preempt() as preemption, Assign() as assignment):
+                return self._quota.preempt(preemption, assignment)
+            case (Preempt(revoke_by=None),):
+                return "nobody is put in their place"
+            case _:
+                return self._write_one(unit[0])
+
+    def _write_one(self, decision: Decision) -> str | None:
+        match decision:
+            case Expire() | Fail() | Requeue() | Restart() | Assign():
+                return self._reservations.write(decision)
+            case Launch() | Drain() | Terminate() | Reset():
+                return self._slots.write(decision)
+            case Relevel():
+                return self._quota.relevel(decision)
+            case Preempt():
+                return self._quota.preempt(decision, None)
+            case _:
+                assert_never(decision)

@@ -2,12 +2,13 @@
 through the tables of moves, and leaves an event; nothing is written before `flush`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from scheduler.model.accounts import Account, find_account
 from scheduler.model.events import Event
 from scheduler.model.holds import Hold
 from scheduler.model.moves import ENDED, HOLDING, LEASE_MOVES, Cause, Phase, SlotState, check_move
@@ -15,6 +16,7 @@ from scheduler.model.reservations import Lease, Reservation, move_reservation
 from scheduler.model.slots import Slot, move_slot, without_machine
 from scheduler.model.view import Gone, Row
 from scheduler.operations.notices import describe_notice
+from scheduler.policy.charging import bill
 from scheduler.ports import Outgoing, Transaction
 
 
@@ -49,17 +51,26 @@ class Ledger:
         self.reservations: dict[str, Reservation] = {}
         self.slots: dict[str, Slot] = {}
         self.holds: dict[str, Hold] = {}
+        self.accounts: dict[str, Account] = {}
         self._leases: dict[str, dict[tuple[str, str], Lease]] = {}
         self._changed: dict[tuple[type, str], Row] = {}
         self._marked: dict[tuple[type, str], Row] = {}
         self._deleted: list[Row] = []
         self._events: list[Event] = []
 
-    def load(self, *, reservations: Iterable[str] = (), slots: Iterable[str] = ()) -> None:
+    def load(
+        self,
+        *,
+        reservations: Iterable[str] = (),
+        slots: Iterable[str] = (),
+        accounts: Iterable[str] = (),
+        payers: bool = False,
+    ) -> None:
         """Read and lock these rows and the slots of these reservations' leases, and read all leases on those slots.
+        With them come the accounts that pay for leases of these reservations, or, with `payers`, all that would.
 
-        Once a transaction: reservations are locked before slots, as everywhere (see Transaction). A slot of a lease
-        cannot change before it is locked, for its reservation is.
+        Once a transaction: reservations are locked before slots, and these before accounts, as everywhere (see
+        Transaction). A slot of a lease cannot change before it is locked, for its reservation is.
         """
         for row in self.transaction.load_reservations(reservations).values():
             self.reservations[row.id] = row
@@ -71,6 +82,19 @@ class Ledger:
         for slot, leases in self.transaction.load_leases(wanted).items():
             for owner, lease in leases:
                 self._leases.setdefault(slot, {})[owner, lease.component] = lease
+        names = {*accounts, *self._list_payers(all_of_them=payers)}
+        if names:
+            self.accounts.update(self.transaction.load_accounts(sorted(names)))
+
+    def _list_payers(self, *, all_of_them: bool) -> Iterator[str]:
+        for row in self.reservations.values():
+            account = row.request.account
+            if account is not None and (all_of_them or any(lease.charged_at is not None for lease in row.leases)):
+                yield account
+
+    def account_of(self, reservation: Reservation) -> Account | None:
+        """The account that pays for it, as it now is, if it has one that exists and was loaded."""
+        return find_account(self.accounts, reservation.request.account, reservation.sequence)
 
     def _index(self, row: Reservation) -> None:
         for lease in row.leases:
@@ -97,6 +121,8 @@ class Ledger:
                 self.slots[row.id] = row
             case Hold():
                 self.holds[row.id] = row
+            case Account():
+                self.accounts[row.id] = row
             case Reservation():
                 self._put_reservation(row)
         self._changed[type(row), row.id] = row
@@ -154,6 +180,8 @@ class Ledger:
     def _put_reservation(self, row: Reservation) -> None:
         known = self.reservations.get(row.id)
         self._check_leases(known, row)
+        if known is not None:
+            self._bill_leases(known, row)
         for lease in known.leases if known else ():
             self._leases.get(lease.slot, {}).pop((row.id, lease.component), None)
         self.reservations[row.id] = row
@@ -166,6 +194,17 @@ class Ledger:
             to = states.get(lease.component, "ended")
             if to != lease.state:
                 check_move(LEASE_MOVES, "lease", f"{row.id}/{lease.component}", (lease.state, to), self.cause)
+
+    def _bill_leases(self, known: Reservation, row: Reservation) -> None:
+        """Note as due what leases that end, stop or change their level have used since their account's last charge."""
+        followers = {lease.component: lease for lease in row.leases}
+        for lease in known.leases:
+            account = self.account_of(row)
+            if account is None or lease.charged_at is None:
+                continue
+            billed = bill(account, lease, followers.get(lease.component), self.now)
+            if billed != account:
+                self.put(billed)
 
     def flush(self) -> Outcome:
         """Write everything that was staged, with its events and callbacks."""

@@ -3,17 +3,17 @@
 docs/consistency.md, "Decisions" and "Belief", says what each line guards against.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from time import monotonic, sleep
 
 import msgspec
 
-from scheduler.model.decisions import Plan, Skipped
+from scheduler.model.decisions import Decision, Plan, Preempt, Relevel, Skipped
 from scheduler.model.rules import Rules
 from scheduler.model.view import Gone, View
-from scheduler.operations.commit import commit, slots_of
+from scheduler.operations.commit import commit, reservations_of, slots_of
 from scheduler.operations.engine import Engine, announce
 from scheduler.operations.hosts import hear_before_judging
 from scheduler.operations.ledger import Outcome
@@ -196,11 +196,12 @@ def carry_out(engine: Engine, leader: Leader, tenure: Tenure, ticked: Ticked) ->
     published and raise a kick, though not a second time for the same versions.
     """
     decisions, now = ticked.plan.decisions, ticked.now
-    for skipped, outcome in commit(engine.store, decisions, ticked.rules, tenure, engine.new_id, now):
+    charged = ticked.plan.charged
+    for skipped, outcome in commit(engine.store, decisions, ticked.rules, tenure, engine.new_id, now, charged):
         ticked.skipped += skipped
         ticked.outcomes.append(outcome)
         announce(engine, outcome, kick=False)
-    if not decisions and now - tenure.ticked_at >= leader.interval / 2:
+    if not decisions and not charged and now - tenure.ticked_at >= leader.interval / 2:
         with engine.store.transaction() as transaction:
             transaction.note_tick(tenure, now)
     _kick_for_losers(engine, leader, ticked)
@@ -213,8 +214,9 @@ def _kick_for_losers(engine: Engine, leader: Leader, ticked: Ticked) -> None:
     """
     lost = [each.decision for each in ticked.skipped]
     slots = {name for each in lost for name in slots_of(each)}
-    names = {name for each in lost if (name := getattr(each, "reservation", None))} | _find_holders(engine, slots)
-    changes = read_fresh(engine, ticked.view, {"reservations": names, "slots": slots})
+    names = {name for each in lost for name in reservations_of(each)} | _find_holders(engine, slots)
+    names_of_rows = {"reservations": names, "slots": slots, "accounts": _find_payers(ticked.view, lost)}
+    changes = read_fresh(engine, ticked.view, names_of_rows)
     if changes:
         engine.board.publish(changes)
     met = {(each.id, 0 if isinstance(each, Gone) else each.version) for each in changes}
@@ -229,6 +231,17 @@ def _find_holders(engine: Engine, slots: set[str]) -> set[str]:
         return set()
     with engine.store.transaction() as transaction:
         return {owner for leases in transaction.load_leases(slots).values() for owner, _ in leases}
+
+
+def _find_payers(view: View, lost: Iterable[Decision]) -> set[str]:
+    """The accounts on whose balances these decisions were made."""
+    rows = [
+        view.reservations.get(name)
+        for each in lost
+        if isinstance(each, Preempt | Relevel)
+        for name in reservations_of(each)
+    ]
+    return {row.request.account for row in rows if row is not None and row.request.account is not None}
 
 
 def report(engine: Engine, leader: Leader, ticked: Ticked) -> None:

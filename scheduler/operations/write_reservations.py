@@ -1,21 +1,16 @@
 """Whether it happened, for reservations: each decision about one is tested on its current row, then written."""
 
-from collections import Counter
-
 import msgspec
 
 from scheduler.model.decisions import Assign, Expire, Fail, Requeue, Restart
-from scheduler.model.labels import has_labels
 from scheduler.model.moves import ENDED
-from scheduler.model.reservations import Instance, Lease, Reservation, list_instances
-from scheduler.model.resources import fits, subtract, total
+from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Pool, Rules, SchedulerKeys
 from scheduler.model.slots import Slot
 from scheduler.operations.endings import end_reservation, note_unconfirmed, return_to_queue
 from scheduler.operations.ledger import Ledger
-from scheduler.policy.places import capacity_of
+from scheduler.operations.write_leases import LeaseWriter
 from scheduler.policy.timeouts import has_timed_out, is_silent
-from scheduler.policy.ttl import expiry_of_lease
 
 
 class ReservationWriter:
@@ -23,6 +18,7 @@ class ReservationWriter:
 
     def __init__(self, ledger: Ledger, rules: Rules) -> None:
         self.ledger, self.rules, self.now = ledger, rules, ledger.now
+        self._leases = LeaseWriter(ledger, rules)
 
     def write(self, decision: Expire | Fail | Requeue | Restart | Assign) -> str | None:
         """Test the rule of one decision on the current rows, then change them; the reason if it lost."""
@@ -147,81 +143,7 @@ class ReservationWriter:
         return None
 
     def _assign(self, current: Reservation, decision: Assign) -> str | None:
-        if current.phase != "pending":
-            return f"it is {current.phase}"
-        if current.suspended or current.priority == 0:
-            return "it is on hold"
-        if current.expires_at is not None and self.now >= current.expires_at:
-            return "its time is over"
-        instances = {each.name: each for each in list_instances(current.request, "essential")}
-        extra: dict[str, list[dict[str, float]]] = {}
-        for placement in decision.leases:
-            slot = self.ledger.slots.get(placement.slot)
-            taken = extra.setdefault(placement.slot, [])
-            reason = self._refuse(slot, placement.epoch, current, instances.get(placement.component), taken)
-            if slot is None or reason is not None:
-                return reason or f"{placement.slot} is gone"
-            taken.append(placement.resources)
-        self._lease(current, decision)
+        if (reason := self._leases.object_to(current, decision.leases)) is not None:
+            return reason
+        self._leases.lease(current, decision.leases, decision.level)
         return None
-
-    def _refuse(
-        self,
-        slot: Slot | None,
-        epoch: int,
-        current: Reservation,
-        instance: Instance | None,
-        taken: list[dict[str, float]],
-    ) -> str | None:
-        """Why this slot, as it now is, cannot take one more instance; None if it can."""
-        if slot is None:
-            return "its slot is gone"
-        pool = self._pool_of(slot)
-        if pool is None or instance is None:
-            return "the rules have changed"
-        if slot.state != "ready" or slot.epoch != epoch:
-            return f"{slot.id} is {slot.state}" if slot.state != "ready" else f"{slot.id} has another machine"
-        is_leaving = slot.drain_reason is not None or slot.interrupted_at is not None
-        if slot.cordoned or is_leaving or is_silent(slot, pool, self.now):
-            return f"{slot.id} takes no leases"
-        leases = self.ledger.leases_on(slot)
-        if len(leases) + len(taken) >= pool.lease_limit:
-            return f"{slot.id} is taken"
-        if pool.max_uses and slot.uses + len(taken) >= pool.max_uses:
-            return f"{slot.id} is used up"
-        labels = instance.component.labels
-        if not has_labels(slot.labels, current.request.labels) or not has_labels(slot.labels, labels):
-            return f"{slot.id} has other labels"
-        capacity = capacity_of(slot, pool)
-        used = total([*(lease.resources for lease in leases.values()), *taken])
-        wanted = {**pool.default_resources, **instance.component.resources}
-        if capacity is not None and not fits(wanted, subtract(capacity, used)):
-            return f"{slot.id} has no room"
-        return None
-
-    def _lease(self, current: Reservation, decision: Assign) -> None:
-        token = self.ledger.transaction.next_tokens(1)[0]
-        leases = tuple(
-            Lease(
-                component=each.component,
-                slot=each.slot,
-                epoch=each.epoch,
-                token=token,
-                resources=each.resources,
-                assigned_at=self.now,
-            )
-            for each in decision.leases
-        )
-        self.ledger.move_reservation(
-            current,
-            "leased",
-            leases=leases,
-            token=token,
-            leased_at=self.now,
-            confirmed_at=None,
-            declined=(),
-            expires_at=expiry_of_lease(current.request, self.rules, self.now),
-        )
-        for slot_id, count in Counter(lease.slot for lease in leases).items():
-            slot = self.ledger.slots[slot_id]
-            self.ledger.put(msgspec.structs.replace(slot, idle_since=None, uses=slot.uses + count))

@@ -33,9 +33,14 @@ def used_since_charge(account: Account, lease: Lease, now: float) -> Levels:
     return at_level(lease.level, lease.weight * max(0.0, now - max(account.charged_at, lease.charged_at)))
 
 
-def bill(account: Account, lease: Lease, now: float) -> Account:
-    """The account with what this lease has used since the last charge noted as due: it ends, or changes its level."""
-    return msgspec.structs.replace(account, due=add(account.due, used_since_charge(account, lease, now)))
+def bill(account: Account, lease: Lease, follower: Lease | None, now: float) -> Account:
+    """The account with what this lease has used since the last charge noted as due: it ends (None), or goes on in
+    another way. What is due and what leases run up stay the same in sum, whatever becomes of a lease.
+    """
+    used = used_since_charge(account, lease, now)
+    if follower is not None:
+        used = subtract(used, used_since_charge(account, follower, now))
+    return msgspec.structs.replace(account, due=add(account.due, used)) if any(used) else account
 
 
 def sum_running(account: Account, leases: Iterable[Lease], now: float) -> Levels:

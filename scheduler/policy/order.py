@@ -25,7 +25,7 @@ def _size(reservation: Reservation) -> float:
     return reservation.request.size
 
 
-RANKS: dict[str, Rank] = {"fifo": _alike, "priority": _priority, "size": _size}
+RANKS: dict[str, Rank] = {"fifo": _alike, "priority": _priority, "size": _size, "quota": _alike}
 """What sorts the queue, less first; ties go to the older one, then to the order of submission."""
 
 

@@ -171,7 +171,7 @@ def test_what_differs_is_named_by_kind() -> None:
             Stamp("reservations", "r1", 2, view.reservations["r1"].marked_at + 1),
         ],
     )
-    assert found.names == {"slots": {"older", "gone"}, "holds": {"missing"}, "reservations": {"r1"}}
+    assert found.names == {"slots": {"older", "gone"}, "holds": {"missing"}, "reservations": {"r1"}, "accounts": set()}
     assert (found.count, found.is_ahead) == (4, False)
 
 

@@ -91,7 +91,7 @@ def test_the_file_is_the_one_given_else_named_else_in_the_working_folder(monkeyp
             [
                 'x: expected a known key, got "x"',
                 f"ticks.interval: expected {A_PERIOD}, got -1",
-                'scheduler.queue: expected one of fifo, priority, size, dynsize, got "random"',
+                'scheduler.queue: expected one of fifo, priority, size, dynsize, quota, got "random"',
                 'cloud.boot: expected a duration >= 0 (seconds, or like "30s", "15m", "1h"), got -1',
             ],
         ),

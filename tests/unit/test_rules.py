@@ -1,6 +1,5 @@
 """Rules from outside: what is refused, in which words, and what their defaults mean."""
 
-
 from typing import Any
 
 import pytest
@@ -64,9 +63,10 @@ def scheduler(**keys: Any) -> dict[str, Any]:
         # words of a list
         (
             scheduler(queue="fifoo"),
-            'config.scheduler.queue: expected one of fifo, priority, size, dynsize (did you mean "fifo"?), got "fifoo"',
+            "config.scheduler.queue: expected one of fifo, priority, size, dynsize, quota"
+            ' (did you mean "fifo"?), got "fifoo"',
         ),
-        (scheduler(queue=[]), "config.scheduler.queue: expected one of fifo, priority, size, dynsize, got []"),
+        (scheduler(queue=[]), "config.scheduler.queue: expected one of fifo, priority, size, dynsize, quota, got []"),
         # true and false
         (scheduler(backfill=1), "config.scheduler.backfill: expected true or false, got 1"),
         (scheduler(backfill="true"), 'config.scheduler.backfill: expected true or false, got "true"'),

@@ -1,0 +1,174 @@
+"""Whether slots, as they now are, can take what a plan puts on them, and the leases that come of it."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import msgspec
+
+from scheduler.model.accounts import FREE, NOTHING, Levels
+from scheduler.model.decisions import Placement
+from scheduler.model.labels import has_labels
+from scheduler.model.reservations import Instance, Lease, LeaseState, Request, Reservation, list_instances
+from scheduler.model.resources import fits, subtract, total
+from scheduler.model.rules import Pool, Rules
+from scheduler.model.slots import Slot
+from scheduler.operations.ledger import Ledger
+from scheduler.policy.places import capacity_of
+from scheduler.policy.timeouts import is_silent
+from scheduler.policy.ttl import expiry_of_lease
+from scheduler.policy.weighing import weigh
+
+_NOW: Mapping[LeaseState, bool] = {"held": True, "revoking": True, "claimed": False}
+_LATER: Mapping[LeaseState, bool] = {"held": True, "revoking": False, "claimed": True}
+"""Who is on a slot at present, and who when those who have to go are gone and those who wait for that have come."""
+
+
+class LeaseWriter:
+    """Tests placements on current rows, and writes leases."""
+
+    def __init__(self, ledger: Ledger, rules: Rules) -> None:
+        self.ledger, self.rules, self.now = ledger, rules, ledger.now
+
+    def object_to(
+        self,
+        current: Reservation,
+        placements: Iterable[Placement],
+        *,
+        leaving: Collection[str] = (),
+        is_claim: bool = False,
+    ) -> str | None:
+        """Why it cannot be put there as things are; None if it can. What it has claimed there is its own.
+
+        `leaving`: reservations that end for it. A claim needs no room at present, but when those who have to go are
+        gone.
+        """
+        if current.phase != "pending":
+            return f"it is {current.phase}"
+        if current.suspended or current.priority == 0:
+            return "it is on hold"
+        if current.expires_at is not None and self.now >= current.expires_at:
+            return "its time is over"
+        instances = {each.name: each for each in list_instances(current.request, "essential")}
+        extra: dict[str, list[Placement]] = {}
+        for placement in placements:
+            slot, instance = self.ledger.slots.get(placement.slot), instances.get(placement.component)
+            if slot is None:
+                return "its slot is gone"
+            reason = self._object_to_slot(slot, placement.epoch, instance)
+            if reason is not None or instance is None:
+                return reason or "the rules have changed"
+            taken = extra.setdefault(slot.id, [])
+            taken.append(placement)
+            others = self._list_others(slot, {current.id, *leaving})
+            sides = (_LATER,) if is_claim else (_NOW, _LATER)
+            for side in sides:
+                there = [lease for lease in others if side[lease.state]]
+                if (reason := self._object_to_room(slot, there, taken, current.request, instance)) is not None:
+                    return reason
+        return None
+
+    def _list_others(self, slot: Slot, besides: Collection[str]) -> list[Lease]:
+        return [lease for (owner, _), lease in self.ledger.leases_on(slot).items() if owner not in besides]
+
+    def _object_to_slot(self, slot: Slot, epoch: int, instance: Instance | None) -> str | None:
+        """Why this slot takes nothing of the kind, however much room it has."""
+        pool = self.rules.pools.get(slot.pool)
+        if pool is None or instance is None:
+            return "the rules have changed"
+        if slot.state != "ready" or slot.epoch != epoch:
+            return f"{slot.id} is {slot.state}" if slot.state != "ready" else f"{slot.id} has another machine"
+        is_leaving = slot.drain_reason is not None or slot.interrupted_at is not None
+        if slot.cordoned or is_leaving or slot.stranger is not None or is_silent(slot, pool, self.now):
+            return f"{slot.id} takes no leases"
+        return None
+
+    def _object_to_room(
+        self, slot: Slot, there: Sequence[Lease], taken: Sequence[Placement], asked: Request, instance: Instance
+    ) -> str | None:
+        """Why the last of `taken` does not go there beside those who are there."""
+        pool = self.rules.pools[slot.pool]
+        if len(there) + len(taken) > pool.lease_limit:
+            return f"{slot.id} is taken"
+        if pool.max_uses and slot.uses + len(taken) > pool.max_uses:
+            return f"{slot.id} is used up"
+        if not has_labels(slot.labels, asked.labels) or not has_labels(slot.labels, instance.component.labels):
+            return f"{slot.id} has other labels"
+        capacity = capacity_of(slot, pool)
+        used = total([*(lease.resources for lease in there), *(each.resources for each in taken[:-1])])
+        wanted = {**pool.default_resources, **instance.component.resources}
+        if capacity is not None and not fits(wanted, subtract(capacity, used)):
+            return f"{slot.id} has no room"
+        return None
+
+    def lease(
+        self,
+        current: Reservation,
+        placements: Sequence[Placement],
+        level: int | None = None,
+        cost: Levels = NOTHING,
+        **told: str | int | list[str],
+    ) -> None:
+        """It gets these leases, with a new token. Those that it had claimed there keep level, cost and since when they
+        are charged for; the first of new ones starts with `cost`.
+        """
+        token = self.ledger.transaction.next_tokens(1)[0]
+        claimed = {(lease.component, lease.slot, lease.epoch): lease for lease in current.leases}
+        leases = tuple(
+            msgspec.structs.replace(claim, state="held", token=token, assigned_at=self.now)
+            if (claim := claimed.get((each.component, each.slot, each.epoch))) is not None
+            else self._make_lease(current, each, level, cost if index == 0 else NOTHING, token)
+            for index, each in enumerate(placements)
+        )
+        if level is not None:
+            told["level"] = level
+        self.ledger.move_reservation(
+            current,
+            "leased",
+            told=told,
+            leases=leases,
+            token=token,
+            leased_at=self.now,
+            confirmed_at=None,
+            declined=(),
+            expires_at=expiry_of_lease(current.request, self.rules, self.now),
+        )
+        for slot_id, count in Counter(lease.slot for lease in leases).items():
+            slot = self.ledger.slots[slot_id]
+            self.ledger.put(msgspec.structs.replace(slot, idle_since=None, uses=slot.uses + count))
+
+    def claim(self, current: Reservation, placements: Sequence[Placement], level: int, cost: Levels) -> Reservation:
+        """It keeps these places until those who hold them have let go; it stays pending, and pays from now on."""
+        leases = tuple(
+            msgspec.structs.replace(
+                self._make_lease(current, each, level, cost if index == 0 else NOTHING, 0), state="claimed"
+            )
+            for index, each in enumerate(placements)
+        )
+        claiming = msgspec.structs.replace(current, leases=leases)
+        self.ledger.put(claiming)
+        for slot_id in dict.fromkeys(each.slot for each in placements):
+            self.ledger.put(self.ledger.slots[slot_id])
+        return claiming
+
+    def _make_lease(
+        self, current: Reservation, placement: Placement, level: int | None, cost: Levels, token: int
+    ) -> Lease:
+        slot = self.ledger.slots[placement.slot]
+        return Lease(
+            component=placement.component,
+            slot=slot.id,
+            epoch=placement.epoch,
+            token=token,
+            resources=placement.resources,
+            level=FREE if level is None else level,
+            cost=cost,
+            charged_at=None if level is None else self.now,
+            weight=1.0 if level is None else self.weigh(current, placement.resources, slot),
+            assigned_at=self.now,
+        )
+
+    def weigh(self, current: Reservation, given: Mapping[str, float], slot: Slot) -> float:
+        """What a second of a lease of so much of this slot costs; 1 where its pool is not configured any more."""
+        pool: Pool | None = self.rules.pools.get(slot.pool)
+        settings = self.rules.settings_of(current.request.pool, current.request.system)
+        return 1.0 if pool is None else weigh(given, slot, pool, settings)
