@@ -5,7 +5,7 @@ that is missing until something goes wrong, tells nothing.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from prometheus_client.core import GaugeMetricFamily
@@ -13,6 +13,7 @@ from prometheus_client.metrics_core import Metric as Family
 
 from scheduler.model.decisions import WAITING_CODES
 from scheduler.model.moves import HOLDING, SLOT_STATES, WITH_MACHINE
+from scheduler.model.reservations import Reservation
 from scheduler.model.resources import Resources, add, subtract
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
@@ -24,12 +25,14 @@ OVER_QUOTA: Final = ("at_quota", "at_max_slots")
 MOST_LEASED: Final = 2**31 - 1
 
 
-def measure_fleet(store: Store, rules: Rules) -> Iterator[Family]:
-    """Slots online and offline, what they cost by state, and what of each resource is used and available."""
+def measure_fleet(store: Store, rules: Rules, held: Sequence[Reservation]) -> Iterator[Family]:
+    """Slots online and offline, what they cost by state, and what of each resource is used and available. `held`: the
+    reservations that hold leases.
+    """
     slots, now = store.find_slots(), store.now()
     yield from _count_online(slots, rules, now)
     yield _sum_prices(slots, rules)
-    yield from _measure_resources(store, slots, rules)
+    yield from _measure_resources(held, slots, rules)
 
 
 def _count_online(slots: list[Slot], rules: Rules, now: float) -> Iterator[Family]:
@@ -55,12 +58,12 @@ def _sum_prices(slots: list[Slot], rules: Rules) -> Family:
     return family
 
 
-def _measure_resources(store: Store, slots: list[Slot], rules: Rules) -> Iterator[Family]:
+def _measure_resources(held: Sequence[Reservation], slots: list[Slot], rules: Rules) -> Iterator[Family]:
     labels = ["pool", "slot", "resource"]
     used = GaugeMetricFamily("leasehold_slot_resources_used", "What is leased of a slot in service", labels=labels)
     said = "What is free of a slot in service, never below 0"
     available = GaugeMetricFamily("leasehold_slot_resources_available", said, labels=labels)
-    leased = _sum_leases(store)
+    leased = _sum_leases(held)
     for slot in slots:
         pool = rules.pools.get(slot.pool)
         capacity = capacity_of(slot, pool) if pool is not None and slot.state in HOLDING else None
@@ -72,10 +75,15 @@ def _measure_resources(store: Store, slots: list[Slot], rules: Rules) -> Iterato
     yield from (used, available)
 
 
-def _sum_leases(store: Store) -> dict[tuple[str, int], Resources]:
+def list_holders(store: Store) -> list[Reservation]:
+    """The reservations that hold leases."""
+    return store.find_reservations(phases=["leased", "revoking"], limit=MOST_LEASED)
+
+
+def _sum_leases(held: Sequence[Reservation]) -> dict[tuple[str, int], Resources]:
     """What is leased on each slot in each of its epochs."""
     found: dict[tuple[str, int], Resources] = {}
-    for row in store.find_reservations(phases=["leased", "revoking"], limit=MOST_LEASED):
+    for row in held:
         for lease in row.leases:
             key = lease.slot, lease.epoch
             found[key] = add(found.get(key, {}), lease.resources)

@@ -1,7 +1,7 @@
 """What Prometheus reads: gauges from SQL, and the counters that the processes add up in Redis."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from threading import Thread
 from typing import Any, Protocol
@@ -12,12 +12,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
+from scheduler.model.accounts import Account
 from scheduler.model.moves import PHASES, SLOT_STATES
 from scheduler.model.rules import Rules
 from scheduler.ports import Store, StoreUnavailableError, ViewUnavailableError
 from scheduler.view.metric_table import BOOT_OUTCOMES, LAUNCH_RESULTS, METRICS, NOTICE_KINDS, Metric
 from scheduler.view.redis_meter import Labels, Spread, Tally
-from workers.gauges import measure_fleet, measure_probe_age, measure_waits
+from workers.gauges import list_holders, measure_fleet, measure_probe_age, measure_waits
+from workers.gauges_of_accounts import add_zeros, measure_account_waits, measure_accounts
 
 LAUNCHES, BOOTS = "leasehold_launches_total", "leasehold_boot_outcomes_total"
 INTERRUPTIONS = "leasehold_interruptions_total"
@@ -40,9 +42,9 @@ class ReportReader(Protocol):
 
 def collect(store: Store, meter: MeterReader, reports: ReportReader | None = None) -> Iterator[Family]:
     """All families of one scrape. Of SQL or Redis, what cannot be reached is left out; `leasehold_up` says so."""
-    gauges, rules = _read_gauges(store)
-    probed, counts = _read_counts(meter, rules)
-    yield from (*gauges, *counts, *_read_report(reports, rules))
+    gauges, rules, accounts = _read_gauges(store)
+    probed, counts = _read_counts(meter, rules, accounts)
+    yield from (*gauges, *counts, *_read_report(reports, rules, accounts))
     if rules is not None and probed is not None:
         yield measure_probe_age(store, rules, probed)
     up = GaugeMetricFamily("leasehold_up", "Whether the database and Redis could be read", labels=["part"])
@@ -90,13 +92,16 @@ def serve_metrics(
     thread.join()
 
 
-def _read_gauges(store: Store) -> tuple[list[Family], Rules | None]:
+def _read_gauges(store: Store) -> tuple[list[Family], Rules | None, list[Account]]:
     try:
         rules = store.load_rules().rules
+        accounts = [account for account in store.find_accounts() if not account.forgotten]
+        held = list_holders(store)
         counted = [_count_slots(store, rules), _count_reservations(store), *_measure_leadership(store)]
-        return [*counted, *measure_fleet(store, rules)], rules
+        gauges = [*counted, *measure_fleet(store, rules, held), *measure_accounts(accounts, held)]
     except StoreUnavailableError:
-        return [], None
+        return [], None, []
+    return gauges, rules, accounts
 
 
 def _measure_leadership(store: Store) -> Iterator[Family]:
@@ -107,7 +112,7 @@ def _measure_leadership(store: Store) -> Iterator[Family]:
         yield GaugeMetricFamily("leasehold_tick_age_seconds", "Time since the last tick was committed", age)
 
 
-def _read_report(reports: ReportReader | None, rules: Rules | None) -> Iterator[Family]:
+def _read_report(reports: ReportReader | None, rules: Rules | None, accounts: Sequence[Account]) -> Iterator[Family]:
     """What the last tick said. The lag is left out before the first one, and after a flush until the next: nobody has
     looked then.
     """
@@ -116,6 +121,7 @@ def _read_report(reports: ReportReader | None, rules: Rules | None) -> Iterator[
     except ViewUnavailableError:
         return
     yield from measure_waits(report, rules)
+    yield measure_account_waits(report, accounts)
     if "view_lag" in report:
         said = "Age of the oldest committed change that the view lacked when the leader last looked; 0 = it lacked none"
         yield GaugeMetricFamily("leasehold_view_lag_seconds", said, float(report["view_lag"]))
@@ -138,7 +144,9 @@ def _count_reservations(store: Store) -> Family:
     return family
 
 
-def _read_counts(meter: MeterReader, rules: Rules | None) -> tuple[dict[str, float] | None, list[Family]]:
+def _read_counts(
+    meter: MeterReader, rules: Rules | None, accounts: Sequence[Account]
+) -> tuple[dict[str, float] | None, list[Family]]:
     """When each slot's machine answered last (None: Redis cannot be reached), and all that was counted."""
     try:
         tally = meter.read()
@@ -151,6 +159,7 @@ def _read_counts(meter: MeterReader, rules: Rules | None) -> tuple[dict[str, flo
         for name in POOL_TIMES:
             for pool in _launching_pools(rules):
                 tally.histograms[name].setdefault((pool,), Spread([0] * (len(METRICS[name].buckets) + 1)))
+        add_zeros(tally, accounts)
     counters = [_counter(METRICS[name], values) for name, values in tally.counters.items()]
     return tally.probed, [*counters, *(_histogram(METRICS[name], values) for name, values in tally.histograms.items())]
 

@@ -19,6 +19,7 @@ from scheduler.operations.hosts import hear_before_judging
 from scheduler.operations.ledger import Outcome
 from scheduler.operations.mending import LOOK_BACK_SECONDS, Mended, audit, look, read_fresh
 from scheduler.operations.outage import forgive_outage
+from scheduler.operations.spending import describe_account_waits
 from scheduler.operations.timing import describe_waits
 from scheduler.policy.plan import plan
 from scheduler.ports import Tenure, ViewUnavailableError
@@ -259,6 +260,7 @@ def report(engine: Engine, leader: Leader, ticked: Ticked) -> None:
             "skipped": len(ticked.skipped),
             "view_lag": leader.lag,
             **describe_waits(ticked.plan, ticked.view, ticked.rules, ticked.now),
+            "accounts": describe_account_waits(ticked.plan, ticked.view),
             "waiting": {each.reservation: [each.code, each.detail] for each in ticked.plan.waiting},
         }
     )

@@ -102,6 +102,17 @@ _ALL: Final = (
         "Loads and rebuilds of the view that failed and were tried again",
         zeros=((),),
     ),
+    _counter("leasehold_account_spent_total", "What accounts paid for leases, by level", "account", "level"),
+    _counter(
+        "leasehold_preemptions_total",
+        "Reservations whose place was taken, by the account that took it and the level at which it pays",
+        *("account", "level"),
+    ),
+    _counter(
+        "leasehold_preempted_total",
+        "Reservations whose place was taken, by the account that they ran for and their level",
+        *("account", "level"),
+    ),
     _histogram("leasehold_task_seconds", "Time that a Celery task took, by outcome", "task", "result"),
 )
 METRICS: Final[dict[str, Metric]] = {metric.name: metric for metric in _ALL}

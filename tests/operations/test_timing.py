@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from scheduler.model.accounts import Account
 from scheduler.model.holds import Hold, hold_id
 from scheduler.view.memory import MemoryMeter
 from tests.operations.rig import NOW, Rig
@@ -39,6 +40,16 @@ def test_a_tick_reports_how_many_wait_by_code_and_who_for_longest() -> None:
     rig.tick()
     report = report_of(rig)
     assert (report["codes"], report["longest_wait"]) == ({"booting": 3, "at_max_slots": 2, "on_hold": 1}, 30)
+
+
+def test_a_tick_reports_who_waits_for_which_account_at_the_level_that_it_could_pay_for() -> None:
+    rig = Rig()
+    for name, account in (("r1", "ci"), ("r2", "ci"), ("r3", "lab"), ("r4", "nobody"), ("r5", "ci"), ("r6", None)):
+        rig.submit(name, account=account, priority=0 if name != "r5" else 1)
+    (first,) = rig.store.find_reservations(ids=["r1"])
+    rig.put(Account(id="ci", balance=(0.0, 3.0, 0.0, 0.0, 0.0), forgotten_upto=first.sequence), Account(id="lab"))
+    rig.tick()
+    assert report_of(rig)["accounts"] == {"ci": [0, 2, 0, 0, 0, 0], "lab": [0, 0, 0, 0, 0, 1]}
 
 
 def test_a_pool_is_told_to_be_at_quota_while_its_hold_lasts() -> None:

@@ -141,6 +141,7 @@ def test_every_role_does_its_work_and_is_refused_nothing_of_it(stack: StackWithR
     assert client.report()["term"] >= 1
     assert [row.id for row in client.list("ended")] == [lease.id]
     assert {slot.pool for slot in client.slots()} == {"linux", "warm"}
+    assert client.accounts() == ()
 
     flower, metrics = stack.settings.flower.port, stack.settings.metrics.port
     page = wait_for(lambda: fetch(metrics, "metrics"), "the metrics")

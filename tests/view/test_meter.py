@@ -9,6 +9,7 @@ import pytest
 import redis
 from prometheus_client.parser import text_string_to_metric_families
 
+from scheduler.model.accounts import Account
 from scheduler.model.decisions import WAITING_CODES
 from scheduler.model.moves import PHASES, SLOT_STATES
 from scheduler.model.slots import Slot
@@ -252,6 +253,57 @@ def test_the_fleet_is_told_with_what_is_used_and_what_is_free(redis_client: redi
         assert of(samples, "leasehold_slot_resources_available", resource=resource, **where) == free
     assert of(samples, "leasehold_probe_age_seconds_max") == 40
     assert of(samples, "leasehold_time_to_ready_seconds_count", pool="linux") == 0
+
+
+def keep_accounts(store: Store) -> None:
+    """An account that pays for three leases and is waited for, one that nobody uses, and one that was forgotten."""
+    with store.transaction() as transaction:
+        make_rules(transaction)
+        leases = {"r1": (0, "held"), "r2": (2, "revoking"), "r3": (5, "held"), "r4": (1, "claimed")}
+        transaction.insert_reservations(
+            [
+                a_reservation(
+                    name,
+                    account="ci",
+                    phase="pending" if state == "claimed" else "revoking" if state == "revoking" else "leased",
+                    leases=(a_lease(f"linux-{name}", level=level, state=state),),
+                )
+                for name, (level, state) in leases.items()
+            ]
+        )
+        transaction.save(
+            [
+                Account(id="ci", balance=(-1.5, 20.0, 0.0, 0.0, 0.25)),
+                Account(id="lab"),
+                Account(id="gone", forgotten=True, balance=(1.0,) * 5),
+            ]
+        )
+
+
+def by_account(samples: Samples, name: str) -> dict[tuple[str, int], float]:
+    found = {tuple(sorted(labels)): value for (other, labels), value in samples.items() if other == name}
+    return {(labels[0][1], int(labels[1][1])): value for labels, value in found.items()}
+
+
+def test_accounts_are_told_at_every_level_zeros_too(redis_client: redis.Redis) -> None:
+    store, meter, board = MemoryStore(lambda: NOW), RedisMeter(redis_client), RedisBoard(redis_client)
+    keep_accounts(store)
+    samples = scrape(store, meter, board)
+    nothing = {(name, level): 0.0 for name in ("ci", "lab") for level in range(6)}
+    paid = {key: 0.0 for key in nothing if key[1] < 5}
+    assert by_account(samples, "leasehold_account_balance") == paid | {("ci", 0): -1.5, ("ci", 1): 20, ("ci", 4): 0.25}
+    assert by_account(samples, "leasehold_account_leases") == nothing | {("ci", 0): 1, ("ci", 2): 1, ("ci", 5): 1}
+    assert by_account(samples, "leasehold_account_waiting") == nothing
+    assert by_account(samples, "leasehold_account_spent_total") == paid
+    assert by_account(samples, "leasehold_preemptions_total") == paid
+    assert by_account(samples, "leasehold_preempted_total") == {key: 0.0 for key in nothing if key[1] > 0}
+    board.write_report({"accounts": {"ci": [0, 7, 0, 0, 0, 0], "gone": [1] * 6}})
+    meter.count("leasehold_account_spent_total", {"account": "ci", "level": "1"}, 2.5)
+    meter.count("leasehold_preempted_total", {"account": "", "level": "5"})
+    samples = scrape(store, meter, board)
+    assert by_account(samples, "leasehold_account_waiting") == nothing | {("ci", 1): 7}
+    assert by_account(samples, "leasehold_account_spent_total") == paid | {("ci", 1): 2.5}
+    assert of(samples, "leasehold_preempted_total", account="", level="5") == 1
 
 
 class BrokenStore(MemoryStore):
