@@ -322,9 +322,7 @@ class AccountRules(AccountKeys):
     """What it starts with, a number for each paid level; a changed list here sets it anew, left out = 0."""
 
 
-NOT_ACTED_UPON = frozenset(
-    {"elastic", "preemption", "preemption_grace", "min_run_time", "launch_for_elastic", "charge_by"}
-)
+NOT_ACTED_UPON = frozenset({"elastic", "launch_for_elastic"})
 """Keys of the contract that are checked and kept, but that no rule of this version reads: setting one is warned of."""
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import chain, count
 from math import inf, nextafter
 from operator import attrgetter
 
@@ -14,6 +14,7 @@ from scheduler.model.reservations import Reservation, Shape
 from scheduler.model.rules import Pool, Rules, SchedulerKeys
 from scheduler.model.slots import Slot, slot_order
 from scheduler.model.view import View
+from scheduler.policy.balances import Balances
 from scheduler.policy.needs import Demand, Steps, make_needs
 from scheduler.policy.places import Leases, Place, capacity_of
 from scheduler.policy.rooms import Rooms
@@ -55,6 +56,12 @@ class Draft:
         self.pending = dict(view.by_phase["pending"])
         self.returning: dict[str, Reservation] = {}
         """Interrupted ones that keep their leases for a grace: demand for a launch, not yet for a lease."""
+        self.balances = Balances({})
+        """What quota accounts have left, once they were charged; none exist where no queue is `quota`."""
+        self.charged: tuple[str, ...] = ()
+        """The accounts that this tick charges."""
+        self.preempted: list[Reservation] = []
+        """Those who are pending again because better work took their place at once: others come first in this tick."""
         self.over: set[str] = set()
         """Reservations whose leases this tick has ended."""
         self.places: dict[str, Place] = {}
@@ -217,10 +224,14 @@ class Draft:
         if instant is not None:
             self._wake_at = min(self._wake_at, max(instant, self.now))
 
+    def is_offered(self, place: Place) -> bool:
+        """Whether a slot takes leases: ready, uncordoned, not offline, and nobody unknown runs there."""
+        return place.state == "ready" and not (place.slot.cordoned or place.stuck or place.slot.stranger)
+
     def open_rooms(self) -> None:
         """Let placing begin: whatever heal left in service, ready or on its way."""
         open_places = [place for place in self.all_places() if not place.slot.cordoned and not place.stuck]
-        self.ready = Rooms(place for place in open_places if place.state == "ready")
+        self.ready = Rooms(place for place in open_places if self.is_offered(place))
         self.coming = Rooms(place for place in open_places if place.is_coming)
         self.launched, self.kept = Rooms([]), {}
 
@@ -230,7 +241,7 @@ class Draft:
 
     def finish(self, queue: Queue) -> Plan:
         """The plan, with those who wait in the order of the queue."""
-        told = map(self.waiting.get, map(_id, queue.reservations))
+        told = map(self.waiting.get, map(_id, chain(queue.reservations, self.preempted)))
         waiting = tuple([each for each in told if each is not None])
         wake_at = None if self._wake_at == inf else self._wake_at
-        return Plan(tuple(self.decisions), waiting, wake_at)
+        return Plan(tuple(self.decisions), waiting, wake_at, self.charged)

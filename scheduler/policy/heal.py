@@ -11,6 +11,7 @@ from scheduler.model.decisions import Drain, Fail, Requeue, Reset, Restart, Term
 from scheduler.model.moves import HOLDING, IN_FLIGHT, INACTIVE
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
+from scheduler.policy.claims import drop_claims
 from scheduler.policy.confirming import requeue_unconfirmed
 from scheduler.policy.draft import Draft
 from scheduler.policy.places import Leases, Place
@@ -31,6 +32,7 @@ def heal(draft: Draft) -> None:
         if slot.interrupted_at is not None:
             _take_back_from(draft, draft.leases_on(slot))
     _fail_those_without_slot(draft)
+    drop_claims(draft)
     for place in draft.all_places():
         if place.state not in _AT_REST:
             _heal_stuck(draft, place)

@@ -6,6 +6,7 @@ from operator import attrgetter
 
 from scheduler.model.reservations import Reservation, Shape
 from scheduler.policy.draft import Draft, Queue
+from scheduler.policy.levels import rank_by_level
 from scheduler.policy.needs import given_to
 
 Rank = Callable[[Reservation], float]
@@ -30,8 +31,8 @@ RANKS: dict[str, Rank] = {"fifo": _alike, "priority": _priority, "size": _size, 
 
 
 def _find_ranks(draft: Draft) -> dict[str, Rank]:
-    """The same with those that time changes."""
-    return {**RANKS, "dynsize": _rank_by_present_size(draft)}
+    """The same with those that time, or the balances of accounts, change."""
+    return {**RANKS, "dynsize": _rank_by_present_size(draft), "quota": rank_by_level(draft)}
 
 
 def _rank_by_present_size(draft: Draft) -> Rank:

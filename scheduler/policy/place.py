@@ -15,6 +15,8 @@ from scheduler.policy.misfit import Misfits
 from scheduler.policy.needs import Demand, Need
 from scheduler.policy.order import sort_queue
 from scheduler.policy.places import Place
+from scheduler.policy.quota import place_by_quota, split_by_queue
+from scheduler.policy.refusals import lacks_quota
 from scheduler.policy.rooms import fill
 
 
@@ -26,8 +28,9 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
     slots that the starvation guard keeps for it. Without `backfill` the first that gets no lease ends the
     placing: the room that those behind it would have taken is kept for them all the same.
     """
+    by_quota, waiters = split_by_queue(draft, Misfits(draft, limits).set_aside(queue))
+    demanding = place_by_quota(draft, by_quota)
     draft.open_rooms()
-    waiters = Misfits(draft, limits).set_aside(queue)
     guard, search = Guard(draft, limits, queue.oldest), _Search(draft, waiters)
     unplaced, decisions = Queue(), draft.decisions
     pass_over, note_demand = unplaced.reservations.append, unplaced.demands.append
@@ -55,8 +58,10 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
         guard.protect(reservation, demand, is_covered=is_covered)
         if demand in search.without_cover and guard.is_done_with(demand):
             search.hopeless.add(demand)
-    returning = _cover_returning(draft, search)
-    return sort_queue(draft, unplaced.reservations + returning) if returning else unplaced
+    late, returning = _cover_demanding(demanding, search), _cover_returning(draft, search)
+    if returning or (late.reservations and unplaced.reservations):
+        return sort_queue(draft, unplaced.reservations + late.reservations + returning)
+    return late if late.reservations else unplaced
 
 
 class _Search:
@@ -116,9 +121,20 @@ def _take_run(draft: Draft, demand: Demand, count: int) -> list[Place]:
     return draft.ready.take_run(demand.needs[0], count)[::-1]
 
 
+def _cover_demanding(demanding: Queue, search: "_Search") -> Queue:
+    """Those whom quota gave no place: who finds no room that is on its way either."""
+    late = Queue()
+    for reservation, demand in demanding:
+        if demand in search.without_cover or not search.cover(reservation, demand):
+            late.add(reservation, demand)
+    return late
+
+
 def _cover_returning(draft: Draft, search: _Search) -> list[Reservation]:
     """Those who were interrupted and still hold on: what would replace their slots is kept for them, in queue order."""
-    returning = sort_queue(draft, [each for each in draft.returning.values() if not is_on_hold(each)])
+    returning = sort_queue(
+        draft, [each for each in draft.returning.values() if not is_on_hold(each) and not lacks_quota(draft, each)]
+    )
     return [each for each, demand in returning if demand.pools and not search.cover(each, demand)]
 
 

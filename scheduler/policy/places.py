@@ -27,6 +27,8 @@ class Place:
     labels: dict[str, str]
     leases: Leases = field(default_factory=dict)
     """Leases of the slot's present epoch."""
+    overlap: int = 0
+    """Leases that are counted once for two: a claimed one waits for one that is revoking to let go."""
     given: int = 0
     """Instances that this tick put on it, or set against it."""
     unconfirmed: int = 0
@@ -55,7 +57,7 @@ class Place:
     @property
     def load(self) -> int:
         """Leases that it carries, or is to carry."""
-        return len(self.leases) + self.given
+        return len(self.leases) - self.overlap + self.given
 
     @property
     def uses_left(self) -> float:
@@ -85,7 +87,8 @@ class Place:
     @property
     def is_idle(self) -> bool:
         """Ready, in service, and nobody has or wants anything of it."""
-        return self.state == "ready" and not self.slot.cordoned and not self.leases and not self.wanted
+        is_free = not (self.leases or self.wanted or self.slot.stranger)
+        return self.state == "ready" and not self.slot.cordoned and is_free
 
     @property
     def idle_rank(self) -> float:
@@ -100,10 +103,24 @@ class Place:
         self.count_free()
 
     def count_free(self) -> None:
-        """Work out what is free from its capacity and its leases."""
-        self.free = self.capacity
-        if self.capacity is not None and self.leases:
+        """Work out what is free: capacity less what is held, and the larger of what is leaving and what is claimed."""
+        self.overlap, self.free = 0, self.capacity
+        if not self.leases:
+            return
+        if any(lease.state == "claimed" for lease in self.leases.values()):
+            self._count_claims()
+        elif self.capacity is not None:
             self.free = subtract(self.capacity, total(lease.resources for lease in self.leases.values()))
+
+    def _count_claims(self) -> None:
+        by_state: dict[str, list[Resources]] = {"held": [], "revoking": [], "claimed": []}
+        for lease in self.leases.values():
+            by_state[lease.state].append(lease.resources)
+        self.overlap = min(len(by_state["revoking"]), len(by_state["claimed"]))
+        if self.capacity is not None:
+            leaving, claimed = total(by_state["revoking"]), total(by_state["claimed"])
+            larger = {name: max(leaving.get(name, 0), claimed.get(name, 0)) for name in {**leaving, **claimed}}
+            self.free = subtract(self.capacity, total([*by_state["held"], larger]))
 
 
 def capacity_of(slot: Slot, pool: Pool) -> Resources | None:

@@ -8,6 +8,7 @@ the view. Nothing is given out twice within a tick, and nothing is written: carr
 from scheduler.model.decisions import Plan
 from scheduler.model.rules import Rules
 from scheduler.model.view import View
+from scheduler.policy.charge import charge
 from scheduler.policy.collector import with_resting_collector
 from scheduler.policy.draft import Draft
 from scheduler.policy.expire import expire
@@ -32,6 +33,7 @@ def plan(view: View, rules: Rules, now: float) -> Plan:
     draft = Draft(view, rules, now)
     expire(draft)  # reservations whose time is over give back what they hold
     heal(draft)  # interrupted, lost and stuck slots; restarts that are due
+    charge(draft)  # quota accounts earn, and pay for what ran
     queue = order(draft)  # who waits, the first one first
     limits = Limits(draft)  # what keeps launches back: max_slots and holds
     unplaced = place(draft, queue, limits)  # leases on what is ready

@@ -5,7 +5,7 @@ What was there before the tick is noted by the steps that looked at it and found
 
 from collections.abc import Iterable
 
-from scheduler.model.decisions import Assign, Decision, Fail, Launch, Requeue, Restart, Terminate
+from scheduler.model.decisions import Assign, Decision, Fail, Launch, Preempt, Requeue, Restart, Terminate
 from scheduler.model.reservations import Reservation
 from scheduler.policy.draft import Draft
 from scheduler.policy.heal import is_restart_due, may_restart_again
@@ -28,6 +28,10 @@ def _wake_after(draft: Draft, decision: Decision) -> None:
         case Requeue(revoke_by=None) | Restart():
             request = draft.view.reservations[decision.reservation].request
             draft.wake_by(expiry_of_pending(request, draft.rules, draft.now))
+        case Preempt():
+            draft.wake_by(draft.now if decision.revoke_by is None else decision.revoke_by)
+            for victim in decision.victims:
+                draft.wake_by(expiry_of_pending(draft.view.reservations[victim].request, draft.rules, draft.now))
         case Fail():
             _wake_for_restart(draft, draft.view.reservations[decision.reservation])
         case Launch():

@@ -1,0 +1,50 @@
+"""Step 3, charge: accounts earn and pay for the time since they were last charged. Source: qscheduler.
+
+What the plan works out here is what it decides on; the commit charges the same accounts anew, on the rows as they are
+then (`policy/charging.py` has the sums).
+"""
+
+from math import fsum
+from typing import cast
+
+from scheduler.model.accounts import FREE, PAID, Levels
+from scheduler.policy.balances import Balances
+from scheduler.policy.charging import charge as charge_account
+from scheduler.policy.draft import Draft
+
+
+def charge(draft: Draft) -> None:
+    """Charge every account up to now, where any queue is `quota`; at the instant of the last charge nothing happens.
+
+    What ended earlier in this tick ran until now, and is paid for.
+    """
+    if not draft.rules.has_quota:
+        return
+    used = _sum_used(draft)
+    found = sorted(draft.view.accounts.items())
+    accounts = {
+        name: charge_account(account, used.get(name, (0.0, 0.0, 0.0, 0.0, 0.0)), draft.now)
+        for name, account in found
+        if not account.forgotten
+    }
+    draft.balances = Balances(accounts)
+    draft.charged = tuple(name for name in accounts if draft.view.accounts[name].charged_at < draft.now)
+
+
+def _sum_used(draft: Draft) -> dict[str, Levels]:
+    """By account: what all leases have used of it since it was last charged, summed exactly in whatever order they
+    come.
+    """
+    view, now = draft.view, draft.now
+    parts: dict[str, list[list[float]]] = {}
+    for leases in view.leases_on.values():
+        for (owner, _), lease in leases.items():
+            if lease.charged_at is None or lease.level >= FREE:
+                continue
+            account = view.account_of(view.reservations[owner])
+            if account is not None:
+                seconds = now - max(account.charged_at, lease.charged_at)
+                if seconds > 0:
+                    used = parts.setdefault(account.id, [[] for _ in PAID])
+                    used[lease.level].append(lease.weight * seconds)
+    return {name: cast("Levels", tuple(map(fsum, used))) for name, used in parts.items()}

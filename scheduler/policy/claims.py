@@ -1,0 +1,82 @@
+"""Claims: places that preempted work still holds until its grace ends, kept for those who took them.
+
+Source: qscheduler, where a preempted task is gone at once.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from scheduler.model.decisions import Assign, Requeue
+from scheduler.model.reservations import Lease, Reservation
+from scheduler.model.resources import fits, subtract, total
+from scheduler.policy.draft import Draft
+from scheduler.policy.places import Place
+from scheduler.policy.rounds import Round, name_placements
+
+
+def drop_claims(draft: Draft) -> None:
+    """Who claims a slot that went, drains, is silent or has another machine is an ordinary pending one again; what it
+    paid is not given back.
+    """
+    claimants = [each for each in draft.pending.values() if each.leases]
+    for reservation in sorted(claimants, key=lambda each: each.sequence):
+        reasons = [reason for lease in reservation.leases if (reason := _find_loss(draft, lease)) is not None]
+        if reasons:
+            draft.decide(Requeue(reservation=reservation.id, reason=reasons[0]))
+            draft.requeue(reservation)
+
+
+def _find_loss(draft: Draft, lease: Lease) -> str | None:
+    place = draft.places.get(lease.slot)
+    if place is None or place.slot.epoch != lease.epoch or place.state not in {"ready", "draining"}:
+        return "slot_gone"
+    if place.slot.interrupted_at is not None:
+        return "slot_interrupted"
+    if place.state == "draining":
+        return "slot_draining"
+    return "slot_offline" if place.stuck else None
+
+
+def assign_claims(tick: Round, claimants: Iterable[Reservation]) -> None:
+    """Each gets its leases as soon as they fit beside what is held and what is still to be given back, at the level
+    that it claimed them for; of several on one slot the earlier claim first. Until then it is given no other slot.
+    """
+    blocked: set[str] = set()
+    for reservation in sorted(claimants, key=lambda each: (each.leases[0].assigned_at, each.sequence)):
+        tick.served.add(reservation.id)
+        places = [tick.draft.places[name] for name in sorted({lease.slot for lease in reservation.leases})]
+        told = f"waits until {', '.join(place.slot.id for place in places)} is given back by those whom it preempted"
+        if any(place.slot.cordoned for place in places):
+            tick.draft.wait(reservation, "cordoned", f"{told}, and is cordoned")
+        elif all(place.slot.id not in blocked and _has_room(place, reservation) for place in places):
+            _assign(tick, reservation)
+            continue
+        else:
+            tick.draft.wait(reservation, "no_capacity", told)
+        blocked.update(place.slot.id for place in places)
+
+
+def _has_room(place: Place, reservation: Reservation) -> bool:
+    """Whether what it claims there fits beside what is held and what is still to be given back."""
+    if place.slot.stranger is not None:
+        return False
+    others = [
+        lease for (owner, _), lease in place.leases.items() if lease.state != "claimed" or owner == reservation.id
+    ]
+    if len(others) > place.most:
+        return False
+    own = total(lease.resources for (owner, _), lease in place.leases.items() if owner == reservation.id)
+    used = total(
+        lease.resources
+        for (owner, _), lease in place.leases.items()
+        if lease.state != "claimed" and owner != reservation.id
+    )
+    return place.capacity is None or fits(own, subtract(place.capacity, used))
+
+
+def _assign(tick: Round, reservation: Reservation) -> None:
+    leases = tuple(msgspec.structs.replace(lease, state="held") for lease in reservation.leases)
+    tick.hold(reservation, leases)
+    decision = Assign(reservation=reservation.id, leases=name_placements(leases), level=leases[0].level)
+    tick.draft.decide(decision)

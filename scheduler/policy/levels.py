@@ -1,0 +1,36 @@
+"""Step 4, order, under the queue `quota`: the level of each pending reservation, and its place within that level.
+
+Source: qscheduler: the level goes first, then who demands most, then who has waited longest.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from scheduler.model.labels import shape_of
+from scheduler.model.reservations import Reservation, Shape
+from scheduler.policy.draft import Draft
+
+_MOST_LABELS: Final = 1 << 20
+"""More than any reservation requires: no number of labels outweighs a level."""
+
+
+def count_required(shape: Shape) -> int:
+    """How many labels it requires of its slots, in all: the reservation's and its components', each once."""
+    required = set(shape_of(shape.labels))
+    for component in shape.components:
+        required.update(shape_of(component.labels))
+    return len(required)
+
+
+def rank_by_level(draft: Draft) -> Callable[[Reservation], float]:
+    """A number that sorts by level, then by required labels, most first; ties go to the older one, as everywhere."""
+    level_of, shapes = draft.balances.level_of, draft.view.shapes
+    counts: dict[Shape, int] = {}
+
+    def rank(reservation: Reservation) -> float:
+        shape = shapes[reservation.id]
+        if shape not in counts:
+            counts[shape] = count_required(shape)
+        return level_of(reservation) * _MOST_LABELS - counts[shape]
+
+    return rank
