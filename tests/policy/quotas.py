@@ -25,7 +25,7 @@ def an_account(name: str = "A", *balance: float, rate: tuple[float, ...] = (), *
     return Account(id=name, balance=levels(*balance), charge_rate=levels(*rate), **fields)
 
 
-def a_host(number: int = 1, labels: dict[str, str] | None = None, **changes: object) -> Slot:
+def a_host(number: int = 1, labels: dict[str, str] | None = None, **changes: Any) -> Slot:
     """A ready slot of the static pool `hosts`, without leases."""
     return a_slot(f"hosts-{number}", labels=labels or {}, launch_id=None, **changes)
 
