@@ -20,6 +20,7 @@ from leasehold.cli.output import (
     show_amounts,
     show_time,
 )
+from leasehold.cli.telling import describe_event
 from leasehold.errors import NotAnswered
 
 if TYPE_CHECKING:
@@ -267,5 +268,4 @@ def _print_event(event: "Event", as_json: bool) -> None:
         print_json(event)
         return
     about = " ".join(filter(None, (event.reservation, event.slot)))
-    detail = " ".join(f"{key}={value}" for key, value in event.detail.items() if value not in (None, "", []))
-    sys.stdout.write(f"{show_time(event.at)}  {event.name:<24} {about}  {detail} [{event.cause}]\n")
+    sys.stdout.write(f"{show_time(event.at)}  {event.name:<24} {about}  {describe_event(event)} [{event.cause}]\n")

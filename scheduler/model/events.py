@@ -13,6 +13,6 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cause: Cause
     slot: str | None = None
     reservation: str | None = None
-    detail: dict[str, str | int | float | bool | list[str] | None] = {}
+    detail: dict[str, str | int | float | bool | list[str | float] | None] = {}
     number: int = 0
     """The running number that the store gave it; 0 before it is stored."""

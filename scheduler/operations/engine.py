@@ -12,6 +12,7 @@ from scheduler.operations.boots import count_boots
 from scheduler.operations.foresee import KnownSlots
 from scheduler.operations.ledger import Outcome
 from scheduler.operations.notices import describe_notice
+from scheduler.operations.spending import count_spending
 from scheduler.operations.timing import observe_times
 from scheduler.ports import Bell, Board, Dispatcher, Fleet, Lock, Meter, Outgoing, Probe, Pulse, Store, StoredRules
 
@@ -56,6 +57,7 @@ def announce(engine: Engine, outcome: Outcome, *, kick: bool) -> None:
     send_slow_work(engine, outcome)
     count_boots(engine.meter, outcome)
     observe_times(engine.meter, outcome)
+    count_spending(engine.meter, outcome)
     send_notices(engine, outcome)
     push_to_hosts(engine, outcome)
     send_callbacks(engine, outcome.outgoing)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from scheduler.model.accounts import Account, find_account
+from scheduler.model.accounts import Account, Levels, find_account
 from scheduler.model.events import Event
 from scheduler.model.holds import Hold
 from scheduler.model.moves import ENDED, HOLDING, LEASE_MOVES, Cause, Phase, SlotState, check_move
@@ -32,6 +32,8 @@ class Outcome:
     """The slots that it looked at, changed or not."""
     hosts: list[Slot] = field(default_factory=list)
     """The slots of static hosts of which more than a mark of time was written."""
+    spent: dict[str, Levels] = field(default_factory=dict)
+    """What accounts paid for the use of leases."""
     is_change: bool = False
     """Whether more than marks of time was written: a tick should hear of that."""
 
@@ -52,6 +54,8 @@ class Ledger:
         self.slots: dict[str, Slot] = {}
         self.holds: dict[str, Hold] = {}
         self.accounts: dict[str, Account] = {}
+        self.spent: dict[str, Levels] = {}
+        """What accounts paid in this transaction for the use of leases."""
         self._leases: dict[str, dict[tuple[str, str], Lease]] = {}
         self._changed: dict[tuple[type, str], Row] = {}
         self._marked: dict[tuple[type, str], Row] = {}
@@ -219,7 +223,7 @@ class Ledger:
         if outgoing:
             self.transaction.save_outgoing(outgoing)
         is_change = bool(self._changed or gone)
-        return Outcome(rows, gone, self._events, outgoing, self.slots, hosts, is_change)
+        return Outcome(rows, gone, self._events, outgoing, self.slots, hosts, self.spent, is_change=is_change)
 
     def _list_callbacks(self) -> list[Outgoing]:
         found = []

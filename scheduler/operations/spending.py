@@ -3,12 +3,45 @@
 from collections.abc import Mapping
 from typing import Final
 
-from scheduler.model.accounts import FREE, Account, level_of
+from scheduler.model.accounts import FREE, PAID, Account, level_of
 from scheduler.model.decisions import Plan
+from scheduler.model.events import Event
+from scheduler.model.reservations import Reservation
 from scheduler.model.view import View
+from scheduler.operations.ledger import Outcome
+from scheduler.ports import Meter
 
 LEVELS: Final = range(FREE + 1)
 """The paid ones and the free one."""
+
+
+SPENT: Final = "leasehold_account_spent_total"
+PREEMPTIONS: Final = "leasehold_preemptions_total"
+PREEMPTED: Final = "leasehold_preempted_total"
+
+
+def count_spending(meter: Meter, outcome: Outcome) -> None:
+    """What accounts paid for the use of leases, and for each preemption who took a place and who lost it."""
+    for account, spent in outcome.spent.items():
+        for level in PAID:
+            if spent[level]:
+                meter.count(SPENT, _labels(account, level), spent[level])
+    rows = {row.id: row for row in outcome.rows if isinstance(row, Reservation)}
+    for event in outcome.events:
+        if isinstance(victims := event.detail.get("preempted"), list):
+            _count(meter, PREEMPTIONS, event, rows, "level", len(victims))
+        if "by" in event.detail:
+            _count(meter, PREEMPTED, event, rows, "ran_at", 1)
+
+
+def _count(meter: Meter, name: str, event: Event, rows: Mapping[str, Reservation], key: str, amount: int) -> None:
+    row, level = rows.get(event.reservation or ""), event.detail.get(key)
+    if row is not None and isinstance(level, int):
+        meter.count(name, _labels(row.request.account or "", level), amount)
+
+
+def _labels(account: str, level: int) -> dict[str, str]:
+    return {"account": account, "level": str(level)}
 
 
 def describe_account_waits(plan: Plan, view: View) -> Mapping[str, list[int]]:

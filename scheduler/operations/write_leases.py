@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -106,10 +107,10 @@ class LeaseWriter:
         placements: Sequence[Placement],
         level: int | None = None,
         cost: Levels = NOTHING,
-        **told: str | int | list[str],
+        told: Mapping[str, Any] | None = None,
     ) -> None:
         """It gets these leases, with a new token. Those that it had claimed there keep level, cost and since when they
-        are charged for; the first of new ones starts with `cost`.
+        are charged for; the first of new ones starts with `cost`. `told`: what the event says besides.
         """
         token = self.ledger.transaction.next_tokens(1)[0]
         claimed = {(lease.component, lease.slot, lease.epoch): lease for lease in current.leases}
@@ -119,12 +120,10 @@ class LeaseWriter:
             else self._make_lease(current, each, level, cost if index == 0 else NOTHING, token)
             for index, each in enumerate(placements)
         )
-        if level is not None:
-            told["level"] = level
         self.ledger.move_reservation(
             current,
             "leased",
-            told=told,
+            told={**(told or {}), **({} if level is None else {"level": level})},
             leases=leases,
             token=token,
             leased_at=self.now,

@@ -4,10 +4,11 @@ Sources: qscheduler's charge, preempt and relevel.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
-from scheduler.model.accounts import NOTHING, Account, Levels, add, subtract
+from scheduler.model.accounts import NOTHING, Account, Levels, add, find_samples, subtract
 from scheduler.model.decisions import Assign, Preempt, Relevel
 from scheduler.model.events import Event
 from scheduler.model.reservations import Reservation
@@ -29,12 +30,13 @@ def charge_accounts(ledger: Ledger, names: Iterable[str], now: float) -> None:
     The accounts are locked, so that whoever ends a lease at the same time is done, or begins after this.
     """
     running = ledger.transaction.sum_running(now)
-    for name in names:
-        account = ledger.accounts.get(name)
-        if account is not None and not account.forgotten:
-            charged = charge(account, running.get(name, NOTHING), now)
-            if charged != account:
-                ledger.put(charged)
+    before = [account for name in names if (account := ledger.accounts.get(name)) and not account.forgotten]
+    after = [charge(account, running.get(account.id, NOTHING), now) for account in before]
+    for account, charged in zip(before, after, strict=True):
+        if charged != account:
+            ledger.put(charged)
+            ledger.spent[account.id] = add(account.due, running.get(account.id, NOTHING))
+    ledger.transaction.save_balances(find_samples(before, after))
 
 
 class QuotaWriter:
@@ -144,7 +146,16 @@ class QuotaWriter:
 
     def _take_back(self, victim: Reservation, decision: Preempt) -> None:
         """At once, or by a deadline until which it uses up nothing more."""
-        told = {"by": decision.reservation, "level": decision.level}
+        newcomer = self.ledger.reservations[decision.reservation]
+        told = {
+            "by": newcomer.id,
+            "account": newcomer.request.account,
+            "level": decision.level,
+            "ran_at": max(lease.level for lease in victim.leases),
+            "slot": decision.slot,
+            "cost": list(_sum_costs([victim], self.now)),
+            "deadline": decision.revoke_by,
+        }
         if decision.revoke_by is None:
             return_to_queue(self.ledger, self.rules, victim, PREEMPTED, told=told)
             return
@@ -163,9 +174,14 @@ class QuotaWriter:
         )
 
     def _put_in_place(self, current: Reservation, decision: Preempt, assignment: Assign | None, cost: Levels) -> None:
-        victims = list(decision.victims)
+        told: dict[str, Any] = {
+            "preempted": list(decision.victims),
+            "account": current.request.account,
+            "slot": decision.slot,
+            "cost": list(cost),
+        }
         if assignment is not None:
-            self._leases.lease(current, assignment.leases, decision.level, cost, preempted=victims)
+            self._leases.lease(current, assignment.leases, decision.level, cost, told)
             return
         self._leases.claim(current, decision.leases, decision.level, cost)
         self._tell(
@@ -173,11 +189,11 @@ class QuotaWriter:
             current,
             slots=list(dict.fromkeys(each.slot for each in decision.leases)),
             level=decision.level,
-            preempted=victims,
             deadline=decision.revoke_by,
+            **told,
         )
 
-    def _tell(self, name: str, current: Reservation, **detail: str | float | list[str] | None) -> None:
+    def _tell(self, name: str, current: Reservation, **detail: Any) -> None:
         self.ledger.tell(
             Event(at=self.now, name=name, cause=self.ledger.cause, reservation=current.id, detail=dict(detail))
         )

@@ -1,0 +1,57 @@
+"""Events in words: who took whose place, and why."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from leasehold.cli.output import show_levels, show_time
+
+if TYPE_CHECKING:
+    from scheduler.model.events import Event
+
+_TOLD: Final = frozenset(
+    {"preempted", "by", "account", "level", "ran_at", "slot", "slots", "cost", "deadline", "reason", "from", "to"}
+)
+"""What the sentences say."""
+_FREE: Final = 5
+
+
+def describe_event(event: "Event") -> str:
+    """What happened in a sentence where there is one, then what else is to be said of it."""
+    sentence = _find_sentence(event)
+    rest = {key: value for key, value in event.detail.items() if not (sentence and key in _TOLD)}
+    said = " ".join(f"{key}={value}" for key, value in rest.items() if value not in (None, "", []))
+    return "  ".join(filter(None, (sentence, said)))
+
+
+def _find_sentence(event: "Event") -> str:
+    detail = event.detail
+    if "by" in detail:
+        return _tell_victim(detail)
+    if "preempted" in detail:
+        return _tell_newcomer(event.name, detail)
+    if event.name == "reservation_relevelled":
+        return f"pays at {_name(detail['to'])} from now on, no more at {_name(detail['from'])}"
+    return ""
+
+
+def _tell_victim(detail: Mapping[str, Any]) -> str:
+    payer = f" of account {detail['account']}" if detail.get("account") else ""
+    told = f"gave way to {detail['by']}{payer}, which pays at {_name(detail['level'])}"
+    told += f": it ran at {_name(detail['ran_at'])} and had used {show_levels(detail['cost'])}"
+    return told + _tell_deadline("; its holder has until {} to let go", detail)
+
+
+def _tell_newcomer(name: str, detail: Mapping[str, Any]) -> str:
+    verb = "takes" if name == "reservation_leased" else "waits for"
+    told = f"{verb} the place of {', '.join(detail['preempted'])} on {detail['slot']} at {_name(detail['level'])}"
+    if detail.get("account"):
+        told += f": account {detail['account']} pays for what they had used, {show_levels(detail['cost'])}"
+    return told + _tell_deadline("; it is free at {} at the latest", detail)
+
+
+def _tell_deadline(text: str, detail: Mapping[str, Any]) -> str:
+    return text.format(show_time(detail["deadline"])) if detail.get("deadline") else ""
+
+
+def _name(level: Any) -> str:
+    return "the free level" if level == _FREE else f"level {level}"
