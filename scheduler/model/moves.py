@@ -72,10 +72,14 @@ SLOT_MOVES: Final[Edges] = {
 }
 
 RESERVATION_MOVES: Final[Edges] = {
-    ("pending", "leased"): {"tick": "assigned", "holder": "confirmed to run there"},
+    ("pending", "leased"): {
+        "tick": "assigned",
+        "holder": "confirmed to run there",
+        "operator": "confirmed to run there",
+    },
     ("pending", "released"): {
-        "holder": "its holder is done, or it neither runs nor waits (`absent`)",
-        "operator": "released",
+        "holder": "its holder is done",
+        "operator": "released, or it neither runs nor waits (`absent`)",
     },
     ("pending", "cancelled"): {"holder": "nobody wants it any more", "operator": "cancelled"},
     ("pending", "expired"): {"tick": "its time was over"},
@@ -84,7 +88,10 @@ RESERVATION_MOVES: Final[Edges] = {
         "holder": "reported as failed",
         "operator": "reported as failed",
     },
-    ("leased", "released"): {"holder": "its holder is done", "operator": "released"},
+    ("leased", "released"): {
+        "holder": "its holder is done",
+        "operator": "released, or it runs no more (`absent`, `idle`)",
+    },
     ("leased", "cancelled"): {"holder": "nobody wants it any more", "operator": "cancelled"},
     ("leased", "expired"): {"tick": "its time was over"},
     ("leased", "failed"): {
@@ -96,12 +103,12 @@ RESERVATION_MOVES: Final[Edges] = {
     ("leased", "pending"): {
         "tick": "taken back without a grace, or never confirmed",
         "holder": "declined, suspended or contradicted",
-        "operator": "suspended",
+        "operator": "suspended or contradicted",
     },
     ("revoking", "pending"): {
         "tick": "the grace is over",
-        "holder": "its holder let go",
-        "operator": "suspended, or let go",
+        "holder": "its holder let go, or was contradicted",
+        "operator": "suspended, let go or contradicted",
     },
     ("revoking", "released"): {"holder": "its holder is done", "operator": "released"},
     ("revoking", "cancelled"): {"holder": "nobody wants it any more", "operator": "cancelled"},
@@ -123,7 +130,7 @@ LEASE_MOVES: Final[Edges] = {
     ("claimed", "ended"): {
         "tick": "its slot went, or its reservation's time was over",
         "holder": "nobody wants it any more, or it runs elsewhere",
-        "operator": "cancelled or suspended",
+        "operator": "cancelled or suspended, or it runs elsewhere",
     },
     ("held", "revoking"): {"tick": "to be given back by a deadline"},
     ("held", "ended"): {

@@ -141,9 +141,10 @@ class PriorityDocument(HolderDocument):
 
 
 class ConfirmDocument(HolderDocument):
-    """It runs; `slot` says where, if the sender knows."""
+    """It runs, as of then (seconds since the epoch; left out = now); `slot` says where, if the sender knows."""
 
     slot: Name | None = None
+    as_of: Signed | None = None
 
 
 class AbsentDocument(Document):
@@ -216,9 +217,16 @@ WISHES: dict[str, type[Document]] = {
     "register": RegisterDocument,
     "leave": HostDocument,
     "remove": SlotDocument,
+    "absent": AbsentDocument,
+    "idle": IdleDocument,
+    "account": AccountDocument,
+    "reset_account": AccountNameDocument,
+    "forget_account": AccountNameDocument,
 }
 """The verbs, and what a document of each holds. Each is a Celery task `leasehold.reservations.<verb>`."""
 
-OPERATOR_VERBS = frozenset({"cordon", "uncordon", "drain", "remove"})
+OPERATOR_VERBS = frozenset(
+    {"cordon", "uncordon", "drain", "remove", "absent", "idle", "account", "reset_account", "forget_account"}
+)
 HOST_VERBS = frozenset({"register", "leave"})
 """Words of an operator, and of a host of a static pool; all others are a producer's or a holder's."""

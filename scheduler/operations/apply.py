@@ -1,12 +1,16 @@
-"""Apply: make a document the rules in force, and give each pool the slots that it lists."""
+"""Apply: make a document the rules in force, give each pool the slots that it lists, and have its accounts."""
 
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
+from scheduler.model.accounts import NOTHING
 from scheduler.model.events import Event
 from scheduler.model.moves import Cause
 from scheduler.model.rules import Rules, read_rules, slot_ids
 from scheduler.model.slots import Slot
+from scheduler.operations.account_words import drop_account, put_account
 from scheduler.operations.engine import Engine, announce
 from scheduler.operations.ledger import Ledger
 from scheduler.operations.repeating import repeated_if_overtaken
@@ -17,7 +21,7 @@ from scheduler.ports import Transaction
 def apply_rules(
     engine: Engine, document: Mapping[str, Any], *, prefix: str = "", cause: Cause = "operator"
 ) -> tuple[int, bool]:
-    """Check the document, write it and make the slots of its pools; (version, whether anything changed).
+    """Check the document, write it, make the slots of its pools and its accounts; (version, whether anything changed).
 
     The same document again changes nothing. Raises InvalidInputError, with nothing written.
     """
@@ -26,9 +30,11 @@ def apply_rules(
         stored = transaction.load_rules()
         if stored.version and stored.document == document:
             return stored.version, False
-        version = transaction.save_rules(document, stored.version)
         ledger = Ledger(transaction, cause)
+        ledger.count_submitted()
+        version = transaction.save_rules(document, stored.version)
         fit_slots(ledger, transaction, rules)
+        fit_accounts(ledger, transaction, stored.rules, rules)
         ledger.tell(Event(at=ledger.now, name="rules_changed", cause=cause, detail={"version": version}))
         outcome = ledger.flush()
     announce(engine, outcome, kick=True)
@@ -48,3 +54,24 @@ def fit_slots(ledger: Ledger, transaction: Transaction, rules: Rules) -> None:
         listed = rules.pools.get(slot.pool)
         if slot.state == "empty" and slot.id not in wanted and (listed is None or listed.is_elastic):
             ledger.delete(slot)
+
+
+def fit_accounts(ledger: Ledger, transaction: Transaction, before: Rules, rules: Rules) -> None:
+    """An account whose table is new or has changed gets these settings, and a balance where the table's list of it is
+    new or has changed; one whose table is gone is forgotten. What was said by a word stays where its table says the
+    same as before. When accounts begin to earn and pay at all, they begin now.
+    """
+    ledger.accounts.update((account.id, account) for account in transaction.load_all_accounts())
+    if rules.has_quota and not before.has_quota:
+        for account in list(ledger.accounts.values()):
+            ledger.put(msgspec.structs.replace(account, charged_at=ledger.now, due=NOTHING))
+    for name, table in rules.accounts.items():
+        known = before.accounts.get(name)
+        if table != known:
+            is_same_balance = known is not None and table.balance == known.balance
+            balance = None if is_same_balance else table.balance
+            put_account(ledger, name, table.model_dump(exclude={"balance"}), balance)
+    for name in before.accounts.keys() - rules.accounts.keys():
+        present = ledger.accounts.get(name)
+        if present is not None and not present.forgotten:
+            drop_account(ledger, present)

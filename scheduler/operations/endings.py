@@ -4,20 +4,33 @@ from typing import Any
 
 import msgspec
 
-from scheduler.model.reservations import Reservation
+from scheduler.model.events import Event
+from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import Rules
 from scheduler.operations.ledger import Ledger
 from scheduler.policy.ttl import expiry_of_pending
 
+UNCLAIMED = "reservation_unclaimed"
+"""The event of one whose claim on a place was dropped: no change of phase."""
+
 
 def end_reservation(
-    ledger: Ledger, rules: Rules, current: Reservation, phase: Any, reason: str | None, **changes: Any
+    ledger: Ledger,
+    rules: Rules,
+    current: Reservation,
+    phase: Any,
+    reason: str | None,
+    *,
+    clean: bool = True,
+    **changes: Any,
 ) -> Reservation:
-    """End it: its leases are over, its slots are told, its token stays the last one that it had."""
+    """End it: its leases are over, its slots are told, its token stays the last one that it had. `clean`: whether a
+    release is its holder's, who has cleaned up.
+    """
     ended = ledger.move_reservation(
         current, phase, reason=reason, leases=(), revoke_by=None, revoke_reason=None, **changes
     )
-    _free_slots(ledger, rules, current, clean=phase == "released")
+    _free_slots(ledger, rules, current, clean=clean and phase == "released")
     return ended
 
 
@@ -40,10 +53,24 @@ def return_to_queue(ledger: Ledger, rules: Rules, current: Reservation, reason: 
     return returned
 
 
+def drop_claims(ledger: Ledger, current: Reservation) -> Reservation:
+    """It waits for no place in particular any more; what it paid for that is not refunded."""
+    dropped = msgspec.structs.replace(current, leases=())
+    ledger.put(dropped)
+    ledger.free_slots(current)
+    ledger.tell(Event(at=ledger.now, name=UNCLAIMED, cause=ledger.cause, reservation=current.id))
+    return dropped
+
+
+def held_of(current: Reservation) -> list[Lease]:
+    """The leases that it has, not those that it only claims."""
+    return [lease for lease in current.leases if lease.state != "claimed"]
+
+
 def _free_slots(ledger: Ledger, rules: Rules, current: Reservation, *, clean: bool) -> None:
     """Its slots are told; one of a pool that recycles what was not released goes as soon as a tick sees it."""
     ledger.free_slots(current)
-    for lease in () if clean else current.leases:
+    for lease in () if clean else held_of(current):
         slot, pool = ledger.slots.get(lease.slot), None
         if slot is not None and slot.epoch == lease.epoch and slot.state == "ready":
             pool = rules.pools.get(slot.pool)
@@ -53,7 +80,7 @@ def _free_slots(ledger: Ledger, rules: Rules, current: Reservation, *, clean: bo
 
 def note_confirmed(ledger: Ledger, current: Reservation) -> None:
     """Its holder works: the slots that it is leased on are no black holes."""
-    for lease in current.leases:
+    for lease in held_of(current):
         slot = ledger.slots.get(lease.slot)
         if slot is not None and slot.epoch == lease.epoch and slot.unconfirmed:
             ledger.put(msgspec.structs.replace(slot, unconfirmed=0))

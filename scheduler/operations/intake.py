@@ -29,11 +29,12 @@ from scheduler.model.validation import (
 )
 from scheduler.model.view import Row
 from scheduler.model.wishes import HOST_VERBS, OPERATOR_VERBS, WISHES, ReservationDocument
+from scheduler.operations.authoritative import Nobody
 from scheduler.operations.engine import Engine, announce
 from scheduler.operations.foresee import foresee_misfits
 from scheduler.operations.ledger import Ledger, Outcome
-from scheduler.operations.register import HOST_WORDS
-from scheduler.operations.words import WORDS, Refusal, rows_of
+from scheduler.operations.vocabulary import Subject, load_rows, say
+from scheduler.operations.words import Refusal
 from scheduler.policy.misfit import Told
 from scheduler.policy.ttl import expiry_of_pending
 from scheduler.ports import Answered
@@ -108,6 +109,8 @@ def _repeat(engine: Engine, answer: Answer) -> None:
     slots = [each["slot"] for each in results if each.get("slot")]
     rows: list[Row] = [*engine.store.find_reservations(ids=names, limit=len(names))] if names else []
     rows += engine.store.find_slots(ids=slots) if slots else []
+    accounts = {each["account"] for each in results if each.get("account")}
+    rows += [row for row in engine.store.find_accounts() if row.id in accounts] if accounts else []
     announce(engine, Outcome(rows=rows), kick=True)
 
 
@@ -170,8 +173,7 @@ def _kind_of(word: ReservationDocument) -> Hashable:
 
 def _carry_out(ledger: Ledger, rules: Rules, verb: str, words: Sequence[Word]) -> tuple[list[Answer], Outcome]:
     good = [word for word in words if isinstance(word, Document)]
-    pairs = [rows_of(word) for word in good]
-    ledger.load(reservations=[name for name, _ in pairs if name], slots=[name for _, name in pairs if name])
+    load_rows(ledger, rules, verb, good)
     results = [_say(ledger, rules, verb, word, index) for index, word in enumerate(words)]
     return results, ledger.flush()
 
@@ -180,7 +182,7 @@ def _say(ledger: Ledger, rules: Rules, verb: str, word: Word, index: int) -> Ans
     if isinstance(word, InvalidInputError):
         return _refuse(word.faults, index)
     try:
-        row = {**WORDS, **HOST_WORDS}[verb](ledger, rules, word)
+        row = say(ledger, rules, verb, word)
     except Refusal as refusal:
         return _refuse([refusal.fault], index)
     answer = describe_answer(row)
@@ -245,12 +247,14 @@ def new_reservation(word: ReservationDocument, rules: Rules, now: float) -> Rese
     )
 
 
-def describe_answer(row: Reservation | Slot | Account) -> Answer:
+def describe_answer(row: Subject) -> Answer:
     """The answer for a word that was heeded: the reservation (or slot, or account) as it is now."""
     if isinstance(row, Account):
         return {"ok": True, "account": row.id, "balance": row.balance}
     if isinstance(row, Slot):
         return {"ok": True, "slot": row.id, "state": row.state, "cordoned": row.cordoned}
+    if isinstance(row, Nobody):
+        return {"ok": True, "reservation": row.id, **dict.fromkeys(("phase", "expires_at", "token", "deadline"))}
     return {
         "ok": True,
         "reservation": row.id,

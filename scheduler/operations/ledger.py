@@ -2,7 +2,7 @@
 through the tables of moves, and leaves an event; nothing is written before `flush`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from scheduler.model.slots import Slot, move_slot, without_machine
 from scheduler.model.view import Gone, Row
 from scheduler.operations.notices import describe_notice
 from scheduler.policy.charging import bill
-from scheduler.ports import Outgoing, Transaction
+from scheduler.ports import ConflictError, Outgoing, Transaction
 
 
 @dataclass
@@ -56,6 +56,8 @@ class Ledger:
         self.accounts: dict[str, Account] = {}
         self.spent: dict[str, Levels] = {}
         """What accounts paid in this transaction for the use of leases."""
+        self.submitted = 0
+        """The newest reservation's number, where `count_submitted` asked for it."""
         self._leases: dict[str, dict[tuple[str, str], Lease]] = {}
         self._changed: dict[tuple[type, str], Row] = {}
         self._marked: dict[tuple[type, str], Row] = {}
@@ -69,13 +71,18 @@ class Ledger:
         slots: Iterable[str] = (),
         accounts: Iterable[str] = (),
         payers: bool = False,
+        holders: bool = False,
     ) -> None:
         """Read and lock these rows and the slots of these reservations' leases, and read all leases on those slots.
-        With them come the accounts that pay for leases of these reservations, or, with `payers`, all that would.
+        With them come the accounts that pay for leases of these reservations, or, with `payers`, all that would; with
+        `holders`, the reservations that have these leases. Raises ConflictError when a lease came meanwhile.
 
         Once a transaction: reservations are locked before slots, and these before accounts, as everywhere (see
         Transaction). A slot of a lease cannot change before it is locked, for its reservation is.
         """
+        slots = list(slots)
+        if holders:
+            reservations = [*reservations, *(owner for owner, _ in self._list_leases(slots))]
         for row in self.transaction.load_reservations(reservations).values():
             self.reservations[row.id] = row
             self._index(row)
@@ -86,9 +93,19 @@ class Ledger:
         for slot, leases in self.transaction.load_leases(wanted).items():
             for owner, lease in leases:
                 self._leases.setdefault(slot, {})[owner, lease.component] = lease
+        if holders and any(owner not in self.reservations for owner, _ in self._list_leases(slots)):
+            raise ConflictError("a lease came while the rows of its slot were read")
         names = {*accounts, *self._list_payers(all_of_them=payers)}
         if names:
             self.accounts.update(self.transaction.load_accounts(sorted(names)))
+
+    def _list_leases(self, slots: Sequence[str]) -> list[tuple[str, Lease]]:
+        """(reservation, lease) of every lease on these slots."""
+        return [each for leases in self.transaction.load_leases(slots).values() for each in leases] if slots else []
+
+    def count_submitted(self) -> None:
+        """Note up to which one reservations are submitted, and let nobody submit until the end; before all else."""
+        self.submitted = self.transaction.last_sequence()
 
     def _list_payers(self, *, all_of_them: bool) -> Iterator[str]:
         for row in self.reservations.values():

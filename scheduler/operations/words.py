@@ -4,7 +4,7 @@ A word that cannot be heeded raises `Refusal`, which names the field, what was e
 changed nothing then.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -15,15 +15,14 @@ from scheduler.model.moves import ENDED, HOLDING, IN_FLIGHT, Cause
 from scheduler.model.reservations import Reservation, list_instances
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
-from scheduler.model.validation import Document, Fault, show
+from scheduler.model.validation import Fault, show
 from scheduler.model.wishes import (
-    ConfirmDocument,
     HolderDocument,
     PriorityDocument,
     ReasonDocument,
     SlotDocument,
 )
-from scheduler.operations.endings import end_reservation, note_confirmed, return_to_queue
+from scheduler.operations.endings import drop_claims, end_reservation, note_confirmed, return_to_queue
 from scheduler.operations.ledger import Ledger
 from scheduler.policy.heal import may_restart_again
 from scheduler.policy.ttl import expiry_when_renewed
@@ -47,7 +46,7 @@ def _find(ledger: Ledger, word: HolderDocument) -> Reservation:
     return current
 
 
-def _find_alive(ledger: Ledger, word: HolderDocument) -> Reservation:
+def find_alive(ledger: Ledger, word: HolderDocument) -> Reservation:
     """The reservation, not ended, and spoken of by its present holder if it has one."""
     current = _find(ledger, word)
     if current.phase in ENDED:
@@ -73,7 +72,7 @@ def release(ledger: Ledger, rules: Rules, word: HolderDocument) -> Reservation:
     current = _find(ledger, word)
     if current.phase == "released":
         return current
-    current = _find_alive(ledger, word)
+    current = find_alive(ledger, word)
     note_confirmed(ledger, current)
     return end_reservation(ledger, rules, current, "released", None)
 
@@ -93,7 +92,7 @@ def cancel(ledger: Ledger, rules: Rules, word: ReasonDocument) -> Reservation:
 
 def renew(ledger: Ledger, rules: Rules, word: HolderDocument) -> Reservation:
     """Its expiry moves to now + ttl; a holder's first renewal confirms its lease."""
-    current = _find_alive(ledger, word)
+    current = find_alive(ledger, word)
     confirmed = current.confirmed_at
     if current.phase == "leased" and confirmed is None:
         confirmed = ledger.now
@@ -105,33 +104,9 @@ def renew(ledger: Ledger, rules: Rules, word: HolderDocument) -> Reservation:
     return renewed
 
 
-def confirm(ledger: Ledger, rules: Rules, word: ConfirmDocument) -> Reservation:
-    """It runs where it was put: `confirm_timeout` no longer applies, and a static host that it runs on counts as heard.
-    Orchard: whoever says that something runs there has heard of the host.
-    """
-    current = _find_alive(ledger, word)
-    slots = {lease.slot for lease in current.leases}
-    if current.phase == "pending" or (word.slot is not None and word.slot not in slots):
-        raise Refusal("slot", f"a slot that {current.id} is leased on", word.slot)
-    confirmed = msgspec.structs.replace(current, confirmed_at=ledger.now, unconfirmed=0)
-    ledger.mark(confirmed)
-    note_confirmed(ledger, confirmed)
-    _hear_hosts(ledger, rules, slots if word.slot is None else {word.slot})
-    return confirmed
-
-
-def _hear_hosts(ledger: Ledger, rules: Rules, names: Iterable[str]) -> None:
-    """Those of these slots that are static hosts' were heard of now."""
-    for name in sorted(names):
-        slot = ledger.slots.get(name)
-        pool = rules.pools.get(slot.pool) if slot is not None else None
-        if slot is not None and pool is not None and not pool.is_elastic:
-            ledger.mark(msgspec.structs.replace(slot, last_seen=ledger.now))
-
-
 def fail(ledger: Ledger, rules: Rules, word: ReasonDocument) -> Reservation:
     """An essential component died, or the whole: it fails at once, and its policy decides about a restart."""
-    current = _find_alive(ledger, word)
+    current = find_alive(ledger, word)
     _check_component(current, word)
     reason = word.reason or "component_died"
     return end_reservation(ledger, rules, current, "failed", reason, failed_at=ledger.now)
@@ -147,7 +122,7 @@ def _check_component(current: Reservation, word: ReasonDocument) -> None:
 
 def surrender(ledger: Ledger, rules: Rules, word: ReasonDocument) -> Reservation:
     """The holder gives back what is being revoked before its time: pending again."""
-    current = _find_alive(ledger, word)
+    current = find_alive(ledger, word)
     _check_component(current, word)
     if current.phase != "revoking":
         raise Refusal("reservation", "one that is being revoked", f"{current.id} is {current.phase}")
@@ -158,7 +133,7 @@ def decline(ledger: Ledger, rules: Rules, word: HolderDocument) -> Reservation:
     """The holder cannot use what it got: pending again with its place in the queue, and those slots are left out
     at its next assignment.
     """
-    current = _find_alive(ledger, word)
+    current = find_alive(ledger, word)
     if current.phase != "leased":
         raise Refusal("reservation", "one that is leased", f"{current.id} is {current.phase}")
     slots = tuple(dict.fromkeys(lease.slot for lease in current.leases))
@@ -167,7 +142,7 @@ def decline(ledger: Ledger, rules: Rules, word: HolderDocument) -> Reservation:
 
 def suspend(ledger: Ledger, rules: Rules, word: HolderDocument) -> Reservation:
     """It gives its leases back and waits on hold, with its place in the queue, until it is resumed."""
-    current = _find_alive(ledger, word)
+    current = find_alive(ledger, word)
     if current.phase == "pending":
         return _set_suspended(ledger, current, suspended=True)
     return return_to_queue(ledger, rules, current, "suspended", suspended=True)
@@ -175,10 +150,12 @@ def suspend(ledger: Ledger, rules: Rules, word: HolderDocument) -> Reservation:
 
 def resume(ledger: Ledger, _rules: Rules, word: HolderDocument) -> Reservation:
     """Undo a suspension: it may be placed again."""
-    return _set_suspended(ledger, _find_alive(ledger, word), suspended=False)
+    return _set_suspended(ledger, find_alive(ledger, word), suspended=False)
 
 
 def _set_suspended(ledger: Ledger, current: Reservation, *, suspended: bool) -> Reservation:
+    if suspended and current.leases:
+        current = drop_claims(ledger, current)
     changed = msgspec.structs.replace(current, suspended=suspended)
     if changed != current:
         ledger.put(changed)
@@ -190,6 +167,8 @@ def set_priority(ledger: Ledger, _rules: Rules, word: PriorityDocument) -> Reser
     current = _find(ledger, word)
     if current.phase in ENDED:
         raise Refusal("reservation", "one that has not ended", f"{current.id} is {current.phase}")
+    if current.phase == "pending" and current.leases and word.priority == 0:
+        current = drop_claims(ledger, current)
     changed = msgspec.structs.replace(current, priority=word.priority)
     if changed != current:
         ledger.put(changed)
@@ -284,7 +263,6 @@ WORDS: dict[str, Callable[[Ledger, Rules, Any], Reservation | Slot]] = {
     "release": release,
     "cancel": cancel,
     "renew": renew,
-    "confirm": confirm,
     "fail": fail,
     "surrender": surrender,
     "decline": decline,
@@ -295,14 +273,4 @@ WORDS: dict[str, Callable[[Ledger, Rules, Any], Reservation | Slot]] = {
     "uncordon": uncordon,
     "drain": drain,
 }
-"""What is done for each verb but `submit`."""
-
-
-def say(ledger: Ledger, rules: Rules, verb: str, word: Document) -> Reservation | Slot:
-    """Carry out one word whose rows are loaded; raises Refusal, having changed nothing."""
-    return WORDS[verb](ledger, rules, word)
-
-
-def rows_of(word: Document) -> tuple[str | None, str | None]:
-    """(reservation id, slot id) that a word is about."""
-    return getattr(word, "reservation", None), getattr(word, "slot", None)
+"""What is done for each verb of a producer, a holder or an operator; see also `vocabulary.py`."""

@@ -62,10 +62,13 @@ class LeaseWriter:
             taken.append(placement)
             others = self._list_others(slot, {current.id, *leaving})
             sides = (_LATER,) if is_claim else (_NOW, _LATER)
-            for side in sides:
-                there = [lease for lease in others if side[lease.state]]
-                if (reason := self._object_to_room(slot, there, taken, current.request, instance)) is not None:
-                    return reason
+            loads = ([lease for lease in others if side[lease.state]] for side in sides)
+            reason = self._object_to_kind(slot, taken, current.request, instance)
+            reason = next(
+                (why for there in loads if (why := self._object_to_load(slot, there, taken, instance))), reason
+            )
+            if reason is not None:
+                return reason
         return None
 
     def _list_others(self, slot: Slot, besides: Collection[str]) -> list[Lease]:
@@ -83,22 +86,34 @@ class LeaseWriter:
             return f"{slot.id} takes no leases"
         return None
 
-    def _object_to_room(
-        self, slot: Slot, there: Sequence[Lease], taken: Sequence[Placement], asked: Request, instance: Instance
+    def has_room(self, slot: Slot, there: Sequence[Lease], placement: Placement, instance: Instance) -> bool:
+        """Whether there is room for it beside those who are there, now and when who has to go is gone."""
+        return not any(
+            self._object_to_load(slot, [lease for lease in there if side[lease.state]], [placement], instance)
+            for side in (_NOW, _LATER)
+        )
+
+    def _object_to_load(
+        self, slot: Slot, there: Sequence[Lease], taken: Sequence[Placement], instance: Instance
     ) -> str | None:
-        """Why the last of `taken` does not go there beside those who are there."""
+        """Why there is no room for the last of `taken` beside those who are there."""
         pool = self.rules.pools[slot.pool]
         if len(there) + len(taken) > pool.lease_limit:
             return f"{slot.id} is taken"
-        if pool.max_uses and slot.uses + len(taken) > pool.max_uses:
-            return f"{slot.id} is used up"
-        if not has_labels(slot.labels, asked.labels) or not has_labels(slot.labels, instance.component.labels):
-            return f"{slot.id} has other labels"
         capacity = capacity_of(slot, pool)
         used = total([*(lease.resources for lease in there), *(each.resources for each in taken[:-1])])
         wanted = {**pool.default_resources, **instance.component.resources}
         if capacity is not None and not fits(wanted, subtract(capacity, used)):
             return f"{slot.id} has no room"
+        return None
+
+    def _object_to_kind(self, slot: Slot, taken: Sequence[Placement], asked: Request, instance: Instance) -> str | None:
+        """Why the last of `taken` is nothing for this slot, whoever else is there."""
+        pool = self.rules.pools[slot.pool]
+        if pool.max_uses and slot.uses + len(taken) > pool.max_uses:
+            return f"{slot.id} is used up"
+        if not has_labels(slot.labels, asked.labels) or not has_labels(slot.labels, instance.component.labels):
+            return f"{slot.id} has other labels"
         return None
 
     def lease(

@@ -165,7 +165,7 @@ class Transaction(Protocol):
         """
 
     def mark(self, rows: Sequence[Row]) -> list[Row]:
-        """Write only marks of time (`last_seen`, `expires_at`, `confirmed_at`, `sent_at`, `not_before`,
+        """Write only marks of time (`last_seen`, `noted_at`, `expires_at`, `confirmed_at`, `sent_at`, `not_before`,
         `attempts`): no version is bumped, `marked_at` becomes now. The rows as they now are. StaleWriteError
         for a row that is gone or has another version.
         """

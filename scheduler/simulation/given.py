@@ -10,19 +10,23 @@ from pydantic import Field
 
 from scheduler.model.accounts import NOTHING
 from scheduler.model.holds import Kind
-from scheduler.model.validation import Amount, Count, Document, LabelMap, Name, ResourceMap, Seconds, Signed, Text
+from scheduler.model.validation import Count, Document, LabelMap, Levels, Name, ResourceMap, Seconds, Signed, Text
 from scheduler.model.wishes import ReservationDocument
 
 
 class GivenLease(Document):
-    """A lease that a slot record starts with; it counts as confirmed."""
+    """A lease that a slot record starts with; it counts as confirmed, and runs up cost from the start."""
 
     reservation: Name
     component: Name = "main"
     resources: ResourceMap | None = None
     """What it was given; left out: what it asks for."""
     level: Literal[0, 1, 2, 3, 4, 5] = 5
-    cost: Annotated[tuple[Amount, Amount, Amount, Amount, Amount], Field(strict=False)] = NOTHING
+    cost: Levels = NOTHING
+    state: Literal["held", "revoking", "claimed"] = "held"
+    """`claimed`: its reservation waits for this place."""
+    revoke_by: Signed | None = None
+    assigned_at: Signed | None = None
 
 
 class GivenSlot(Document):
@@ -47,6 +51,8 @@ class GivenSlot(Document):
     uses: Count | None = None
     unconfirmed: Count = 0
     failed_probes: Count = 0
+    stranger: Name | None = None
+    noted_at: Signed | None = None
 
 
 class GivenReservation(ReservationDocument):
@@ -93,6 +99,6 @@ LIVED: Final = (
 """What a reservation has been through: fields that its record may say, under the names of its row."""
 WORN: Final = (
     *("resources", "last_seen", "drain_reason", "error", "interrupted_at", "interrupted_by", "uses"),
-    *("unconfirmed", "failed_probes"),
+    *("unconfirmed", "failed_probes", "stranger", "noted_at"),
 )
 """The same of a slot."""

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from scheduler.model.reservations import Reservation
 from scheduler.model.wishes import ConfirmDocument, HolderDocument, ReasonDocument
+from scheduler.operations.authoritative import confirm
 from scheduler.operations.ledger import Ledger
-from scheduler.operations.words import Refusal, confirm, release, renew, surrender
+from scheduler.operations.words import Refusal, release, renew, surrender
 from scheduler.simulation.stage import Stage
 
 DONE = 1e-9
@@ -74,7 +75,7 @@ class Holders:
             except Refusal:
                 return
 
-        self._stage.change(speak, reservations=[name])
+        self._stage.change(speak, lambda ledger: ledger.load(reservations=[name]))
 
     def _confirm(self, name: str, token: int) -> None:
         if self._is_working(name, token):

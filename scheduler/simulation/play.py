@@ -6,29 +6,27 @@ from typing import Any
 
 import msgspec
 
+from scheduler.model.accounts import Account
 from scheduler.model.decisions import describe_decision
 from scheduler.model.events import Event
-from scheduler.model.reservations import Reservation
+from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.slots import Slot, slot_order
-from scheduler.model.validation import fault
-from scheduler.model.wishes import (
-    ConfirmDocument,
-    HolderDocument,
-    PriorityDocument,
-    ReasonDocument,
-    SlotDocument,
-)
+from scheduler.model.validation import Document, fault
 from scheduler.operations import words
 from scheduler.operations.apply import apply_rules
+from scheduler.operations.authoritative import NOTICE_WORDS
 from scheduler.operations.check import check
 from scheduler.operations.ledger import Ledger
 from scheduler.operations.reconcile import reconcile
 from scheduler.operations.register import register
 from scheduler.operations.tick import Ticked, carry_out, decide, take_tenure
+from scheduler.operations.vocabulary import load_rows, say
 from scheduler.operations.words import Refusal
+from scheduler.policy.charging import settle
 from scheduler.simulation.holders import Holders
 from scheduler.simulation.restoring import restore
 from scheduler.simulation.scenario import FoundDocument, Scenario, Step
+from scheduler.simulation.speaking import make_document
 from scheduler.simulation.stage import Stage, build_stage, put_reservations, put_slot, submit_all
 
 Line = dict[str, Any]
@@ -200,11 +198,8 @@ class Player:
                 self._let_happen(step)
             case "seen":
                 self._change(lambda ledger: words.hear(ledger, value), slots=[value])
-            case "cordon" | "uncordon" | "drain":
-                document = SlotDocument(slot=value)
-                self._say(step.action, document, slots=[value])
             case _:
-                self._speak(step)
+                self._say(step.action, make_document(step.action, value))
 
     def _let_happen(self, step: Step) -> None:
         """What becomes of a machine without anybody's word, or is said ahead of it."""
@@ -219,35 +214,17 @@ class Player:
             case _:
                 self._find(step.value)
 
-    def _speak(self, step: Step) -> None:
-        """A holder's or producer's word about a reservation."""
-        value = step.value
-        name = value if isinstance(value, str) else value.reservation
-        component = getattr(value, "component", None)
-        document: Any = HolderDocument(reservation=name)
-        match step.action:
-            case "cancel":
-                document = ReasonDocument(reservation=name)
-            case "fail" | "surrender":
-                document = ReasonDocument(reservation=name, component=component)
-            case "priority":
-                document = PriorityDocument(reservation=name, priority=value.priority)
-            case "confirm":
-                document = ConfirmDocument(reservation=name, slot=value.slot)
-        self._say(step.action, document, kick_for_marks=step.action == "confirm", reservations=[name])
-
-    def _say(self, verb: str, document: Any, *, kick_for_marks: bool = False, **rows: list[str]) -> None:
+    def _say(self, verb: str, document: Document) -> None:
+        """As the intake does, with an operator's word; nobody hears of a refusal."""
         rules = self.stage.engine.rules()
-        self._change(lambda ledger: words.say(ledger, rules, verb, document), kick_for_marks=kick_for_marks, **rows)
+        self.stage.change(
+            _heeding(lambda ledger: say(ledger, rules, verb, document)),
+            lambda ledger: load_rows(ledger, rules, verb, [document]),
+            kick_for_marks=verb in NOTICE_WORDS,
+        )
 
-    def _change(self, act: Callable[[Ledger], object], *, kick_for_marks: bool = False, **rows: list[str]) -> None:
-        def heed(ledger: Ledger) -> None:
-            try:
-                act(ledger)
-            except Refusal:
-                return
-
-        self.stage.change(heed, kick_for_marks=kick_for_marks, **rows)
+    def _change(self, act: Callable[[Ledger], object], *, kick_for_marks: bool = False, slots: list[str]) -> None:
+        self.stage.change(_heeding(act), lambda ledger: ledger.load(slots=slots), kick_for_marks=kick_for_marks)
 
     def _find(self, found: FoundDocument) -> None:
         """A machine that nobody launched is noticed at once; one that has to go, once more when it is gone."""
@@ -292,13 +269,23 @@ class Player:
                 slot_order(slot.id),
             ),
         )
-        reservations = store.find_reservations(limit=2**31)
+        reservations, now = store.find_reservations(limit=2**31), self.stage.agenda.now
         state = {
-            "slots": [_describe_slot(slot, reservations) for slot in slots],
+            "slots": [_describe_slot(slot, reservations, now) for slot in slots],
             "reservations": [_describe_reservation(row) for row in reservations],
-            "accounts": [],
+            "accounts": [_describe_account(row) for row in store.find_accounts() if not row.forgotten],
         }
-        return {"at": self.stage.agenda.now, "state": state}
+        return {"at": now, "state": state}
+
+
+def _heeding(act: Callable[[Ledger], object]) -> Callable[[Ledger], None]:
+    def heed(ledger: Ledger) -> None:
+        try:
+            act(ledger)
+        except Refusal:
+            return
+
+    return heed
 
 
 def _remove(ledger: Ledger, name: str) -> None:
@@ -313,9 +300,29 @@ def _describe_event(event: Event) -> Line:
     return {"at": event.at, "event": event.name, **subject}
 
 
-def _describe_slot(slot: Slot, reservations: list[Reservation]) -> Line:
+def _describe_account(account: Account) -> Line:
+    """Its balance as of its last charge, and its settings."""
+    return {
+        "id": account.id,
+        "balance": list(account.balance),
+        "charge_rate": list(account.charge_rate),
+        "max_charge_seconds": account.max_charge_seconds,
+        "max_fanout": account.max_fanout,
+        "per_label_task_limits": account.per_label_task_limits,
+        "disable_free_tasks": account.disable_free_tasks,
+        "description": account.description,
+    }
+
+
+def _describe_lease(owner: str, lease: Lease) -> Line:
+    told = {"reservation": owner, "component": lease.component, "level": lease.level, "cost": list(lease.cost)}
+    return told if lease.state == "held" else {**told, "state": lease.state}
+
+
+def _describe_slot(slot: Slot, reservations: list[Reservation], now: float) -> Line:
+    """Costs are counted up to now."""
     leases = [
-        {"reservation": row.id, "component": lease.component, "level": lease.level, "cost": list(lease.cost)}
+        _describe_lease(row.id, settle(lease, now))
         for row in reservations
         for lease in row.leases
         if lease.slot == slot.id and lease.epoch == slot.epoch

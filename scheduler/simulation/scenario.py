@@ -10,13 +10,16 @@ import msgspec
 from pydantic import Field
 
 from scheduler.model.reservations import list_instances
-from scheduler.model.rules import Rules, merge_rules, read_rules, slot_ids
+from scheduler.model.rules import AccountKeys, Rules, merge_rules, read_rules, slot_ids
 from scheduler.model.validation import (
     Amount,
     Count,
     Document,
+    LabelMap,
     Name,
     Seconds,
+    Signed,
+    SignedLevels,
     Text,
     fault,
     format_path,
@@ -64,6 +67,30 @@ class ConfirmAction(Document):
 
     reservation: Name
     slot: Name
+    as_of: Signed | None = None
+    """When that was, in seconds from the start; left out = now. So with the next two."""
+
+
+class AbsentAction(Document):
+    """It neither runs nor waits."""
+
+    reservation: Name
+    as_of: Signed | None = None
+
+
+class IdleAction(Document):
+    """Nothing runs there."""
+
+    slot: Name
+    labels: LabelMap | None = None
+    as_of: Signed | None = None
+
+
+class AccountAction(AccountKeys):
+    """Create an account, or change what is named of it; the balance stays unless one is given."""
+
+    id: Name
+    balance: SignedLevels | None = None
 
 
 class OutageDocument(Document):
@@ -174,10 +201,12 @@ class _Reader:
         self._config = config
         self._slots: set[str] = set()
         self._reservations: dict[str, ReservationDocument] = {}
+        self._accounts: set[str] = set()
         self._take_rules(rules)
 
     def _take_rules(self, rules: Rules) -> None:
         self._rules = rules
+        self._accounts.update(rules.accounts)
         for name, pool in rules.pools.items():
             self._slots.update(slot_ids(name, pool))
 
@@ -258,9 +287,25 @@ class _Reader:
                 checked = self._read_registration(value, where)
             case "rules":
                 checked = self._read_rules(value, where)
+            case "absent":
+                checked = read_document(
+                    AbsentAction, {"reservation": value} if isinstance(value, str) else value, where
+                )
+            case "account":
+                checked = read_document(AccountAction, value, where)
+                self._accounts.add(checked.id)
+            case "forget_account" | "reset_account":
+                checked = self._read_account_name(value, where)
             case _:
                 checked = self._read_plain(name, value, where)
         return Step(at, name, checked, where)
+
+    def _read_account_name(self, value: object, path: str) -> str:
+        """The id of an account that was declared: it may have been forgotten since."""
+        if not isinstance(value, str) or value not in self._accounts:
+            near = suggest(value, self._accounts) if isinstance(value, str) else ""
+            raise fault(path, f"an account that was declared{near}", value)
+        return value
 
     def _read_tick(self, at: float, value: object, path: str) -> tuple[Step, ...]:
         """true, or actions to be played between the plan and the commit."""
@@ -324,7 +369,7 @@ class _Reader:
             raise fault(f"{path}.offering", f"an offering of {named.pool}", named.offering)
 
 
-MAY_BE_UNKNOWN = frozenset({"release", "cancel", "renew", "confirm", "seen"})
+MAY_BE_UNKNOWN = frozenset({"release", "cancel", "renew", "confirm", "absent", "idle", "seen"})
 """Actions whose ids need not be known."""
 
 
@@ -355,6 +400,11 @@ ACTIONS: dict[str, tuple[type[Document] | None, bool]] = {
     "renew": (None, False),
     "surrender": (FailDocument, False),
     "confirm": (ConfirmAction, True),
+    "absent": (AbsentAction, False),
+    "idle": (IdleAction, True),
+    "account": (AccountAction, False),
+    "forget_account": (None, False),
+    "reset_account": (None, False),
     "fail": (FailDocument, False),
     "priority": (PriorityAction, False),
     "decline": (None, False),

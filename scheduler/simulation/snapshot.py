@@ -3,12 +3,15 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from scheduler.model.holds import Hold
 from scheduler.model.records import describe_slot_record
-from scheduler.model.reservations import Reservation, is_over
+from scheduler.model.reservations import Lease, Reservation, is_over
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot, slot_order
 from scheduler.model.view import Row, View
+from scheduler.policy.charging import charge, settle, sum_running
 from scheduler.simulation.given import LIVED, WORN
 
 _DIGITS: Final = 6
@@ -16,6 +19,10 @@ _DIGITS: Final = 6
 _OF_HOLDS: Final = ("pool", "kind", "subject", "delay", "active", "streak")
 _ASKED: Final = ("system", "pool", "labels", "prefers", "account", "size", "ttl", "restart_policy", "on_interruption")
 _ASKED_TOO: Final = ("preemptible", "tags", "runtime")
+_OF_ACCOUNTS: Final = (
+    *("charge_rate", "max_charge_seconds", "max_fanout", "per_label_task_limits", "disable_free_tasks", "description"),
+    "balance",
+)
 _UNSEEN: Final = ("ec2", "probe")
 """Keys of pools that a simulation does not read, and that may tell more than whoever gets the file should know."""
 
@@ -36,10 +43,10 @@ def make_snapshot(
     holds = [each for each in view.holds.values() if each.pool in {*pools, "*"}]
     return {
         "name": "snapshot",
-        "config": _without_unseen(document),
+        "config": _without_unseen(document) | _describe_accounts(view, rules, now),
         "cloud": dict(cloud),
         "slots": [_describe_slot(view, each, now) for each in slots],
-        "reservations": [_describe_reservation(each, now) for each in live],
+        "reservations": [_describe_reservation(each, view, now) for each in live],
         "holds": [_describe_hold(each, now) for each in sorted(holds, key=lambda each: each.id)],
         "timeline": [{"at": 0, "tick": True}],
         "kicks": True,
@@ -65,10 +72,32 @@ def _describe_slot(view: View, slot: Slot, now: float) -> dict[str, Any]:
     record = describe_slot_record(slot, view.leases_of(slot.id))
     for lease, (_, known) in zip(record["leases"], _present(view, slot), strict=True):
         lease["resources"] = known.resources
+        lease.update(_describe_quota(known, now))
     for name in ("since", "idle_since"):
         if (at := getattr(slot, name)) is not None:
             record[name] = _since(at, now)
     return record | {name: _told(slot, name, now) for name in WORN}
+
+
+def _describe_quota(lease: Lease, now: float) -> dict[str, Any]:
+    """What it costs, and whether it is only claimed or has to be given back."""
+    state = {"state": lease.state, "revoke_by": _since(lease.revoke_by, now)} if lease.state != "held" else {}
+    cost = list(settle(lease, now).cost)
+    return {"level": lease.level, "cost": cost, "assigned_at": _since(lease.assigned_at, now), **state}
+
+
+def _describe_accounts(view: View, rules: Rules, now: float) -> dict[str, Any]:
+    """The accounts as they are, whatever the rules say that they start with; what they owe up to now is paid."""
+    tables = {}
+    for account in sorted(view.accounts.values(), key=lambda each: each.id):
+        if account.forgotten:
+            continue
+        if rules.has_quota:
+            owned = (each for each in view.reservations.values() if view.account_of(each) == account)
+            leases = [lease for each in owned for lease in each.leases]
+            account = charge(account, sum_running(account, leases, now), now)  # noqa: PLW2901 - the same one, later
+        tables[account.id] = {name: msgspec.to_builtins(getattr(account, name)) for name in _OF_ACCOUNTS}
+    return {"accounts": tables} if tables or rules.accounts else {}
 
 
 def _present(view: View, slot: Slot) -> list[Any]:
@@ -82,9 +111,12 @@ def _told(row: Slot | Reservation, name: str, now: float) -> Any:
     return _since(value, now) if is_time else list(value) if isinstance(value, tuple) else value
 
 
-def _describe_reservation(row: Reservation, now: float) -> dict[str, Any]:
+def _describe_reservation(row: Reservation, view: View, now: float) -> dict[str, Any]:
     request = row.request
     said = {name: getattr(request, name) for name in (*_ASKED, *_ASKED_TOO)}
+    if request.account in view.accounts and view.account_of(row) is None:
+        # Its account was forgotten after it was submitted: it has none, though there may be one of that name again.
+        said["account"] = None
     components = [
         {"name": each.name, "count": each.count, "kind": each.kind, "resources": each.resources, "labels": each.labels}
         for each in request.components

@@ -24,6 +24,7 @@ from scheduler.operations.ledger import Ledger, Outcome
 from scheduler.operations.terminate import terminate
 from scheduler.operations.tick import Leader
 from scheduler.policy.ttl import expiry_of_lease
+from scheduler.policy.weighing import weigh
 from scheduler.simulation.agenda import Agenda
 from scheduler.simulation.cloud import SimulatedCloud, SimulatedDispatcher
 from scheduler.simulation.given import GivenLease, GivenReservation, GivenSlot
@@ -52,18 +53,17 @@ class Stage:
     def change(
         self,
         words: Callable[[Ledger], object],
+        load: Callable[[Ledger], object],
         *,
-        reservations: Iterable[str] = (),
-        slots: Iterable[str] = (),
         kick_for_marks: bool = False,
     ) -> Outcome:
-        """Let an operator's words be carried out on these rows, and announce what came of it.
+        """Let an operator's words be carried out on the rows that `load` loads, and announce what came of it.
 
         What only moves a mark of time (a renewal, a heartbeat) asks for no tick, unless it is said to.
         """
         with self.store.transaction() as transaction:
             ledger = Ledger(transaction, "operator")
-            ledger.load(reservations=reservations, slots=slots)
+            load(ledger)
             words(ledger)
             outcome = ledger.flush()
         announce(self.engine, outcome, kick=outcome.is_change or (kick_for_marks and bool(outcome.rows)))
@@ -209,35 +209,54 @@ def _is_another_machine(known: Slot, given: GivenSlot) -> bool:
 
 
 def _put_lease(ledger: Ledger, stage: Stage, slot: Slot, reservation: Reservation, given: GivenLease) -> None:
-    """A lease that a slot record names; it counts as confirmed, and its reservation as leased."""
-    component = given.component
-    found = [each for each in list_instances(reservation.request, "essential") if each.name == component]
-    asked = found[0].component.resources if found else {}
-    pool = stage.engine.rules().pools[slot.pool]
-    token = reservation.token or ledger.transaction.next_tokens(1)[0]
-    lease = Lease(
-        component=component,
-        slot=slot.id,
-        epoch=slot.epoch,
-        token=token,
-        resources=merge(pool.default_resources, asked) if given.resources is None else given.resources,
-        level=given.level,
-        cost=given.cost,
-        assigned_at=ledger.now,
-        confirmed_at=ledger.now,
-    )
-    others = tuple(each for each in reservation.leases if each.component != component)
+    """A lease that a slot record names; it counts as confirmed, and its reservation as leased. One that is claimed
+    keeps the place for a reservation that is pending.
+    """
+    is_claim = given.state == "claimed"
+    token = 0 if is_claim else reservation.token or ledger.transaction.next_tokens(1)[0]
+    lease = _make_lease(stage, slot, reservation, given, token)
+    others = tuple(each for each in reservation.leases if each.component != given.component)
+    leases = (*others, lease)
+    if is_claim:
+        ledger.put(msgspec.structs.replace(reservation, leases=leases))
+        return
     expiry = expiry_of_lease(reservation.request, stage.engine.rules(), ledger.now)
     ledger.put(
         msgspec.structs.replace(
             reservation,
             phase="leased" if reservation.phase == "pending" else reservation.phase,
-            leases=(*others, lease),
+            leases=leases,
             token=token,
             confirmed_at=ledger.now,
             leased_at=ledger.now,
             expires_at=expiry if reservation.expires_at is None else reservation.expires_at,
         )
+    )
+
+
+def _make_lease(stage: Stage, slot: Slot, reservation: Reservation, given: GivenLease, token: int) -> Lease:
+    """It runs up cost from now on where accounts pay for it."""
+    rules, now = stage.engine.rules(), stage.agenda.now
+    pool = rules.pools[slot.pool]
+    settings = rules.settings_of(reservation.request.pool, reservation.request.system)
+    is_metered = settings.queue == "quota"
+    found = [each for each in list_instances(reservation.request, "essential") if each.name == given.component]
+    asked = found[0].component.resources if found else {}
+    resources = merge(pool.default_resources, asked) if given.resources is None else given.resources
+    return Lease(
+        component=given.component,
+        slot=slot.id,
+        epoch=slot.epoch,
+        token=token,
+        resources=resources,
+        level=given.level,
+        cost=given.cost,
+        charged_at=now if is_metered and given.state != "revoking" else None,
+        weight=weigh(resources, slot, pool, settings) if is_metered else 1.0,
+        assigned_at=now if given.assigned_at is None else given.assigned_at,
+        confirmed_at=now,
+        state=given.state,
+        revoke_by=given.revoke_by,
     )
 
 

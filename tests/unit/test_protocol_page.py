@@ -20,8 +20,10 @@ from tests.operations.rig import Rig
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
 ROWS = {
     verb: [cell.strip() for cell in cells.split("|")]
-    for names, cells in re.findall(r"^\| ((?:`[a-z]+`(?:, )?)+) \| (.*) \|$", PAGE.split("## Answers")[0], re.MULTILINE)
-    for verb in re.findall(r"`([a-z]+)`", names)
+    for names, cells in re.findall(
+        r"^\| ((?:`[a-z_]+`(?:, )?)+) \| (.*) \|$", PAGE.split("## Answers")[0], re.MULTILINE
+    )
+    for verb in re.findall(r"`([a-z_]+)`", names)
 }
 
 
@@ -30,7 +32,7 @@ def test_every_verb_is_there_with_its_fields() -> None:
     for verb, model in WISHES.items():
         if verb == "submit":
             continue
-        named = set(re.findall(r"`([a-z]+)`", ROWS[verb][0]))
+        named = set(re.findall(r"`([a-z_]+)`", ROWS[verb][0]))
         # The token of words that need none is not worth a mention.
         assert set(model.model_fields) - {"token"} == named - {"token"}, verb
 

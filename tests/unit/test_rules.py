@@ -63,8 +63,10 @@ def scheduler(**keys: Any) -> dict[str, Any]:
         # words of a list
         (
             scheduler(queue="fifoo"),
-            "config.scheduler.queue: expected one of fifo, priority, size, dynsize, quota"
-            ' (did you mean "fifo"?), got "fifoo"',
+            (
+                "config.scheduler.queue: expected one of fifo, priority, size, dynsize, quota "
+                '(did you mean "fifo"?), got "fifoo"'
+            ),
         ),
         (scheduler(queue=[]), "config.scheduler.queue: expected one of fifo, priority, size, dynsize, quota, got []"),
         # true and false
