@@ -1,7 +1,7 @@
 """Step 4, order: the queue of those who wait, under the setting `queue`."""
 
 from collections.abc import Callable, Iterable
-from math import inf
+from math import inf, nextafter
 from operator import attrgetter
 
 from scheduler.model.reservations import Reservation, Shape
@@ -9,6 +9,8 @@ from scheduler.policy.draft import Draft, Queue
 from scheduler.policy.needs import given_to
 
 Rank = Callable[[Reservation], float]
+LEAST_SIZE = nextafter(0.0, 1.0)
+"""Of one that has not come to 0 yet, whatever rounding makes of it."""
 
 _created_at, _sequence = attrgetter("created_at"), attrgetter("sequence")
 
@@ -37,8 +39,10 @@ def _find_ranks(draft: Draft) -> dict[str, Rank]:
 def _rank_by_present_size(draft: Draft) -> Rank:
     """max(0, S0 − `dynsize_decay` × seconds since `created_at`): it falls to 0 and never grows again, so that nobody
     waits behind smaller newcomers for ever. Source: Zoe, whose sizes jump back to their start.
+
+    All sizes of a queue fall alike, so two change places only when one of them comes to 0: then a tick is asked for.
     """
-    now, shapes = draft.now, draft.view.shapes
+    shapes = draft.view.shapes
     known: dict[Shape, tuple[float, float]] = {}
 
     def rank(reservation: Reservation) -> float:
@@ -46,7 +50,10 @@ def _rank_by_present_size(draft: Draft) -> Rank:
         if shape not in known:
             known[shape] = (_find_first_size(draft, shape), draft.settings_of(reservation).dynsize_decay)
         size, decay = known[shape]
-        return max(0.0, size - decay * (now - reservation.created_at))
+        begun = reservation.created_at
+        if decay and draft.is_due(begun + size / decay):
+            return 0.0
+        return max(LEAST_SIZE, size - decay * (draft.now - begun))
 
     return rank
 

@@ -88,8 +88,8 @@ MUTANTS = (
     Mutant(
         "order",
         "dynsize: who has come to 0 is ranked by age, not by how long it is past that",
-        "return max(0.0, size - decay * (now - reservation.created_at))",
-        "return size - decay * (now - reservation.created_at)",
+        "            return 0.0\n        return max(LEAST_SIZE, size",
+        "            pass\n        return (size",
     ),
     Mutant("order", "dynsize: all instances of a component count", "(each.count, given_to", "(1, given_to"),
     Mutant("rooms", "pack: the fullest first", "if self.spreads else -group.load", "if self.spreads else group.load"),
