@@ -142,7 +142,7 @@ def offering_key(offering: Document, offerings: list[Document]) -> str:
 
 def some_holders(random: Random, config: Document, slots: list[Document]) -> list[Document]:
     """Reservations that hold leases of these slots from the start, which their records are made to say."""
-    holders = []
+    holders: list[Document] = []
     for slot in slots:
         if slot["state"] in ("ready", "draining") and random.random() < 0.2:
             name = f"o{len(holders) + 1}"

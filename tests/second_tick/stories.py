@@ -74,11 +74,11 @@ class Story:
 
     def _say(self) -> Document:
         """Somebody's word."""
-        value = None
-        while value is None:
+        while True:
             name = self.random.choice(WORDS)
             value = ACTIONS[name](self)
-        return {name: value}
+            if value is not None:
+                return {name: value}
 
     def _wish(self) -> Document:
         random = self.random
