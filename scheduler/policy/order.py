@@ -1,8 +1,7 @@
 """Step 4, order: the queue of those who wait, under the setting `queue`."""
 
 from collections.abc import Callable, Iterable
-from math import inf, nextafter
-from operator import attrgetter
+from math import nextafter
 
 from scheduler.model.reservations import Reservation, Shape
 from scheduler.policy.draft import Draft, Queue
@@ -11,8 +10,6 @@ from scheduler.policy.needs import given_to
 Rank = Callable[[Reservation], float]
 LEAST_SIZE = nextafter(0.0, 1.0)
 """Of one that has not come to 0 yet, whatever rounding makes of it."""
-
-_created_at, _sequence = attrgetter("created_at"), attrgetter("sequence")
 
 
 def _alike(_: Reservation) -> float:
@@ -76,22 +73,21 @@ def _find_first_size(draft: Draft, shape: Shape) -> float:
 
 def order(draft: Draft) -> Queue:
     """The pending reservations, first one first; those who return to the queue keep their old place."""
-    return sort_queue(draft, draft.pending.values())
+    return _rank(draft, draft.list_waiters())
 
 
 def sort_queue(draft: Draft, reservations: Iterable[Reservation]) -> Queue:
-    """These reservations, first one first, each with what it needs.
+    """These reservations, first one first, each with what it needs."""
+    return _rank(draft, draft.sort_queue(reservations))
 
-    Sorted by the last tie-breaker first: equal ones stay as they are, and plain numbers sort fastest.
-    """
-    found = sorted(reservations, key=_sequence)
-    found.sort(key=_created_at)
-    oldest = found[0].created_at if found else inf
+
+def _rank(draft: Draft, queue: Queue) -> Queue:
+    """The queue, which has the oldest first, under the setting; equal ones stay as they are."""
     if draft.rules.scheduler.system:
-        found.sort(key=_find_rank_by_system(draft))
-    elif draft.rules.scheduler.queue != "fifo":
-        found.sort(key=_find_ranks(draft)[draft.rules.scheduler.queue])
-    return draft.add_demands(found, oldest)
+        return queue.sort(_find_rank_by_system(draft))
+    if draft.rules.scheduler.queue != "fifo":
+        return queue.sort(_find_ranks(draft)[draft.rules.scheduler.queue])
+    return queue
 
 
 def _find_rank_by_system(draft: Draft) -> Callable[[Reservation], tuple[float, float]]:
