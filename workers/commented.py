@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 from scheduler.model.rules import Ec2Rules, Offering, Pool, ProbeRules, Scheduler
 from scheduler.model.validation import fault, inner_model
-from scheduler.simulation.scenario import CloudDocument
+from scheduler.simulation.scenario import CloudDocument, PlannedOutage
 from workers.settings import Settings
 
 REQUIRED: Final = "required"
@@ -67,6 +67,9 @@ _EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
         "pools.linux.offerings.type": "m5.large",
         "pools.linux.offerings.zone": "us-east-1a",
         "cloud.quota": 10,
+        "cloud.outages.pool": "linux",
+        "cloud.outages.offering": "m5.large",
+        "cloud.outages.until": "2h",
         "broker.url": "redis://127.0.0.1:6379/0",
         "view.url": "redis://127.0.0.1:6379/1",
         "aws.region": "us-east-1",
@@ -117,9 +120,12 @@ def list_sections(pool: str = "NAME") -> list[Section]:
         Section(f"pools.{pool}.probe", ProbeRules, _meaning(ProbeRules)),
         Section(f"pools.{pool}.offerings", Offering, _meaning(Offering), is_list=True),
     ]
-    cloud = Section("cloud", CloudDocument, _meaning(CloudDocument))
+    cloud = [
+        Section("cloud", CloudDocument, _meaning(CloudDocument)),
+        Section("cloud.outages", PlannedOutage, _meaning(PlannedOutage), is_list=True),
+    ]
     top = Section("", Settings, "Settings of the processes that stand in no table.")
-    return [top, *rules, *_settings_sections(Settings, ""), cloud]
+    return [top, *rules, *_settings_sections(Settings, ""), *cloud]
 
 
 def list_keys(section: Section) -> list[Key]:
@@ -179,13 +185,16 @@ def _format_block(section: Section, live: dict[str, Any]) -> str:
     for key in list_keys(section):
         lines += [f"# {key.meaning}"] if key.meaning else []
         lines.append(_format_key(key, live))
+    if section.is_list and not live:
+        # Nothing of the kind is there unless somebody wants it.
+        lines = [line if line.startswith("#") else f"#{line}" for line in lines]
     return "\n".join(lines) + "\n"
 
 
 def _format_key(key: Key, live: dict[str, Any]) -> str:
     if key.name in live:
         return f"{key.name} = {format_value(live[key.name])}"
-    if key.default:
+    if key.default not in {"", REQUIRED}:
         return f"{key.name} = {key.default}"
     return f"#{key.name} = {format_value(_EXAMPLES[key.path])}"
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from scheduler.model.rules import NOT_ACTED_UPON, Pool, Rules, read_rules
 from scheduler.model.validation import Fault, InvalidInputError, fault, format_path, read_document, show, suggest
-from scheduler.simulation.scenario import CloudDocument
+from scheduler.simulation.scenario import CloudDocument, read_simulated_cloud
 from workers.commented import write_commented
 from workers.contradictions import find_contradictions, find_misfits
 from workers.ec2.user_data import VARIABLES, render_user_data
@@ -80,11 +80,16 @@ def read_configuration(path: Path | None = None) -> Configuration:
     faults += _fill_in_user_data(rules_document, found.parent if found else Path())
     settings = _collect(faults, lambda: read_settings(_settings_part(document)))
     rules = _collect(faults, lambda: read_rules(rules_document, ""))
-    cloud = _collect(faults, lambda: read_document(CloudDocument, document.get("cloud", {}), "cloud"))
+    cloud = _collect(faults, lambda: _read_cloud(document.get("cloud", {}), rules))
     faults += [*_template_faults(rules), *find_contradictions(rules)] if rules else []
     if faults or settings is None or rules is None or cloud is None:
         raise InvalidInputError(faults)
     return Configuration(found, settings, rules_document, rules, cloud)
+
+
+def _read_cloud(table: object, rules: Rules | None) -> CloudDocument:
+    """Outages are held against the pools, where these are known."""
+    return read_document(CloudDocument, table, "cloud") if rules is None else read_simulated_cloud(table, rules)
 
 
 def load_settings(path: Path | None = None) -> Settings:

@@ -190,8 +190,14 @@ def is_on_hold(reservation: Reservation) -> bool:
 
 
 def is_special(reservation: Reservation) -> bool:
-    """Whether it is not placed as all of its shape are: it is on hold, declined slots or was interrupted."""
-    return bool(is_on_hold(reservation) or reservation.declined or reservation.interruptions)
+    """Whether it is not placed as all of its shape are: on hold, it declined slots, was interrupted or has a claim."""
+    odd = is_on_hold(reservation) or reservation.declined or reservation.interruptions or is_claimant(reservation)
+    return bool(odd)
+
+
+def is_claimant(reservation: Reservation) -> bool:
+    """Whether it waits for a place that others still have to give back."""
+    return reservation.phase == "pending" and bool(reservation.leases)
 
 
 def may_restart(reservation: Reservation) -> bool:

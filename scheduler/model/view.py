@@ -12,7 +12,8 @@ from scheduler.model.accounts import Account, find_account
 from scheduler.model.holds import Hold
 from scheduler.model.moves import PHASES
 from scheduler.model.reservations import Lease, Request, Reservation, Shape, is_over, is_special, make_shape, shape_key
-from scheduler.model.slots import Slot
+from scheduler.model.slots import Slot, slot_order
+from scheduler.model.waiters import Waiters
 
 Row = Slot | Reservation | Hold | Account
 Kind = str
@@ -54,7 +55,8 @@ class View:
 
     leases_on: slot id -> (reservation, component) -> lease; by_phase: phase -> id -> reservation;
     shapes: reservation id -> its shape, one object for all that are alike; special: reservation id -> one that is not
-    placed as its shape says alone, because it is on hold, declined slots or was interrupted.
+    placed as its shape says alone, because it is on hold, declined slots, was interrupted or has a claim; waiters: who
+    is pending.
     """
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
@@ -67,6 +69,11 @@ class View:
         self.shapes: dict[str, Shape] = {}
         self.special: dict[str, Reservation] = {}
         self._interned: dict[Hashable, Shape] = {}
+        self._slots_of: dict[str, dict[str, Slot]] = {}
+        """By pool."""
+        self._ordered: dict[str, list[str]] = {}
+        """By pool, where nobody came or went since it was asked for: the ids of its slots in their order."""
+        self.waiters = Waiters(self.by_phase["pending"])
         for row in rows:
             self.apply(row)
 
@@ -76,8 +83,9 @@ class View:
             case Gone():
                 self._drop(change)
             case Slot():
-                if is_newer(change, self.slots.get(change.id)):
-                    self.slots[change.id] = change
+                stood = self.slots.get(change.id)
+                if is_newer(change, stood):
+                    self._place(change, stood)
             case Hold():
                 if is_newer(change, self.holds.get(change.id)):
                     self.holds[change.id] = change
@@ -106,13 +114,43 @@ class View:
         """(reservation id, lease) of every lease that names this slot, whatever epoch it means."""
         return [(owner, lease) for (owner, _), lease in self.leases_on.get(slot_id, {}).items()]
 
+    @property
+    def pools(self) -> Iterable[str]:
+        """The pools that have slots here."""
+        return self._slots_of
+
+    def list_slots(self, pool: str) -> list[Slot]:
+        """The slots of a pool in their order, which is worked out again only when one came or went."""
+        slots = self._slots_of.get(pool, {})
+        if pool not in self._ordered:
+            self._ordered[pool] = sorted(slots, key=slot_order)
+        return [slots[name] for name in self._ordered[pool]]
+
+    def _place(self, slot: Slot, known: Slot | None) -> None:
+        self.slots[slot.id] = slot
+        if known is None or known.pool != slot.pool:
+            self._displace(known)
+            self._ordered.pop(slot.pool, None)
+        self._slots_of.setdefault(slot.pool, {})[slot.id] = slot
+
+    def _displace(self, slot: Slot | None) -> None:
+        if slot is None:
+            return
+        self._ordered.pop(slot.pool, None)
+        slots = self._slots_of[slot.pool]
+        del slots[slot.id]
+        if not slots:
+            del self._slots_of[slot.pool]
+
     def _take(self, reservation: Reservation, known: Reservation | None) -> None:
         self._forget(known)
         if is_over(reservation):
             return
         self.reservations[reservation.id] = reservation
         self.by_phase[reservation.phase][reservation.id] = reservation
-        self.shapes[reservation.id] = self._intern(reservation.request)
+        shape = self.shapes[reservation.id] = self._intern(reservation.request)
+        if reservation.phase == "pending":
+            self.waiters.add(reservation, shape)
         if is_special(reservation):
             self.special[reservation.id] = reservation
         for lease in reservation.leases:
@@ -130,6 +168,8 @@ class View:
             return
         del self.reservations[reservation.id], self.shapes[reservation.id]
         del self.by_phase[reservation.phase][reservation.id]
+        if reservation.phase == "pending":
+            self.waiters.note_departure()
         self.special.pop(reservation.id, None)
         for lease in reservation.leases:
             held = self.leases_on.get(lease.slot, {})
@@ -144,5 +184,7 @@ class View:
             return
         if isinstance(known, Reservation):
             self._forget(known)
-        else:
-            del rows[gone.id]
+            return
+        del rows[gone.id]
+        if isinstance(known, Slot):
+            self._displace(known)

@@ -19,8 +19,7 @@ def drop_claims(draft: Draft) -> None:
     """Who claims a slot that went, drains, is silent or has another machine is an ordinary pending one again; what it
     paid is not given back.
     """
-    claimants = [each for each in draft.pending.values() if each.leases]
-    for reservation in sorted(claimants, key=lambda each: each.sequence):
+    for reservation in draft.list_claimants():
         reasons = [reason for lease in reservation.leases if (reason := _find_loss(draft, lease)) is not None]
         if reasons:
             draft.decide(Requeue(reservation=reservation.id, reason=reasons[0]))
@@ -64,7 +63,7 @@ def _has_room(place: Place, reservation: Reservation) -> bool:
     others = [
         lease for (owner, _), lease in place.leases.items() if lease.state != "claimed" or owner == reservation.id
     ]
-    if len(others) > place.most:
+    if len(others) > place.pool.lease_limit:
         return False
     own = total(lease.resources for (owner, _), lease in place.leases.items() if owner == reservation.id)
     used = total(

@@ -1,38 +1,36 @@
 """The draft: the scratch copy of the view that all steps of a tick spend from, and what they decided so far."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, count
+from itertools import chain, compress, count, repeat
 from math import inf, nextafter
 from operator import attrgetter
+from typing import Any
 
 import msgspec
 
 from scheduler.model.decisions import WAITING_CODES, Decision, Plan, Waiting
 from scheduler.model.moves import HOLDING
-from scheduler.model.reservations import Reservation, Shape
-from scheduler.model.rules import Pool, Rules, SchedulerKeys
-from scheduler.model.slots import Slot, slot_order
+from scheduler.model.reservations import Reservation, Shape, is_claimant
+from scheduler.model.rules import Rules, SchedulerKeys
+from scheduler.model.slots import Slot
 from scheduler.model.view import View
 from scheduler.policy.balances import Balances
 from scheduler.policy.needs import Demand, Steps, make_needs
-from scheduler.policy.places import Leases, Place, capacity_of
+from scheduler.policy.places import NO_LEASES, Leases, Place, open_place
 from scheduler.policy.rooms import Rooms
 
 _RANK_OF_CODE = {code: rank for rank, code in enumerate(WAITING_CODES)}
 
-_id = attrgetter("id")
-
-
-def _slot_order(slot: Slot) -> tuple[str, int, str]:
-    return slot_order(slot.id)
+_age = attrgetter("created_at", "sequence")
 
 
 @dataclass(slots=True)
 class Queue:
-    """Who waits, and what each needs; in two lists, because there may be a million."""
+    """Who waits, and what each needs; in lists as long as each other, because there may be a million."""
 
     reservations: list[Reservation] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
     demands: list[Demand] = field(default_factory=list)
     oldest: float = inf
     """When the one that waits longest was created."""
@@ -40,10 +38,26 @@ class Queue:
     def __iter__(self) -> Iterator[tuple[Reservation, Demand]]:
         return zip(self.reservations, self.demands, strict=True)
 
-    def add(self, reservation: Reservation, demand: Demand) -> None:
-        """One more, the last one so far."""
-        self.reservations.append(reservation)
-        self.demands.append(demand)
+    def sort(self, rank: Callable[[Reservation], Any]) -> "Queue":
+        """Another one, sorted by this, less first; equal ones stay as they are."""
+        ranks = list(map(rank, self.reservations))
+        order = sorted(range(len(ranks)), key=ranks.__getitem__)
+        reservations, ids, demands = self.reservations, self.ids, self.demands
+        return Queue(
+            list(map(reservations.__getitem__, order)),
+            list(map(ids.__getitem__, order)),
+            list(map(demands.__getitem__, order)),
+            self.oldest,
+        )
+
+    def filter(self, stays: Sequence[object]) -> "Queue":
+        """Another one, of those for whom this is true."""
+        return Queue(
+            list(compress(self.reservations, stays)),
+            list(compress(self.ids, stays)),
+            list(compress(self.demands, stays)),
+            self.oldest,
+        )
 
 
 class Draft:
@@ -53,7 +67,8 @@ class Draft:
         self.view, self.rules, self.now = view, rules, now
         self.decisions: list[Decision] = []
         self.waiting: dict[str, Waiting] = {}
-        self.pending = dict(view.by_phase["pending"])
+        self.requeued: dict[str, Reservation] = {}
+        """Those whose leases are over and who are pending again."""
         self.returning: dict[str, Reservation] = {}
         """Interrupted ones that keep their leases for a grace: demand for a launch, not yet for a lease."""
         self.balances = Balances({})
@@ -63,7 +78,7 @@ class Draft:
         self.preempted: list[Reservation] = []
         """Those who are pending again because better work took their place at once: others come first in this tick."""
         self.over: set[str] = set()
-        """Reservations whose leases this tick has ended."""
+        """Reservations whose time or leases this tick has ended."""
         self.places: dict[str, Place] = {}
         self.pools: dict[str, list[Place]] = {}
         self.vanished: list[Slot] = []
@@ -90,34 +105,17 @@ class Draft:
         self._open_pools()
 
     def _open_pools(self) -> None:
-        slots: dict[str, list[Slot]] = {name: [] for name in self.rules.pools}
-        for slot in self.view.slots.values():
-            if slot.pool in slots:
-                slots[slot.pool].append(slot)
-            elif slot.machine is None and slot.state != "empty":
-                self.vanished.append(slot)
-        self.vanished.sort(key=lambda slot: (slot.pool, slot_order(slot.id)))
-        orders = count()
+        orders, leases_on = count(), self.view.leases_on
         for name, pool in self.rules.pools.items():
-            ordered = sorted(slots[name], key=_slot_order)
-            places = [self._open_place(slot, pool, order) for slot, order in zip(ordered, orders, strict=False)]
-            self.pools[name] = places
-            self.places.update({place.slot.id: place for place in places})
-
-    def _open_place(self, slot: Slot, pool: Pool, order: int) -> Place:
-        return Place(
-            slot=slot,
-            pool=pool,
-            order=order,
-            state=slot.state,
-            capacity=capacity_of(slot, pool),
-            labels=slot.labels,
-            leases=self.leases_on(slot) if slot.state in HOLDING else {},
-            market=slot.market or "",
-            price=slot.price or 0.0,
-            unconfirmed=slot.unconfirmed,
-            idle_since=slot.since if slot.idle_since is None else slot.idle_since,
-        )
+            places = self.pools[name] = []
+            for slot, order in zip(self.view.list_slots(name), orders, strict=False):
+                holds = slot.id in leases_on and slot.state in HOLDING
+                place = open_place(slot, pool, order, self.leases_on(slot) if holds else NO_LEASES)
+                self.places[slot.id] = place
+                places.append(place)
+        for name in sorted(set(self.view.pools).difference(self.rules.pools)):
+            slots = self.view.list_slots(name)
+            self.vanished += [slot for slot in slots if slot.machine is None and slot.state != "empty"]
 
     def leases_on(self, slot: Slot) -> Leases:
         """The leases of the slot's present epoch, as they were before this tick."""
@@ -131,7 +129,7 @@ class Draft:
     def end(self, reservation: Reservation) -> None:
         """Its leases are over, and it is no longer pending: nothing in this tick counts it any more."""
         self.over.add(reservation.id)
-        self.pending.pop(reservation.id, None)
+        self.requeued.pop(reservation.id, None)
         self.returning.pop(reservation.id, None)
         for lease in reservation.leases:
             place = self.places.get(lease.slot)
@@ -141,11 +139,16 @@ class Draft:
     def requeue(self, reservation: Reservation) -> None:
         """Its leases are over and it is pending again, with its place in the queue."""
         self.end(reservation)
-        self.pending[reservation.id] = msgspec.structs.replace(reservation, phase="pending", leases=())
+        self.requeued[reservation.id] = msgspec.structs.replace(reservation, phase="pending", leases=())
 
     def list_in_phase(self, phase: str) -> list[Reservation]:
         """The reservations of one phase whose leases this tick has not ended, in order of submission."""
         found = [each for each in self.view.by_phase[phase].values() if each.id not in self.over]
+        return sorted(found, key=lambda each: each.sequence)
+
+    def list_claimants(self) -> list[Reservation]:
+        """Those who wait for a place that others still have to give back, in order of submission."""
+        found = [each for each in self.view.special.values() if is_claimant(each) and each.id not in self.over]
         return sorted(found, key=lambda each: each.sequence)
 
     def demand_of(self, reservation: Reservation) -> Demand:
@@ -161,18 +164,29 @@ class Draft:
             return demand
         return replace(demand, declined=reservation.declined, impatient=impatient)
 
-    def add_demands(self, rows: list[Reservation], oldest: float) -> Queue:
-        """These reservations, each with what it needs."""
-        shapes = list(map(self.view.shapes.__getitem__, map(_id, rows)))
+    def list_waiters(self) -> Queue:
+        """Who is pending, those who were requeued too, the oldest first: each with what it needs."""
+        reservations, ids, shapes = self.view.waiters.list()
+        if not self.over:
+            return self._make_queue(reservations, ids, shapes)
+        return self.sort_queue([each for each in reservations if each.id not in self.over] + [*self.requeued.values()])
+
+    def sort_queue(self, reservations: Iterable[Reservation]) -> Queue:
+        """These reservations, the oldest first, each with what it needs."""
+        found = sorted(reservations, key=_age)
+        ids = [each.id for each in found]
+        return self._make_queue(found, ids, [self.view.shapes[each] for each in ids])
+
+    def _make_queue(self, reservations: list[Reservation], ids: list[str], shapes: list[Shape]) -> Queue:
         for shape in set(shapes).difference(self._demands):
             self._demands[shape] = self._make_demand(shape)
         demands = list(map(self._demands.__getitem__, shapes))
         if special := self.view.special:
             demands = [
-                self.demand_of(each) if each.id in special else demand
-                for each, demand in zip(rows, demands, strict=True)
+                self.demand_of(special[name]) if name in special else demand
+                for name, demand in zip(ids, demands, strict=True)
             ]
-        return Queue(rows, demands, oldest)
+        return Queue(reservations, ids, demands, reservations[0].created_at if reservations else inf)
 
     def _make_demand(self, shape: Shape) -> Demand:
         asked = shape.pool, shape.system
@@ -192,15 +206,16 @@ class Draft:
 
     def wait(self, reservation: Reservation, code: str, detail: str) -> None:
         """Say why it is left unplaced; of several codes the first in the order of WAITING_CODES stands."""
-        self.wait_all((reservation,), code, detail)
+        known = self.waiting.get(reservation.id)
+        if known is None or _RANK_OF_CODE[code] <= _RANK_OF_CODE[known.code]:
+            self.waiting[reservation.id] = Waiting(reservation.id, code, detail)
 
-    def wait_all(self, reservations: Iterable[Reservation], code: str, detail: str) -> None:
+    def wait_all(self, ids: list[str], code: str, detail: str) -> None:
         """Say the same of many."""
-        waiting, rank = self.waiting, _RANK_OF_CODE[code]
-        for reservation in reservations:
-            known = waiting.get(reservation.id)
-            if known is None or rank <= _RANK_OF_CODE[known.code]:
-                waiting[reservation.id] = Waiting(reservation.id, code, detail)
+        told, rank = self.waiting, _RANK_OF_CODE[code]
+        if not told.keys().isdisjoint(ids):
+            ids = [each for each in ids if each not in told or rank <= _RANK_OF_CODE[told[each].code]]
+        told.update(zip(ids, map(Waiting, ids, repeat(code), repeat(detail)), strict=False))
 
     def is_due(self, instant: float) -> bool:
         """Whether now >= instant; if not, the next tick is asked for at that instant."""
@@ -241,7 +256,9 @@ class Draft:
 
     def finish(self, queue: Queue) -> Plan:
         """The plan, with those who wait in the order of the queue."""
-        told = map(self.waiting.get, map(_id, chain(queue.reservations, self.preempted)))
-        waiting = tuple([each for each in told if each is not None])
+        ids = chain(queue.ids, (each.id for each in self.preempted))
+        waiting = tuple(filter(None, map(self.waiting.get, ids)))
         wake_at = None if self._wake_at == inf else self._wake_at
+        for rooms in (self.ready, self.coming, self.launched, *self.kept.values()):
+            rooms.close()
         return Plan(tuple(self.decisions), waiting, wake_at, self.charged)

@@ -11,12 +11,9 @@ def expire(draft: Draft) -> None:
     Its leases are given back in the same tick, so that `place` can give their slots to others; it is never
     assigned in the tick in which it expires.
     """
-    due = []
-    for reservation in draft.view.reservations.values():
-        if reservation.expires_at is None or reservation.phase in ENDED:
-            continue
-        if draft.is_due(reservation.expires_at):
-            due.append(reservation)
+    mortal = [each for each in draft.view.reservations.values() if each.expires_at is not None]
+    alive = (each for each in mortal if each.phase not in ENDED)
+    due = [each for each in alive if each.expires_at is not None and draft.is_due(each.expires_at)]
     for reservation in sorted(due, key=lambda each: each.sequence):
         draft.decide(Expire(reservation=reservation.id))
         draft.end(reservation)

@@ -36,7 +36,7 @@ def launch(draft: Draft, unplaced: Queue, limits: Limits) -> None:
                 refusal.tell(draft)
             refusal = refused[kind] = _Refusal(demand, code, limits.describe(code, demand.pools))
             refusal.note(limits)
-        refusal.reservations.append(reservation)
+        refusal.ids.append(reservation.id)
         if refusal.is_for_room:
             draft.withheld.append(demand)
     for refusal in refused.values():
@@ -53,7 +53,7 @@ class _Refusal:
     launches: int = 0
     own_launches: int = 0
     """When it was found: in all, and in its pools."""
-    reservations: list[Reservation] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
     is_for_room: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class _Refusal:
 
     def tell(self, draft: Draft) -> None:
         """Say it to all of them."""
-        draft.wait_all(self.reservations, self.code, self.detail)
+        draft.wait_all(self.ids, self.code, self.detail)
 
 
 def _launch_for(draft: Draft, reservation: Reservation, demand: Demand, limits: Limits) -> str:

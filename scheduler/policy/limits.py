@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from scheduler.model.decisions import Launch
 from scheduler.model.holds import Hold, hold_id
+from scheduler.model.moves import INACTIVE
 from scheduler.model.rules import Pool
 from scheduler.policy.draft import Draft
 from scheduler.policy.needs import Demand, Need
@@ -33,7 +34,7 @@ class Limits:
         self.launches = 0
         """How many this tick has decided so far."""
         self._launches_in = dict.fromkeys(draft.pools, 0)
-        self._active = {name: sum(p.is_active for p in places) for name, places in draft.pools.items()}
+        self._active = {name: sum(p.state not in INACTIVE for p in places) for name, places in draft.pools.items()}
         self._active_at_first = dict(self._active)
         self._choices = {name: list_choices(draft.rules.pools[name]) for name in draft.pools}
         self._eligible: dict[tuple[Need, tuple[str, ...]], list[tuple[str, Choice]]] = {}
@@ -43,7 +44,7 @@ class Limits:
         self._strangers = {hold.pool: hold for hold in draft.view.holds.values() if hold.kind == "strangers"}
         self._bounds = {name: tuple(self._list_bounds(name)) for name in draft.pools}
         self._cordoned = {
-            name: [p for p in places if p.state == "ready" and p.slot.cordoned and not p.stuck]
+            name: [p for p in places if p.slot.cordoned and p.state == "ready" and not p.stuck]
             for name, places in draft.pools.items()
         }
         self._empty = {
@@ -139,9 +140,8 @@ class Limits:
         self._launches_in[name] += 1
         self._draft.decide(Launch(slot=place.slot.id, pool=name, offering=choice.key, reason=reason))  # type: ignore[arg-type]
         place.state = "launching"
-        place.capacity, place.labels = choice.capacity, dict(choice.labels)
-        place.market, place.price = choice.market, choice.price
-        place.count_free()
+        place.capacity = place.free = choice.capacity
+        place.labels, place.market, place.price = choice.labels, choice.market, choice.price
         return place
 
     def count_launches(self, pools: Iterable[str]) -> int:

@@ -26,22 +26,24 @@ class Misfits:
     def __init__(self, draft: Draft, limits: Limits) -> None:
         self._draft, self._limits = draft, limits
         self._told: dict[Demand, Told | None] = {}
-        self._kinds = {name: list(_list_kinds(places)) for name, places in draft.pools.items()}
+        self._kinds: dict[str, list[tuple[Resources | None, Labels]]] = {}
+        """By pool, where that was asked for: capacity and labels of what there is."""
 
     def set_aside(self, queue: Queue) -> Queue:
         """Those for whom something is to be tried; the others are told why they wait."""
         told = {demand: found for demand in set(queue.demands) if (found := self.find(demand)) is not None}
         if not told and not any(map(is_on_hold, self._draft.view.special.values())):
             return queue
-        kept = Queue(oldest=queue.oldest)
-        for reservation, demand in queue:
-            if is_on_hold(reservation):
-                self._draft.wait(reservation, "on_hold", "on hold until it is resumed, or its priority is above 0")
-            elif demand in told:
-                self._draft.wait(reservation, *told[demand])
-            else:
-                kept.add(reservation, demand)
-        return kept
+        stays = [self._stays(reservation, told.get(demand)) for reservation, demand in queue]
+        return queue.filter(stays)
+
+    def _stays(self, reservation: Reservation, told: Told | None) -> bool:
+        if is_on_hold(reservation):
+            self._draft.wait(reservation, "on_hold", "on hold until it is resumed, or its priority is above 0")
+            return False
+        if told is not None:
+            self._draft.wait(reservation, *told)
+        return told is None
 
     def find(self, demand: Demand) -> Told | None:
         """What is told of all that ask for this; None where a slot or an offering could hold it. Looked up once."""
@@ -61,6 +63,8 @@ class Misfits:
     def _could_ever_hold(self, name: str, need: Need) -> bool:
         if self._draft.rules.pools[name].is_elastic and self._limits.list_fitting(name, need):
             return True
+        if name not in self._kinds:
+            self._kinds[name] = list(_list_kinds(self._draft.pools[name]))
         return any(need.could_hold(name, *kind) for kind in self._kinds[name])
 
 

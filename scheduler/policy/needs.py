@@ -50,9 +50,15 @@ class Need:
 
     def rank_labels(self, labels: Labels) -> tuple[int, int] | None:
         """Most preferred labels first, then fewest beyond those required; None without those."""
-        if not has_labels(labels, self.labels) or not has_labels(labels, self.component.labels):
+        required, own = self.labels, self.component.labels
+        if own:
+            if not has_labels(labels, own):
+                return None
+            surplus = count_surplus(labels, {**required, **own})
+        else:
+            surplus = count_surplus(labels, required)
+        if not has_labels(labels, required):
             return None
-        surplus = count_surplus(labels, {**self.labels, **self.component.labels})
         return -count_preferred(labels, self.prefers), surplus
 
 

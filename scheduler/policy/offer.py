@@ -99,7 +99,7 @@ class _Scratch:
         taken, pool = self._taken.get(place, ()), place.slot.pool
         if pool not in need.given or place.slot.id in self._demand.declined:
             return False
-        if place.load + len(taken) >= place.most or place.uses_left <= len(taken):
+        if place.load + len(taken) >= place.pool.lease_limit or place.uses_left <= len(taken):
             return False
         if self._preferring and not has_labels(place.labels, need.prefers):
             return False

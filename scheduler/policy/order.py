@@ -1,8 +1,7 @@
 """Step 4, order: the queue of those who wait, under the setting `queue`."""
 
 from collections.abc import Callable, Iterable
-from math import inf
-from operator import attrgetter
+from math import nextafter
 
 from scheduler.model.reservations import Reservation, Shape
 from scheduler.policy.draft import Draft, Queue
@@ -10,8 +9,8 @@ from scheduler.policy.levels import rank_by_level
 from scheduler.policy.needs import given_to
 
 Rank = Callable[[Reservation], float]
-
-_created_at, _sequence = attrgetter("created_at"), attrgetter("sequence")
+LEAST_SIZE = nextafter(0.0, 1.0)
+"""Of one that has not come to 0 yet, whatever rounding makes of it."""
 
 
 def _alike(_: Reservation) -> float:
@@ -38,8 +37,10 @@ def _find_ranks(draft: Draft) -> dict[str, Rank]:
 def _rank_by_present_size(draft: Draft) -> Rank:
     """max(0, S0 − `dynsize_decay` × seconds since `created_at`): it falls to 0 and never grows again, so that nobody
     waits behind smaller newcomers for ever. Source: Zoe, whose sizes jump back to their start.
+
+    All sizes of a queue fall alike, so two change places only when one of them comes to 0: then a tick is asked for.
     """
-    now, shapes = draft.now, draft.view.shapes
+    shapes = draft.view.shapes
     known: dict[Shape, tuple[float, float]] = {}
 
     def rank(reservation: Reservation) -> float:
@@ -47,7 +48,10 @@ def _rank_by_present_size(draft: Draft) -> Rank:
         if shape not in known:
             known[shape] = (_find_first_size(draft, shape), draft.settings_of(reservation).dynsize_decay)
         size, decay = known[shape]
-        return max(0.0, size - decay * (now - reservation.created_at))
+        begun = reservation.created_at
+        if decay and draft.is_due(begun + size / decay):
+            return 0.0
+        return max(LEAST_SIZE, size - decay * (draft.now - begun))
 
     return rank
 
@@ -70,22 +74,21 @@ def _find_first_size(draft: Draft, shape: Shape) -> float:
 
 def order(draft: Draft) -> Queue:
     """The pending reservations, first one first; those who return to the queue keep their old place."""
-    return sort_queue(draft, draft.pending.values())
+    return _rank(draft, draft.list_waiters())
 
 
 def sort_queue(draft: Draft, reservations: Iterable[Reservation]) -> Queue:
-    """These reservations, first one first, each with what it needs.
+    """These reservations, first one first, each with what it needs."""
+    return _rank(draft, draft.sort_queue(reservations))
 
-    Sorted by the last tie-breaker first: equal ones stay as they are, and plain numbers sort fastest.
-    """
-    found = sorted(reservations, key=_sequence)
-    found.sort(key=_created_at)
-    oldest = found[0].created_at if found else inf
+
+def _rank(draft: Draft, queue: Queue) -> Queue:
+    """The queue, which has the oldest first, under the setting; equal ones stay as they are."""
     if draft.rules.scheduler.system:
-        found.sort(key=_find_rank_by_system(draft))
-    elif draft.rules.scheduler.queue != "fifo":
-        found.sort(key=_find_ranks(draft)[draft.rules.scheduler.queue])
-    return draft.add_demands(found, oldest)
+        return queue.sort(_find_rank_by_system(draft))
+    if draft.rules.scheduler.queue != "fifo":
+        return queue.sort(_find_ranks(draft)[draft.rules.scheduler.queue])
+    return queue
 
 
 def _find_rank_by_system(draft: Draft) -> Callable[[Reservation], tuple[float, float]]:

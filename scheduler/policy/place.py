@@ -32,32 +32,34 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
     demanding = place_by_quota(draft, by_quota)
     draft.open_rooms()
     guard, search = Guard(draft, limits, queue.oldest), _Search(draft, waiters)
-    unplaced, decisions = Queue(), draft.decisions
-    pass_over, note_demand = unplaced.reservations.append, unplaced.demands.append
+    decide, hopeless, runs = draft.decisions.append, search.hopeless, search.runs
+    is_unplaced = bytearray(b"\x01") * len(waiters.ids)
     blocked: set[str] = set()
-    for reservation, demand in waiters:
-        if demand in search.hopeless and not guard.keeps_any:
-            pass_over(reservation)
-            note_demand(demand)
+    for at, demand in enumerate(waiters.demands):
+        if demand in hopeless:
             continue
-        places = None if demand in search.without_room else search.find_ready(demand)
+        reservation = waiters.reservations[at]
+        if demand in runs and (run := runs[demand]):
+            decide(Assign(reservation=reservation.id, leases=run.pop()))
+            is_unplaced[at] = False
+            continue
+        places = search.find_ready(demand)
         if places is not None and demand.queue not in blocked:
-            decisions.append(_assign(reservation, demand, places))
+            decide(_assign(reservation, demand, places))
+            is_unplaced[at] = False
             continue
         if places is None and guard.keeps_any and guard.keeps_out(demand):
             draft.wait(reservation, "behind_queue", "one before it has waited for so long that it is not overtaken")
-        is_covered = places is not None or (demand not in search.without_cover and search.cover(reservation, demand))
-        if not is_covered:
-            pass_over(reservation)
-            note_demand(demand)
+        is_covered = places is not None or search.cover(reservation, demand)
+        is_unplaced[at] = not is_covered
         if demand.queue in blocked:
             draft.wait(reservation, "behind_queue", "one before it in the queue waits, and backfill is off")
         if not demand.settings.backfill:
             blocked.add(demand.queue)
             continue
         guard.protect(reservation, demand, is_covered=is_covered)
-        if demand in search.without_cover and guard.is_done_with(demand):
-            search.hopeless.add(demand)
+        search.note_hopeless(demand, guard)
+    unplaced = waiters.filter(is_unplaced)
     late, returning = _cover_demanding(demanding, search), _cover_returning(draft, search)
     if returning or (late.reservations and unplaced.reservations):
         return sort_queue(draft, unplaced.reservations + late.reservations + returning)
@@ -69,33 +71,40 @@ class _Search:
 
     def __init__(self, draft: Draft, waiters: Queue) -> None:
         self._draft = draft
-        self._runs = {demand: _take_run(draft, demand, count) for demand, count in _list_alone(waiters)}
-        """Ready places of those who compete with nobody, the first one last."""
-        self.without_room: set[Demand] = set()
-        self.without_cover: set[Demand] = set()
-        """Those that are known to find nothing: the many that wait are asked of no function."""
+        self.runs = {demand: _take_run(draft, demand, count) for demand, count in _list_alone(waiters)}
+        """The leases of those who compete with nobody, the first one's last."""
+        self._without_room: set[Demand] = set()
+        self._without_cover: set[Demand] = set()
+        """Those that are known to find nothing."""
         self.hopeless: set[Demand] = set()
-        """Of these, those for whom nothing else is to be done either."""
+        """Of these, those for whom nothing else is to be done either: the many that wait are asked of no function."""
 
     def find_ready(self, demand: Demand) -> list[Place] | None:
         """Ready places for all its instances, their room spent."""
-        if run := self._runs.get(demand):
-            return [run.pop()]
+        if demand in self._without_room:
+            return None
         places = fill(demand, (self._draft.ready,))
         if places is None:
-            self.without_room.add(demand)
+            self._without_room.add(demand)
         return places
 
     def cover(self, reservation: Reservation, demand: Demand) -> bool:
         """Set all its instances against room that is ready or on its way, if all of them have some."""
-        if demand in self.without_cover:
+        if demand in self._without_cover:
             return False
         places = fill(demand, (self._draft.ready, self._draft.coming))
         if places is None:
-            self.without_cover.add(demand)
+            self._without_cover.add(demand)
             return False
         wait_for(self._draft, reservation, places)
         return True
+
+    def note_hopeless(self, demand: Demand, guard: Guard) -> None:
+        """While the guard keeps slots nobody is: each is told whether it would have had one of them."""
+        if guard.keeps_any:
+            self.hopeless.clear()
+        elif demand in self._without_cover and guard.is_done_with(demand):
+            self.hopeless.add(demand)
 
 
 def _list_alone(waiters: Queue) -> list[tuple[Demand, int]]:
@@ -117,17 +126,18 @@ def _list_alone(waiters: Queue) -> list[tuple[Demand, int]]:
     ]
 
 
-def _take_run(draft: Draft, demand: Demand, count: int) -> list[Place]:
-    return draft.ready.take_run(demand.needs[0], count)[::-1]
+def _take_run(draft: Draft, demand: Demand, count: int) -> list[tuple[Placement, ...]]:
+    [instance], [need] = demand.shape.essential, demand.needs
+    runs = draft.ready.take_run(need, count)
+    leases: list[tuple[Placement, ...]] = []
+    for place, given in reversed(runs):
+        leases += [(_place_instance(instance, need, place),)] * given
+    return leases
 
 
 def _cover_demanding(demanding: Queue, search: "_Search") -> Queue:
     """Those whom quota gave no place: who finds no room that is on its way either."""
-    late = Queue()
-    for reservation, demand in demanding:
-        if demand in search.without_cover or not search.cover(reservation, demand):
-            late.add(reservation, demand)
-    return late
+    return demanding.filter([not search.cover(*each) for each in demanding])
 
 
 def _cover_returning(draft: Draft, search: _Search) -> list[Reservation]:

@@ -1,8 +1,11 @@
 """Places: the scratch copies of slots that a tick spends from."""
 
-from dataclasses import dataclass, field
 from math import inf
+from typing import Any, Final
 
+import msgspec
+
+from scheduler.model.labels import Labels
 from scheduler.model.moves import IN_FLIGHT, INACTIVE, SlotState
 from scheduler.model.reservations import Lease
 from scheduler.model.resources import Resources, subtract, total
@@ -13,8 +16,11 @@ Leases = dict[tuple[str, str], Lease]
 """Under (reservation, component)."""
 
 
-@dataclass(slots=True, eq=False)
-class Place:
+NO_LEASES: Final[Leases] = {}
+"""Of all places that carry none; only what is there ever ends."""
+
+
+class Place(msgspec.Struct, eq=False):
     """The scratch copy of one slot: its state as decided so far, who is on it and what is free there."""
 
     slot: Slot
@@ -24,35 +30,30 @@ class Place:
     state: SlotState
     capacity: Resources | None
     """None: this slot counts leases only."""
-    labels: dict[str, str]
-    leases: Leases = field(default_factory=dict)
+    labels: Labels
+    leases: Leases
     """Leases of the slot's present epoch."""
+    free: Resources | None
+    market: str
+    """Market of the offering that it was launched from; "" where the pool lists none."""
+    price: float
+    unconfirmed: int
+    """Leases in a row that nobody confirmed, this tick's too."""
+    idle_since: float
+    """When its last lease ended, in this tick too, else when it became ready."""
     overlap: int = 0
     """Leases that are counted once for two: a claimed one waits for one that is revoking to let go."""
     given: int = 0
     """Instances that this tick put on it, or set against it."""
-    unconfirmed: int = 0
-    """Leases in a row that nobody confirmed, this tick's too."""
     unclean: bool = False
     """A lease ended here in this tick, not by its holder's release, in a pool that recycles such slots."""
     wanted: bool = False
     """Somebody got a lease here in this tick, or is set against it: neither idle nor reserve."""
     stuck: bool = False
     """Interrupted, or past the timeout of its state: capacity for nobody."""
-    market: str = ""
-    """Market of the offering that it was launched from; "" where the pool lists none."""
-    price: float = 0.0
-    idle_since: float = 0.0
-    """When its last lease ended, in this tick too, else when it became ready."""
-    free: Resources | None = field(init=False)
-    most: float = field(init=False)
-    max_uses: int = field(init=False)
-    """Leases that it may carry at once, and in all (0 = no limit): its pool's."""
-
-    def __post_init__(self) -> None:
-        self.most, self.max_uses, self.free = self.pool.lease_limit, self.pool.max_uses, self.capacity
-        if self.leases:
-            self.count_free()
+    kind: Any = None
+    stock: Any = None
+    """What the rooms that it is in know of it (`policy/lines.py`); None while it is in none."""
 
     @property
     def load(self) -> int:
@@ -62,12 +63,13 @@ class Place:
     @property
     def uses_left(self) -> float:
         """How many more leases its machine may take before it goes."""
-        return max(0, self.max_uses - self.slot.uses - self.given) if self.max_uses else inf
+        most = self.pool.max_uses
+        return max(0, most - self.slot.uses - self.given) if most else inf
 
     @property
     def has_place(self) -> bool:
         """Whether it may take one more lease, resources aside."""
-        return self.load < self.most and (not self.max_uses or self.uses_left > 0)
+        return self.load < self.pool.lease_limit and self.uses_left > 0
 
     @property
     def is_coming(self) -> bool:
@@ -121,6 +123,28 @@ class Place:
             leaving, claimed = total(by_state["revoking"]), total(by_state["claimed"])
             larger = {name: max(leaving.get(name, 0), claimed.get(name, 0)) for name in {**leaving, **claimed}}
             self.free = subtract(self.capacity, total([*by_state["held"], larger]))
+
+
+def open_place(slot: Slot, pool: Pool, order: int, leases: Leases = NO_LEASES) -> Place:
+    """The place of a slot as it is before the tick, with these leases."""
+    capacity = slot.resources if slot.resources is not None else capacity_of(slot, pool)
+    place = Place(
+        slot,
+        pool,
+        order,
+        slot.state,
+        capacity,
+        slot.labels,
+        leases,
+        capacity,
+        slot.market or "",
+        slot.price or 0.0,
+        slot.unconfirmed,
+        slot.since if slot.idle_since is None else slot.idle_since,
+    )
+    if leases:
+        place.count_free()
+    return place
 
 
 def capacity_of(slot: Slot, pool: Pool) -> Resources | None:

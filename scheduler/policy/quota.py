@@ -44,10 +44,10 @@ def split_by_queue(draft: Draft, waiters: Queue) -> tuple[Queue, Queue]:
     """Those whose settings say that their queue is `quota`, and all others. The only place that tells them apart."""
     if not draft.rules.has_quota:
         return Queue(), waiters
-    by_quota, others = Queue(oldest=waiters.oldest), Queue(oldest=waiters.oldest)
-    for reservation, demand in waiters:
-        (by_quota if demand.settings.queue == "quota" else others).add(reservation, demand)
-    return by_quota, others
+    is_by_quota = [demand.settings.queue == "quota" for demand in waiters.demands]
+    if all(is_by_quota):
+        return waiters, Queue()
+    return waiters.filter(is_by_quota), waiters.filter([not each for each in is_by_quota])
 
 
 def _part_claimants(waiters: Queue) -> tuple[list[Reservation], Queue]:
@@ -55,11 +55,7 @@ def _part_claimants(waiters: Queue) -> tuple[list[Reservation], Queue]:
     claimants = [each for each in waiters.reservations if each.leases]
     if not claimants:
         return [], waiters
-    others = Queue(oldest=waiters.oldest)
-    for reservation, demand in waiters:
-        if not reservation.leases:
-            others.add(reservation, demand)
-    return claimants, others
+    return claimants, waiters.filter([not each.leases for each in waiters.reservations])
 
 
 def _runs_free(tick: Round, lot: Lot) -> bool:
@@ -75,11 +71,10 @@ def _list_unplaced(tick: Round, waiters: Queue) -> Queue:
     for lot in chain.from_iterable(tick.lots):
         reason = None if lot.is_served else refusals.find(lot)
         if reason is not None:
-            draft.wait_all(lot.rest, *reason)
-            told.update(each.id for each in lot.rest)
-    unplaced = Queue(oldest=waiters.oldest)
-    for reservation, demand in waiters:
-        if reservation.id not in tick.served and reservation.id not in told:
-            unplaced.add(reservation, demand)
+            names = [each.id for each in lot.rest]
+            draft.wait_all(names, *reason)
+            told.update(names)
+    done = tick.served | told
+    unplaced = waiters.filter([name not in done for name in waiters.ids])
     preempted = [each for each in draft.preempted if not tell_without_quota(draft, each)]
     return sort_queue(draft, unplaced.reservations + preempted) if preempted else unplaced

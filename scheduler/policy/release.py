@@ -16,7 +16,7 @@ from scheduler.policy.draft import Draft
 from scheduler.policy.limits import Limits
 from scheduler.policy.needs import Demand, Need
 from scheduler.policy.offerings import Choice
-from scheduler.policy.places import Place
+from scheduler.policy.places import Place, open_place
 from scheduler.policy.rooms import Rooms, fill
 
 _MOST: Final = 1 << 32
@@ -133,16 +133,10 @@ class _WhatIf:
 
     def _imagine(self, name: str, choice: Choice) -> Place:
         number = self.by_quota[name] + self.by_limit[name]
-        place = Place(
-            slot=Slot(id=f"{name}+{number}", pool=name),
-            pool=self.limits.pool(name),
-            order=self.orders[name] + number,
-            state="launching",
-            capacity=choice.capacity,
-            labels=dict(choice.labels),
-            idle_since=inf,
-        )
-        place.count_free()
+        slot = Slot(id=f"{name}+{number}", pool=name, state="launching")
+        place = open_place(slot, self.limits.pool(name), self.orders[name] + number)
+        place.capacity = place.free = choice.capacity
+        place.labels, place.idle_since = choice.labels, inf
         return place
 
     def undo(self) -> None:

@@ -105,7 +105,7 @@ class Round:
             place.leases = {**place.leases, **own}
             place.wanted = True
             self.recount(place)
-            if place.max_uses:
+            if place.pool.max_uses:
                 self.idle = [each for each in self.idle if each is not place]
         self.running.add(reservation, leases)
 

@@ -106,8 +106,7 @@ class Running:
 
 def _list_holders(draft: Draft) -> Iterator[Reservation]:
     """Those with leases of queues that are `quota`, in order of submission; claims too."""
-    found = [*draft.list_in_phase("leased"), *draft.list_in_phase("revoking")]
-    found += [each for each in draft.pending.values() if each.leases]
+    found = [*draft.list_in_phase("leased"), *draft.list_in_phase("revoking"), *draft.list_claimants()]
     found.sort(key=lambda each: each.sequence)
     return (each for each in found if draft.settings_of(each).queue == "quota")
 

@@ -57,7 +57,7 @@ def _makes_room(place: Place, victims: Iterable[Run], wanted: Sequence[Resources
     staying = [lease for (owner, _), lease in place.leases.items() if owner not in gone]
     if not at_once:
         staying = [lease for lease in staying if lease.state != "revoking"]
-    if len(staying) + place.given + len(wanted) > place.most:
+    if len(staying) + place.given + len(wanted) > place.pool.lease_limit:
         return False
     if place.capacity is None:
         return True

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from math import inf
 from typing import Any
 
@@ -11,7 +12,10 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
 from scheduler.ports import Category, CloudError, LaunchOrder, Outgoing
 from scheduler.simulation.agenda import Agenda
-from scheduler.simulation.scenario import CloudDocument, OutageDocument
+from scheduler.simulation.scenario import CloudDocument, OutageDocument, PlannedOutage
+
+SHOWN_SECONDS = 3600.0
+"""EC2 shows a machine that is gone for about so long; then it does not know it any more."""
 
 
 @dataclass
@@ -33,8 +37,11 @@ class SimulatedCloud:
     def __init__(self, agenda: Agenda, delays: CloudDocument) -> None:
         self._agenda, self.delays = agenda, delays
         self._machines: dict[str, _Machine] = {}
+        self._launched: dict[str, str] = {}
+        """By launch id, the machine that came of it."""
+        self._strangers = count(1)
         self._verdicts: dict[str, Category] = {}
-        self.outages: list[OutageDocument] = []
+        self.outages: list[OutageDocument] = list(delays.outages)
         self.calls = 0
 
     def judge(self, slots: Sequence[Slot], machines: int) -> None:
@@ -60,7 +67,8 @@ class SimulatedCloud:
     def _find_outage(self, slot: Slot) -> Category | None:
         for outage in self.outages:
             names = (None, slot.offering, (slot.offering or "").split("/")[0])
-            if outage.pool == slot.pool and outage.offering in names and self._agenda.now < outage.until:
+            begins = outage.at if isinstance(outage, PlannedOutage) else 0.0
+            if outage.pool == slot.pool and outage.offering in names and begins <= self._agenda.now < outage.until:
                 return outage.error
         return None
 
@@ -84,11 +92,12 @@ class SimulatedCloud:
     def put(self, name: str, slot: str, launch_id: str, runs_at: float, serves_at: float) -> None:
         """Let a machine exist."""
         self._machines[name] = _Machine(slot, launch_id, runs_at, serves_at)
+        self._launched[launch_id] = name
 
     def find(self, pool: str, slot: str, offering: str | None) -> None:
         """Let a machine exist that bears our tags and that nobody launched."""
         runs_at = self._agenda.now + self.delays.boot
-        name = f"found-{len(self._machines) + 1}"
+        name = f"found-{next(self._strangers)}"
         self.put(f"i-{name}", slot, name, runs_at, runs_at + self.delays.bind)
         machine = self._machines[f"i-{name}"]
         machine.pool, machine.offering = pool, offering
@@ -111,8 +120,9 @@ class SimulatedCloud:
 
     def find_launch(self, launch_id: str) -> list[Machine]:
         """See Fleet."""
-        names = [name for name, machine in self._machines.items() if machine.launch_id == launch_id]
-        return [found for name in names if (found := self._describe(name)).state != "terminated"]
+        name = self._launched.get(launch_id)
+        found = self._describe(name) if name is not None else None
+        return [found] if found is not None and found.state != "terminated" else []
 
     def sweep(self) -> Iterator[Machine]:
         """See Fleet."""
@@ -127,8 +137,15 @@ class SimulatedCloud:
     def end(self, name: str, gone_at: float) -> None:
         """The machine is gone at that time, if not sooner."""
         machine = self._machines.get(name)
-        if machine is not None:
-            machine.gone_at = min(machine.gone_at, gone_at)
+        if machine is not None and gone_at < machine.gone_at:
+            machine.gone_at = gone_at
+            self._agenda.note(gone_at + SHOWN_SECONDS, lambda: self._forget(name, gone_at))
+
+    def _forget(self, name: str, gone_at: float) -> None:
+        machine = self._machines.get(name)
+        if machine is not None and machine.gone_at == gone_at:
+            del self._machines[name]
+            self._launched.pop(machine.launch_id, None)
 
     def is_ready(self, slot: Slot, machine: Machine, rules: Rules) -> bool:
         """See Probe."""

@@ -11,19 +11,19 @@ from scheduler.model.decisions import describe_decision
 from scheduler.model.events import Event
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.slots import Slot, slot_order
-from scheduler.model.validation import Document, fault
+from scheduler.model.validation import Document
 from scheduler.operations import words
 from scheduler.operations.apply import apply_rules
 from scheduler.operations.authoritative import NOTICE_WORDS
-from scheduler.operations.check import check
 from scheduler.operations.ledger import Ledger
 from scheduler.operations.reconcile import reconcile
 from scheduler.operations.register import register
-from scheduler.operations.tick import Ticked, carry_out, decide, take_tenure
+from scheduler.operations.tick import Ticked
 from scheduler.operations.vocabulary import load_rows, say
-from scheduler.operations.words import Refusal
 from scheduler.policy.charging import settle
+from scheduler.simulation.clockwork import Clockwork
 from scheduler.simulation.holders import Holders
+from scheduler.simulation.losing import heed, interrupt_slot, lose_slot
 from scheduler.simulation.restoring import restore
 from scheduler.simulation.scenario import FoundDocument, Scenario, Step
 from scheduler.simulation.speaking import make_document
@@ -41,8 +41,6 @@ PRINTED = frozenset(
     }
 )
 """The events that are printed: those of the contract."""
-MOST_TICKS = 1000
-"""Ticks of one instant, each asked for by the one before; more than that never end."""
 
 
 def play(scenario: Scenario) -> Iterator[Line]:
@@ -58,7 +56,9 @@ class Player:
         self.stage: Stage = build_stage(scenario.config, scenario.cloud)
         self._holders = Holders(self.stage)
         self._seen = len(self.stage.store.events)
-        self._ticks = 0
+        self._clockwork = Clockwork(
+            self.stage, self._tell_events, self._tell_tick, kicks=scenario.kicks, wakes=scenario.wakes
+        )
         self._next_tick, self._periods = 0.0 if scenario.tick_every else inf, 0
         self._lines: list[Line] = []
         self._set_up()
@@ -80,10 +80,10 @@ class Player:
         end = max(self._scenario.until, steps[-1].at if steps else 0.0)
         while (now := self._next_instant(steps)) <= end:
             self.stage.agenda.now = now
-            self._run_due()
+            self._clockwork.run_due()
             while steps and steps[0].at <= now:
                 self._play_step(steps.pop(0))
-            self._play_ticks()
+            self._clockwork.tick_until_quiet(is_due=self._is_tick_due())
             yield from self._take_lines()
         self.stage.agenda.now = end
         yield self._describe_state()
@@ -93,19 +93,7 @@ class Player:
         return lines
 
     def _next_instant(self, steps: list[Step]) -> float:
-        wake = self.stage.dispatcher.due if self._scenario.wakes else None
-        return min(
-            steps[0].at if steps else inf,
-            self.stage.agenda.next_at,
-            self._next_tick,
-            inf if wake is None else wake,
-        )
-
-    def _run_due(self) -> None:
-        """State changes of this instant, and what the holders do about them, until nothing is due."""
-        self.stage.agenda.run_due()
-        while self._tell_events():
-            self.stage.agenda.run_due()
+        return min(steps[0].at if steps else inf, self._clockwork.next_instant(), self._next_tick)
 
     def _tell_events(self) -> bool:
         """Print the events that are new and let the holders see them; whether there were any."""
@@ -120,16 +108,6 @@ class Player:
                 self._holders.watch(row)
         return bool(events)
 
-    def _play_ticks(self) -> None:
-        """The tick of this instant, if one is asked for, and more of them until it is quiet."""
-        wanted, before = self._is_tick_due() or self._is_rung(), self._ticks
-        while wanted:
-            if self._ticks - before >= MOST_TICKS:
-                at = f"{MOST_TICKS} ticks at {self.stage.agenda.now:g} s"
-                raise fault("config", "rules that come to rest (a hold or timeout of 0 may never do)", at)
-            self._tick(())
-            wanted = self._is_rung()
-
     def _is_tick_due(self) -> bool:
         now, every = self.stage.agenda.now, self._scenario.tick_every
         if every is None or now < self._next_tick:
@@ -138,26 +116,8 @@ class Player:
         self._next_tick = self._periods * every
         return True
 
-    def _is_rung(self) -> bool:
-        kicked = self._scenario.kicks and self.stage.bell.is_rung
-        due = self.stage.dispatcher.due
-        return kicked or (self._scenario.wakes and due is not None and due <= self.stage.agenda.now)
-
-    def _tick(self, between: tuple[Step, ...]) -> None:
-        """One scheduling pass, in the two halves of `operations.tick`, with actions in between."""
-        engine, leader = self.stage.engine, self.stage.leader
-        self.stage.bell.hear()
-        self.stage.dispatcher.due = None
-        tenure = take_tenure(engine, leader)
-        ticked = decide(engine, leader, tenure)
-        for step in between:
-            self._act(step)
-        self._tell_events()
-        carry_out(engine, leader, tenure, ticked)
-        self._ticks += 1
+    def _tell_tick(self, ticked: Ticked) -> None:
         self._lines.append(self._describe_tick(ticked))
-        self._tell_events()
-        self._run_due()
 
     def _describe_tick(self, ticked: Ticked) -> Line:
         reasons = {id(each.decision): each.reason for each in ticked.skipped}
@@ -168,14 +128,18 @@ class Player:
                 line["skipped"] = reasons[id(decision)]
             decisions.append(line)
         waiting = [msgspec.to_builtins(each) for each in ticked.plan.waiting]
-        return {"at": ticked.now, "tick": self._ticks, "decisions": decisions, "waiting": waiting}
+        return {"at": ticked.now, "tick": self._clockwork.ticks, "decisions": decisions, "waiting": waiting}
 
     def _play_step(self, step: Step) -> None:
         if step.action == "tick":
-            self._tick(step.value)
+            self._clockwork.tick(lambda: self._act_all(step.value))
         else:
             self._act(step)
-            self._run_due()
+            self._clockwork.run_due()
+
+    def _act_all(self, between: tuple[Step, ...]) -> None:
+        for step in between:
+            self._act(step)
 
     def _act(self, step: Step) -> None:
         """Carry out one action; ids that nobody knows are no error where the contract says so."""
@@ -205,12 +169,12 @@ class Player:
         """What becomes of a machine without anybody's word, or is said ahead of it."""
         match step.action:
             case "interrupt":
-                self._interrupt(step.value.slot, step.value.deadline)
+                interrupt_slot(self.stage, step.value.slot, step.value.deadline)
             case "rebalance":
                 rules = self.stage.engine.rules()
                 self._change(lambda ledger: words.rebalance(ledger, rules, step.value), slots=[step.value])
             case "lose":
-                self._lose(step.value)
+                lose_slot(self.stage, step.value)
             case _:
                 self._find(step.value)
 
@@ -218,13 +182,13 @@ class Player:
         """As the intake does, with an operator's word; nobody hears of a refusal."""
         rules = self.stage.engine.rules()
         self.stage.change(
-            _heeding(lambda ledger: say(ledger, rules, verb, document)),
+            heed(lambda ledger: say(ledger, rules, verb, document)),
             lambda ledger: load_rows(ledger, rules, verb, [document]),
             kick_for_marks=verb in NOTICE_WORDS,
         )
 
     def _change(self, act: Callable[[Ledger], object], *, kick_for_marks: bool = False, slots: list[str]) -> None:
-        self.stage.change(_heeding(act), lambda ledger: ledger.load(slots=slots), kick_for_marks=kick_for_marks)
+        self.stage.change(heed(act), lambda ledger: ledger.load(slots=slots), kick_for_marks=kick_for_marks)
 
     def _find(self, found: FoundDocument) -> None:
         """A machine that nobody launched is noticed at once; one that has to go, once more when it is gone."""
@@ -233,31 +197,6 @@ class Player:
         if reconcile(stage.engine).strangers:
             gone_at = stage.agenda.now + stage.cloud.delays.terminate
             stage.agenda.note(gone_at, lambda: reconcile(stage.engine))
-
-    def _interrupt(self, name: str, deadline: float) -> None:
-        """The notice now; at its deadline the machine is gone."""
-        stage = self.stage
-        gone_at = stage.agenda.now + deadline
-        self._change(lambda ledger: words.interrupt(ledger, name, gone_at), slots=[name])
-        slot = stage.slots().get(name)
-        if slot is None or slot.interrupted_by is None:
-            return
-        epoch = slot.epoch
-        stage.agenda.note(slot.interrupted_by, lambda: self._reclaim(name, epoch))
-
-    def _reclaim(self, name: str, epoch: int) -> None:
-        slot = self.stage.slots().get(name)
-        if slot is not None and slot.epoch == epoch:
-            self._lose(name)
-
-    def _lose(self, name: str) -> None:
-        stage = self.stage
-        slot = stage.slots().get(name)
-        if slot is not None and slot.instance_id:
-            stage.cloud.end(slot.instance_id, stage.agenda.now)
-            check(stage.engine, [name])
-        else:
-            self._change(lambda ledger: words.lose(ledger, name), slots=[name])
 
     def _describe_state(self) -> Line:
         store = self.stage.store
@@ -276,16 +215,6 @@ class Player:
             "accounts": [_describe_account(row) for row in store.find_accounts() if not row.forgotten],
         }
         return {"at": now, "state": state}
-
-
-def _heeding(act: Callable[[Ledger], object]) -> Callable[[Ledger], None]:
-    def heed(ledger: Ledger) -> None:
-        try:
-            act(ledger)
-        except Refusal:
-            return
-
-    return heed
 
 
 def _remove(ledger: Ledger, name: str) -> None:

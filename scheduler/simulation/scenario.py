@@ -30,17 +30,6 @@ from scheduler.model.wishes import RegisterDocument, ReservationDocument
 from scheduler.simulation.given import GivenHold, GivenLease, GivenReservation, GivenSlot
 
 
-class CloudDocument(Document):
-    """The simulated cloud: seconds that a slot spends in each state, and what EC2 refuses."""
-
-    launch: Seconds = 0.0
-    boot: Seconds = 0.0
-    bind: Seconds = 0.0
-    terminate: Seconds = 0.0
-    quota: Count | None = None
-    """EC2 refuses what would make more machines than this."""
-
-
 class InterruptDocument(Document):
     """A spot notice: the slot's machine is gone in `deadline` seconds."""
 
@@ -100,6 +89,42 @@ class OutageDocument(Document):
     offering: Name | None = None
     error: Literal["capacity", "quota", "throttled", "misconfigured"]
     until: Amount
+
+
+class PlannedOutage(OutageDocument):
+    """An outage that is known from the start; `at` and `until` count from there."""
+
+    pool: Name
+    """The pool."""
+    offering: Name | None = None
+    """The offering; left out = all of the pool's."""
+    error: Literal["capacity", "quota", "throttled", "misconfigured"] = "capacity"
+    """What EC2 answers."""
+    at: Seconds = 0.0
+    """When it begins."""
+    until: Seconds
+    """When it ends."""
+
+
+class CloudDocument(Document):
+    """The simulated cloud: seconds that a slot spends in each state, what EC2 refuses, and what it takes back."""
+
+    launch: Seconds = 0.0
+    """Until EC2 answers a launch."""
+    boot: Seconds = 0.0
+    """Until a machine runs."""
+    bind: Seconds = 0.0
+    """Until it serves."""
+    terminate: Seconds = 0.0
+    """Until a machine that is terminated is gone."""
+    quota: Count | None = None
+    """EC2 refuses what would make more machines than this."""
+    outages: Annotated[tuple[PlannedOutage, ...], Field(strict=False)] = ()
+    """When launches of a pool, or of one of its offerings, fail."""
+    interruption_rate: Amount = 0.0
+    """Spot notices per slot and hour, at random; in traces only."""
+    seed: Signed = 0
+    """What the random choices start from: the same seed, the same notices."""
 
 
 class FoundDocument(Document):
@@ -181,7 +206,7 @@ def read_scenario(document: object) -> Scenario:
         name=top.name,
         config=top.config,
         rules=rules,
-        cloud=read_document(CloudDocument, top.cloud, "cloud"),
+        cloud=read_simulated_cloud(top.cloud, rules),
         slots=slots,
         reservations=reservations,
         holds=tuple(reader.read_hold(each, f"holds[{index}]") for index, each in enumerate(top.holds)),
@@ -191,6 +216,14 @@ def read_scenario(document: object) -> Scenario:
         wakes=top.wakes,
         until=top.until,
     )
+
+
+def read_simulated_cloud(document: object, rules: Rules) -> CloudDocument:
+    """The simulated cloud of these rules' pools; raises InvalidInputError."""
+    cloud = read_document(CloudDocument, document, "cloud")
+    for number, outage in enumerate(cloud.outages):
+        _check_offering(outage, rules, f"cloud.outages[{number}]")
+    return cloud
 
 
 class _Reader:
@@ -347,7 +380,7 @@ class _Reader:
         if name not in MAY_BE_UNKNOWN:
             self._check_named_reservation(name, checked, path)
         if isinstance(checked, OutageDocument | FoundDocument):
-            self._check_offering(checked, path)
+            _check_offering(checked, self._rules, path)
         return checked
 
     def _check_named_reservation(self, name: str, checked: Any, path: str) -> None:
@@ -357,16 +390,17 @@ class _Reader:
         elif (reservation := getattr(checked, "reservation", None)) is not None:
             self._check_reservation(reservation, f"{path}.reservation")
 
-    def _check_offering(self, named: OutageDocument | FoundDocument, path: str) -> None:
-        """The pool is configured, and so is its offering, if one is named. An outage may mean all of one name."""
-        pool = self._rules.pools.get(named.pool)
-        if pool is None:
-            raise fault(f"{path}.pool", f"a pool of config{suggest(named.pool, self._rules.pools)}", named.pool)
-        names = set(pool.offering_by_key)
-        if isinstance(named, OutageDocument):
-            names |= {offering.name for offering in pool.offerings}
-        if named.offering is not None and named.offering not in names:
-            raise fault(f"{path}.offering", f"an offering of {named.pool}", named.offering)
+
+def _check_offering(named: OutageDocument | FoundDocument, rules: Rules, path: str) -> None:
+    """The pool is configured, and so is its offering, if one is named. An outage may mean all of one name."""
+    pool = rules.pools.get(named.pool)
+    if pool is None:
+        raise fault(f"{path}.pool", f"a pool of config{suggest(named.pool, rules.pools)}", named.pool)
+    names = set(pool.offering_by_key)
+    if isinstance(named, OutageDocument):
+        names |= {offering.name for offering in pool.offerings}
+    if named.offering is not None and named.offering not in names:
+        raise fault(f"{path}.offering", f"an offering of {named.pool}", named.offering)
 
 
 MAY_BE_UNKNOWN = frozenset({"release", "cancel", "renew", "confirm", "absent", "idle", "seen"})

@@ -46,9 +46,9 @@ class Stage:
     engine: Engine
     leader: Leader
 
-    def slots(self) -> dict[str, Slot]:
-        """The slots as they are."""
-        return {slot.id: slot for slot in self.store.find_slots()}
+    def find_slot(self, name: str) -> Slot | None:
+        """The slot as it is."""
+        return next(iter(self.store.find_slots(ids=[name])), None)
 
     def change(
         self,
@@ -107,7 +107,7 @@ def _wire(stage: Stage) -> None:
     dispatcher.launch = lambda slot, launch_id: launch(engine, slot, launch_id)
     dispatcher.terminate = lambda slot, epoch: terminate(engine, slot, epoch)
     dispatcher.check = lambda slot: check(engine, [slot])
-    dispatcher.find_slot = lambda name: next(iter(engine.store.find_slots(ids=[name])), None)
+    dispatcher.find_slot = stage.find_slot
     dispatcher.count_machines = lambda: _count_machines(stage)
 
 

@@ -29,7 +29,7 @@ MUTANTS = (
     Mutant(
         "draft",
         "of two codes the first in the contract's order is told",
-        "if known is None or rank <= _RANK_OF_CODE[known.code]:",
+        "if known is None or _RANK_OF_CODE[code] <= _RANK_OF_CODE[known.code]:",
         "if True:",
     ),
     Mutant("expire", "an expired one gives back what it holds", "        draft.end(reservation)", "        pass"),
@@ -80,26 +80,36 @@ MUTANTS = (
         "return reservation.priority",
     ),
     Mutant(
-        "order",
-        "the older one first, whatever the order of submission",
-        "    found.sort(key=_created_at)\n",
-        "",
+        "draft",
+        "who returns to the queue keeps the place of its age",
+        'attrgetter("created_at", "sequence")',
+        'attrgetter("changed_at", "sequence")',
     ),
     Mutant(
         "order",
         "dynsize: who has come to 0 is ranked by age, not by how long it is past that",
-        "return max(0.0, size - decay * (now - reservation.created_at))",
-        "return size - decay * (now - reservation.created_at)",
+        "            return 0.0\n        return max(LEAST_SIZE, size",
+        "            pass\n        return (size",
     ),
     Mutant("order", "dynsize: all instances of a component count", "(each.count, given_to", "(1, given_to"),
-    Mutant("rooms", "pack: the fullest first", "if self.spreads else -group.load", "if self.spreads else group.load"),
     Mutant(
-        "rooms",
+        "lines",
+        "pack: the fullest first",
+        "return stock.load if self.spreads else -stock.load",
+        "return stock.load",
+    ),
+    Mutant(
+        "lines",
         "no lease is given beyond those allowed on a slot",
         "self.load < self.most and",
         "self.load <= self.most and",
     ),
-    Mutant("rooms", "spread: the emptiest first", "group.load if self.spreads", "-group.load if self.spreads"),
+    Mutant(
+        "lines",
+        "spread: the emptiest first",
+        "return (load < other_load) is self.spreads",
+        "return load > other_load",
+    ),
     Mutant(
         "guard",
         "no longer guard than it is due",
@@ -128,8 +138,8 @@ MUTANTS = (
     Mutant(
         "places",
         "no more leases on a slot than allowed",
-        "self.load < self.most",
-        "self.load <= self.most",
+        "self.load < self.pool.lease_limit",
+        "self.load <= self.pool.lease_limit",
     ),
     Mutant(
         "limits",
@@ -201,8 +211,8 @@ MUTANTS = (
     Mutant(
         "places",
         "no more leases on a machine than `max_uses`",
-        "max(0, self.max_uses - self.slot.uses - self.given)",
-        "max(0, self.max_uses - self.slot.uses)",
+        "max(0, most - self.slot.uses - self.given)",
+        "max(0, most - self.slot.uses)",
     ),
     Mutant(
         "confirming",

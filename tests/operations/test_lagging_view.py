@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.model.view import Change
-from scheduler.simulation.scenario import Step
 from scheduler.view.memory import MemoryBoard
 from scheduler.view.shelf import Shelf
 from tests.policy.fleets import QUICKLY, fleets
@@ -48,11 +47,11 @@ class LatePlayer(WatchedPlayer):
         self._board = LateBoard(Shelf(lambda: self.stage.agenda.now))
         self.stage.engine.board = self._board
 
-    def _tick(self, between: tuple[Step, ...]) -> None:
+    def _begin(self) -> None:
         self._board.is_late = next(self._lateness)
         if not self._board.is_late:
             self._board.deliver()
-        super()._tick(between)
+        super()._begin()
 
 
 def _look(seen: Seen) -> None:

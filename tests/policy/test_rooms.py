@@ -8,8 +8,8 @@ from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import View
 from scheduler.policy.draft import Draft
+from scheduler.policy.lines import Stock
 from scheduler.policy.places import Place
-from scheduler.policy.rooms import Group
 from tests.builders import NOW, a_reservation, a_slot, some_rules
 
 
@@ -40,23 +40,27 @@ def take_one_by_one(seed: int, most: int) -> list[str]:
     return found
 
 
+def list_names(runs: list[tuple[Place, int]]) -> list[str]:
+    return [place.slot.id for place, given in runs for _ in range(given)]
+
+
 @pytest.mark.parametrize("most", [1, 3, 40])
 @pytest.mark.parametrize("seed", range(20))
 def test_a_run_gives_what_one_lease_after_the_other_gives(seed: int, most: int) -> None:
     draft, waiting = a_draft(seed)
     [need] = draft.demand_of(waiting).needs
-    first, rest = draft.ready.take_run(need, most), draft.ready.take_run(need, most)
-    assert [place.slot.id for place in first + rest] == take_one_by_one(seed, 2 * most)
-    assert all(place.given == (first + rest).count(place) for place in first + rest)
+    runs = draft.ready.take_run(need, most) + draft.ready.take_run(need, most)
+    assert list_names(runs) == take_one_by_one(seed, 2 * most)
+    assert all(place.given == sum(given for other, given in runs if other is place) for place, _ in runs)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_put_back_is_found_again_as_if_it_had_not_been_taken(seed: int) -> None:
     draft, waiting = a_draft(seed)
     [need] = draft.demand_of(waiting).needs
-    taken: list[tuple[Place, Group]] = []
+    taken: list[tuple[Place, Stock]] = []
     while len(taken) < 5 and (place := draft.ready.find(need)) is not None:
         taken.append((place, draft.ready.take(place, need)))
-    for place, group in reversed(taken):
-        draft.ready.put_back(place, group)
-    assert [place.slot.id for place in draft.ready.take_run(need, 40)] == take_one_by_one(seed, 40)
+    for place, stock in reversed(taken):
+        draft.ready.put_back(place, stock)
+    assert list_names(draft.ready.take_run(need, 40)) == take_one_by_one(seed, 40)

@@ -8,8 +8,9 @@ from scheduler.model.rules import Rules
 from scheduler.model.view import Row, View
 from scheduler.operations.tick import Ticked
 from scheduler.policy.plan import plan
+from scheduler.simulation.clockwork import Clockwork
 from scheduler.simulation.play import Player
-from scheduler.simulation.scenario import Step, read_scenario
+from scheduler.simulation.scenario import read_scenario
 from tests.scenarios.playing import Document
 
 Look = Callable[["Seen"], None]
@@ -35,16 +36,30 @@ class Seen:
         return plan(View(rows), self.rules, now)
 
 
+class _WatchedClockwork(Clockwork):
+    """Says when a tick begins."""
+
+    begin: Callable[[], None]
+
+    def tick(self, between: Callable[[], None] = lambda: None) -> None:
+        self.begin()
+        super().tick(between)
+
+
 class WatchedPlayer(Player):
     """Plays a scenario and shows each of its ticks to `look`, before the cloud answers."""
 
     def __init__(self, document: Document, look: Look) -> None:
         self._look = look
-        super().__init__(read_scenario(document))
+        scenario = read_scenario(document)
+        super().__init__(scenario)
+        self._clockwork = _WatchedClockwork(
+            self.stage, self._tell_events, self._tell_tick, kicks=scenario.kicks, wakes=scenario.wakes
+        )
+        self._clockwork.begin = self._begin
 
-    def _tick(self, between: tuple[Step, ...]) -> None:
+    def _begin(self) -> None:
         self._present = Seen(list(self.stage.store.read_rows()), self.stage.engine.rules())
-        super()._tick(between)
 
     def _describe_tick(self, ticked: Ticked) -> dict[str, Any]:
         seen = self._present

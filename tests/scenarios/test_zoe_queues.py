@@ -86,6 +86,29 @@ def test_dynsize_serves_the_smaller_present_size_first(
     assert play_one_by_one("dynsize", submitted, free_at) == served
 
 
+def test_a_tick_is_asked_for_when_somebody_comes_to_0() -> None:
+    """Without backfill the small one, which has no room, blocks the old one until that is at 0: 2560 / 256 = 10 s."""
+    holders = [{"id": name, "system": "sim", "resources": {"cpus": 1}, "phase": "leased"} for name in ("a", "b")]
+    leases = [{"reservation": each["id"]} for each in holders]
+    pool = {**LAB, "resources": {"cpus": 2, "memory_mib": 3000}}
+    scenario = {
+        "kicks": True,
+        "wakes": True,
+        "config": {"scheduler": {"queue": "dynsize", "backfill": False}, "pools": {"lab": pool}},
+        "slots": [{"id": "lab-1", "pool": "lab", "leases": leases}],
+        "reservations": holders,
+        "timeline": [
+            {"at": 0, "submit": {"id": "old-one", "system": "sim", "resources": {"cpus": 1, "memory_mib": 2560}}},
+            {"at": 2, "submit": {"id": "small", "system": "sim", "resources": {"cpus": 2, "memory_mib": 640}}},
+            {"at": 2, "release": "a"},
+        ],
+        "until": 60,
+    }
+    lines = play(read_scenario(scenario))
+    leased = [(line["at"], line["reservation"]) for line in lines if line.get("event") == "reservation_leased"]
+    assert leased == [(10, "old-one")]
+
+
 def test_what_a_component_leaves_out_is_its_pools_default() -> None:
     submitted = [(0, a_job("default", 1, None)), (0, a_job("own", 1, 500))]
     assert play_one_by_one("dynsize", submitted, 0) == ["default", "own"]

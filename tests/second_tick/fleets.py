@@ -21,7 +21,7 @@ def some(random: Random, chance: float, **fields: Any) -> Document:
 
 def a_config(random: Random) -> Document:
     """One to three pools, two that launch and one of static hosts."""
-    make = a_pool_that_is_full_of_small_ones if random.random() < 0.15 else an_elastic_pool
+    make = a_pool_that_is_full_of_small_ones if random.random() < 0.2 else an_elastic_pool
     pools = {"p": make(random, SYSTEMS[0])}
     if random.random() < 0.5:
         pools["q"] = an_elastic_pool(random, random.choice(SYSTEMS))
@@ -58,10 +58,10 @@ def an_elastic_pool(random: Random, system: str) -> Document:
 
 def a_pool_that_is_full_of_small_ones(random: Random, system: str) -> Document:
     """Its minimum and reserve are machines too small for most: they have to make room."""
-    most = random.choice([1, 2, 3])
+    most = random.choice([1, 2, 3, 4])
     small = {"name": "small", "price": 1, "resources": {"cpus": 1, "memory_mib": 50}}
     large = {"name": "large", "price": 2, "resources": {"cpus": 8, "memory_mib": 200}}
-    kept = random.choice([{"min_slots": most}, {"target_warm_slots": most}, {"min_slots": 1}])
+    kept = random.choice([{"min_slots": most}, {"target_warm_slots": most}, {"min_slots": 1, "target_warm_slots": 1}])
     return {"system": system, "max_slots": most, "lease_ttl": 40, "offerings": [small, large], **kept}
 
 
@@ -100,7 +100,7 @@ def a_scheduler(random: Random) -> Document:
 
 def some_settings(random: Random, chance: float) -> Document:
     """Settings that a system may have of its own."""
-    found = some(random, chance, queue=list(QUEUES), profile="spread", starvation_guard=[0, 10, 20])
+    found = some(random, chance, queue=list(QUEUES), profile="spread", starvation_guard=[0, 5, 10, 20])
     found |= some(random, chance, interruption_grace=[0, 7], restart_delay=[0, 3], confirm_timeout=[4, 12])
     found |= some(random, chance, dynsize_decay=[1, 10])
     return found | some(random, chance / 2, backfill=False, max_slots=[1, 2, 3], max_restarts=1, max_unconfirmed=[1, 2])
@@ -138,3 +138,15 @@ def offering_key(offering: Document, offerings: list[Document]) -> str:
     """`NAME`, or `NAME/MARKET` where a name stands twice."""
     is_alone = sum(each["name"] == offering["name"] for each in offerings) == 1
     return str(offering["name"]) if is_alone else f"{offering['name']}/{offering['market']}"
+
+
+def some_holders(random: Random, config: Document, slots: list[Document]) -> list[Document]:
+    """Reservations that hold leases of these slots from the start, which their records are made to say."""
+    holders: list[Document] = []
+    for slot in slots:
+        if slot["state"] in ("ready", "draining") and random.random() < 0.2:
+            name = f"o{len(holders) + 1}"
+            slot["leases"] = [{"reservation": name} | some(random, 0.3, resources=[{"cpus": 1}, {"cpus": 8}])]
+            holder = {"id": name, "system": config["pools"][slot["pool"]]["system"], "phase": "leased"}
+            holders.append(holder | some(random, 0.5, resources={"cpus": 1}, restart_policy="on_failure", runtime=20))
+    return holders

@@ -21,7 +21,7 @@ from tests.second_tick.launching import (
     list_offers,
     start,
 )
-from tests.second_tick.picture import Picture, Site
+from tests.second_tick.picture import Picture, Site, serving_pools
 from tests.second_tick.placing import Pass
 
 
@@ -77,18 +77,21 @@ def release(picture: Picture, name: str, withheld: int, spared: set[str]) -> Non
     reason `at_quota`: without leases and with nothing set against it, not cordoned; in flight before ready, then
     longest idle, then slot order. … Slots already draining or terminating count as room being made."
     """
-    sites = picture.list_in_pool(name)
-    going = sum(site.state in ("draining", "terminating") for site in sites)
-    unneeded = [
-        site
-        for site in sites
-        if (site.is_idle or (site.is_coming and not site.is_new and not site.row.cordoned and not site.is_in_use))
-        and site.id not in spared
-    ]
-    unneeded.sort(key=lambda site: (site.state == "ready", site.idle_since if site.state == "ready" else 0))
+    going = sum(site.state in ("draining", "terminating") for site in picture.list_in_pool(name))
+    unneeded = [site for site in list_unneeded(picture, name) if site.id not in spared]
     for site in unneeded[: max(0, withheld - going)]:
         picture.decide("drain" if site.state == "ready" else "terminate", site.id, "at_quota")
         site.state = "draining" if site.state == "ready" else "terminating"
+
+
+def list_unneeded(picture: Picture, name: str) -> list[Site]:
+    """In the order in which they go; what this very tick launches is none of them."""
+    sites = [
+        site
+        for site in picture.list_in_pool(name)
+        if site.is_idle or (site.is_coming and not site.is_new and not site.row.cordoned and not site.is_in_use)
+    ]
+    return sorted(sites, key=lambda site: (site.state == "ready", site.idle_since if site.state == "ready" else 0))
 
 
 def _list_unchanging(picture: Picture) -> dict[int, object]:
@@ -107,7 +110,8 @@ class Imagined:
         self.by_quota: Counter[str] = Counter()
         self.by_limit: Counter[str] = Counter()
         for each in self.copy.withheld:
-            self._launch_for(each)
+            if not all(self._is_settled(name) for name in serving_pools(self.real.rules, each)):
+                self._launch_for(each)
 
     def count(self, name: str) -> int:
         """How many launches are withheld in that pool."""
@@ -118,6 +122,16 @@ class Imagined:
         before = {site.id for site in self.real.sites if site.is_in_use}
         after = {site.id for site in self.copy.picture.sites if site.is_in_use and site not in self.sites}
         return after - before
+
+    def _is_settled(self, name: str) -> bool:
+        """Whether one more changes nothing there: as many are withheld as it may have slots, or none could go, nor be
+        launched to be kept. Those who are first in the queue are not to lose a slot to those behind.
+        """
+        pool = self.real.rules.pools[name]
+        may_keep = (pool.min_slots or pool.target_warm_slots) and count_left(self.real, name)
+        is_moot = not list_unneeded(self.real, name) and not may_keep
+        is_enough = self.by_quota[name] + self.by_limit[name] >= len(self.real.list_in_pool(name))
+        return pool.provider == "static" or is_moot or is_enough
 
     def _launch_for(self, each: Reservation) -> None:
         made: list[tuple[Site, Counter[str]]] = []

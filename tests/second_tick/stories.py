@@ -7,9 +7,19 @@ from random import Random
 from typing import Any
 
 from tests.scenarios.playing import Document
-from tests.second_tick.fleets import QUEUES, SYSTEMS, a_config, list_slots, offering_key, some, some_slots
+from tests.second_tick.fleets import (
+    QUEUES,
+    SYSTEMS,
+    a_config,
+    a_slot_record,
+    list_slots,
+    offering_key,
+    some,
+    some_holders,
+    some_slots,
+)
 
-STEPS = (0, 0, 1, 1, 2, 3, 5, 10, 15)
+STEPS = (0, 0, 1, 1, 2, 3, 5, 5, 10, 10)
 """Seconds between two items of a timeline."""
 
 
@@ -17,7 +27,10 @@ def make_scenario(seed: int) -> Document:
     """The scenario of this seed."""
     random = Random(seed)
     config = a_config(random)
-    story = Story(random, deepcopy(config))
+    slots = some_slots(random, config)
+    holders = some_holders(random, config, slots)
+    story = Story(random, deepcopy(config), [each["id"] for each in holders])
+    story.hosts = [each["id"] for each in slots if each["pool"] == "h"]
     timeline = [each for _ in range(random.randint(10, 45)) for each in story.go_on()]
     cloud: Document = {"launch": random.choice([0, 0, 2]), "boot": random.choice([0, 3, 9])}
     cloud |= some(random, 0.3, bind=[1, 4], terminate=[4, 20], quota=[0, 1, 2, 3])
@@ -25,7 +38,8 @@ def make_scenario(seed: int) -> Document:
         "name": f"seed {seed}",
         "config": config,
         "cloud": cloud,
-        "slots": some_slots(random, config),
+        "reservations": holders,
+        "slots": slots,
         "timeline": [*timeline, {"at": story.at + 1, "tick": True}],
     } | some(random, 0.15, kicks=True, wakes=True)
 
@@ -36,20 +50,35 @@ class Story:
 
     random: Random
     config: Document
+    names: list[str]
+    """Reservations that may be spoken of."""
+    hosts: list[str] = field(default_factory=list)
+    """Hosts that may be removed."""
     at: float = 0
-    names: list[str] = field(default_factory=list)
 
     def go_on(self) -> list[Document]:
         """The next item: a tick, new wishes, or somebody's word."""
         self.at += self.random.choice(STEPS)
         what = self.random.random()
         if what < 0.4:
-            return [{"at": self.at, "tick": True}]
+            return [{"at": self.at, "tick": self._tick()}]
         if what < 0.62 or not self.names:
             return [{"at": self.at, "submit": [self._wish() for _ in range(self.random.randint(1, 3))]}]
-        name = self.random.choice(WORDS)
-        value = ACTIONS[name](self)
-        return [] if value is None else [{"at": self.at, name: value}]
+        return [{"at": self.at} | self._say()]
+
+    def _tick(self) -> Any:
+        """At times something is said between the plan and its commit."""
+        if self.names and self.random.random() < 0.05:
+            return {"between": [self._say()]}
+        return True
+
+    def _say(self) -> Document:
+        """Somebody's word."""
+        while True:
+            name = self.random.choice(WORDS)
+            value = ACTIONS[name](self)
+            if value is not None:
+                return {name: value}
 
     def _wish(self) -> Document:
         random = self.random
@@ -73,8 +102,9 @@ class Story:
         return {"system": self.random.choice([*served * 5, *SYSTEMS])}
 
     def anybody(self) -> str:
-        """A reservation."""
-        return self.random.choice(self.names)
+        """A reservation, often one of the last few."""
+        few = self.names[-4:] if self.random.random() < 0.6 else self.names
+        return self.random.choice(few)
 
     def anywhere(self) -> str | None:
         """A slot that is known from the start."""
@@ -121,6 +151,25 @@ class Story:
             labels=[{"zone": "1"}, {"zone": "2", "disk": "ssd"}],
             resources=[{"cpus": 1}, {"cpus": 4, "memory_mib": 100}],
         )
+
+    def remove(self) -> str | None:
+        """A host does not come back."""
+        return self.random.choice(self.hosts) if self.hosts else None
+
+    def slot(self) -> Document | None:
+        """A record is replaced: the host is another one, or holds and bears something else."""
+        if "h" not in self.config["pools"]:
+            return None
+        return a_slot_record(self.random, self.random.choice(["h-1", "h-2", "h-3"]), self.config["pools"]["h"])
+
+    def found(self) -> Document | None:
+        """A machine under our tags that no slot knows."""
+        slot = self.anywhere()
+        if slot is None:
+            return None
+        offerings = self.config["pools"][slot[0]].get("offerings", [])
+        named = {"offering": offering_key(self.random.choice(offerings), offerings)} if offerings else {}
+        return {"pool": slot[0], "slot": slot} | named
 
     def seen(self) -> str | None:
         """A heartbeat."""
@@ -171,18 +220,21 @@ ACTIONS: dict[str, Callable[[Story], Any]] = {
     "outage": Story.outage,
     "register": Story.register,
     "seen": Story.seen,
+    "remove": Story.remove,
+    "slot": Story.slot,
+    "found": Story.found,
     "rules": Story.rules,
 }
-WORDS = (
-    *ACTIONS,
-    *["release"] * 3,
-    *["outage"] * 3,
-    *["interrupt"] * 4,
-    *["rules"] * 2,
-    "fail",
-    "seen",
-    "seen",
-    "lose",
-    "rebalance",
-)
+OFTEN = {
+    "release": 3,
+    "outage": 3,
+    "fail": 3,
+    "interrupt": 4,
+    "rules": 2,
+    "seen": 2,
+    "lose": 1,
+    "rebalance": 3,
+    "cordon": 2,
+}
+WORDS = [*ACTIONS, *(name for name, more in OFTEN.items() for _ in range(more))]
 """What is said, the more often the more it leads to."""
