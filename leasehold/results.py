@@ -272,12 +272,15 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the search for it came to its end in time."""
     pools: dict[str, tuple[str, ...]] = {}
     """What holds back launches of the pools that may serve it, in words."""
+    account: str | None = None
+    """What its account has and when it can pay again, in words; None where accounts do not count."""
 
     def __str__(self) -> str:
         return "\n".join([self._describe(), *self._describe_more()])
 
     def _describe_more(self) -> list[str]:
-        lines = [f"pool {name}: {text}" for name, texts in self.pools.items() for text in texts]
+        lines = [] if self.account is None else [self.account]
+        lines += [f"pool {name}: {text}" for name, texts in self.pools.items() for text in texts]
         if self.change is not None:
             lines.append(f"smallest change: {self.change.text}")
         elif not self.is_complete:
@@ -305,7 +308,9 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
 def read_explanation(document: Mapping[str, Any]) -> Explanation:
     """An explanation as a worker answers it."""
     waiting = document.get("waiting") or {}
-    shared = {name: document[name] for name in ("phase", "reason", "as_of", "change", "pools") if name in document}
+    shared = {
+        name: document[name] for name in ("phase", "reason", "as_of", "change", "pools", "account") if name in document
+    }
     fields = {
         **shared,
         "reservation": document.get("reservation", ""),

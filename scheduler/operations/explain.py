@@ -15,6 +15,7 @@ from scheduler.model.view import View
 from scheduler.operations.engine import Engine
 from scheduler.policy.changes import KINDS_OF_CHANGE
 from scheduler.policy.conditions import describe_pool, describe_slot
+from scheduler.policy.forecast import describe_account, forecast
 from scheduler.policy.plan import plan
 from scheduler.policy.suggest import Search, describe_change, is_served, suggest_change
 
@@ -27,6 +28,7 @@ def explain(engine: Engine, name: str, patience: float = SEARCH_SECONDS) -> dict
 
     `waiting`: code and detail; `position` of `of` in the queue of those who wait; `change`: see `describe_change`
     (None: no change that is thought of would do, nor two, or it is served by the next tick, which `served` says);
+    `account`: what its account has and when it can pay again, None where accounts do not count;
     `is_complete`: whether every kind was tried in time; `pools`: what holds back launches of the pools that may
     serve it. {} for a reservation that nobody knows.
     """
@@ -63,9 +65,17 @@ def explain_wait(
         **_find_place(outcome, row.id),
         "served": is_served(outcome, row.id),
         "change": None if change is None else describe_change(view, change),
+        "account": _describe_payer(view, rules, row, now),
         "is_complete": not search.is_cut_short,
         "pools": {name: words for name in pools if (words := describe_pool(view, rules, name, now))},
     }
+
+
+def _describe_payer(view: View, rules: Rules, row: Reservation, now: float) -> str | None:
+    account = view.account_of(row)
+    if account is None or rules.settings_of(row.request.pool, row.request.system).queue != "quota":
+        return None
+    return describe_account(forecast(view, account, now))
 
 
 def _find_place(outcome: Plan, name: str) -> dict[str, Any]:

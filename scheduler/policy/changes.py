@@ -12,6 +12,13 @@ import msgspec
 
 from scheduler.model.reservations import Reservation, is_on_hold
 from scheduler.policy.candidates import MOST_CANDIDATES, list_pools, list_slots
+from scheduler.policy.changes_of_accounts import (
+    grant_balance,
+    grant_what_is_lacking,
+    list_account_waits,
+    list_freed_work,
+    raise_limit,
+)
 from scheduler.policy.changes_of_pools import (
     add_pool,
     add_slots,
@@ -95,6 +102,8 @@ OPENERS: Final[tuple[Candidates, ...]] = (
     list_freed,
     list_uncordoned,
     list_waits,
+    list_account_waits,
+    list_freed_work,
     list_new_pools,
     list_relabelled,
     list_relabelled_pools,
@@ -108,6 +117,10 @@ SINGLE_KINDS: Final[tuple[Kind, ...]] = (
     _first_of(list_freed),
     _first_of(list_uncordoned),
     _first_of(list_waits),
+    _first_of(list_account_waits),
+    raise_limit,
+    grant_what_is_lacking,
+    _first_of(list_freed_work),
     add_slots,
     enlarge_slot,
     _first_of(list_relabelled),
@@ -119,6 +132,7 @@ SINGLE_KINDS: Final[tuple[Kind, ...]] = (
     add_pool,
     _first_of(list_leases_more),
     _first_of(list_overtaking),
+    grant_balance,
     end_lease,
 )
 """In the order in which they are tried: what costs nothing first."""

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler.model.decisions import Assign, Plan
+from scheduler.model.accounts import Account
+from scheduler.model.decisions import Assign, Plan, Preempt
 from scheduler.model.records import describe_slot_record
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules, merge_rules, read_rules
@@ -132,8 +133,10 @@ def find_of_kinds(search: Search, kinds: Iterable[Kind]) -> Suggestion | None:
 
 
 def is_served(outcome: Plan, name: str) -> bool:
-    """Whether the plan leases it, or has all that it needs on its way."""
-    if any(isinstance(each, Assign) and each.reservation == name for each in outcome.decisions):
+    """Whether the plan leases it, or has all that it needs on its way: machines that boot, or the place of those who
+    have to let go.
+    """
+    if any(isinstance(each, Assign | Preempt) and each.reservation == name for each in outcome.decisions):
         return True
     return any(each.reservation == name and each.code == "booting" for each in outcome.waiting)
 
@@ -163,12 +166,21 @@ def _list_actions(view: View, row: Row) -> Iterator[dict[str, Any]]:
             yield {"resume": row.id}
         if row.priority != known.priority:
             yield {"priority": {"reservation": row.id, "priority": row.priority}}
+    elif isinstance(row, Account):
+        yield {"account": {"id": row.id, **_find_changed(row, known)}}
     elif isinstance(row, Slot) and (known is not None or row.state == "ready"):
         # Empty slots that are new come with the rules.
         if known is not None and row == msgspec.structs.replace(known, cordoned=False):
             yield {"uncordon": row.id}
         else:
             yield {"slot": describe_slot_record(row, view.leases_of(row.id))}
+
+
+def _find_changed(row: Account, known: Row | None) -> dict[str, Any]:
+    names = [
+        name for name in row.__struct_fields__ if name != "id" and getattr(row, name) != getattr(known, name, None)
+    ]
+    return {name: msgspec.json.decode(msgspec.json.encode(getattr(row, name))) for name in names}
 
 
 @contextmanager

@@ -246,7 +246,7 @@ def test_a_search_makes_so_many_plans_and_no_more() -> None:
 
 
 WAITS = frozenset(WAITING_CODES) - {"booting", "no_quota", "account_limit"}
-"""Codes of waits that are looked at; for what boots nothing is to be done, and accounts have no rule yet."""
+"""Codes of waits that are looked at; for what boots nothing is to be done, and these fleets have no accounts."""
 KINDS = {
     *("hold", "cordon", "wait", "max_slots", "resources", "labels", "pool_labels", "offering"),
     *("machines", "hosts", "pool", "max_leases_per_slot", "overtaking"),
