@@ -10,6 +10,7 @@ from scheduler.model.holds import Hold, hold_id
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import KINDS, ROW_TYPES, Change, Gone, View
+from scheduler.model.waiters import Waiters
 from scheduler.policy.plan import plan
 from tests.builders import NOW, a_lease, a_reservation, a_slot, some_rules
 from tests.policy.fleets import QUICKLY
@@ -107,3 +108,13 @@ def test_a_view_that_was_kept_up_plans_as_a_new_one(batches: list[list[Change]],
         rows = [row for kind in ROW_TYPES for row in view.rows(kind).values()]
         assert plan(view, rules, NOW + number) == plan(View(rows), rules, NOW + number)
         assert plan(view, rules, NOW + number) == plan(View(rows[::-1]), rules, NOW + number)
+
+
+def test_a_row_that_leaves_and_comes_back_as_the_same_object_waits_once() -> None:
+    """A search for a change lays a row over the view and puts the old one back, at times without a plan in between."""
+    row = a_reservation("r1", version=1)
+    waiters = Waiters(pending := {"r1": row})
+    for _ in range(2):
+        waiters.add(row, View([row]).shapes["r1"])
+        waiters.note_departure()
+    assert [each.id for each in waiters.list()[0]] == list(pending)
