@@ -4,10 +4,10 @@ import msgspec
 
 from scheduler.model.decisions import Assign, Expire, Fail, Requeue, Restart
 from scheduler.model.moves import ENDED
-from scheduler.model.reservations import Reservation
+from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import Pool, Rules, SchedulerKeys
 from scheduler.model.slots import Slot
-from scheduler.operations.endings import end_reservation, note_unconfirmed, return_to_queue
+from scheduler.operations.endings import drop_claims, end_reservation, note_unconfirmed, return_to_queue
 from scheduler.operations.ledger import Ledger
 from scheduler.operations.write_leases import LeaseWriter
 from scheduler.policy.timeouts import has_timed_out, is_silent
@@ -80,6 +80,8 @@ class ReservationWriter:
         return self.rules.pools.get(slot.pool)
 
     def _requeue(self, current: Reservation, decision: Requeue) -> str | None:
+        if current.phase == "pending" and current.leases:
+            return self._drop_claims(current)
         if current.phase not in {"leased", "revoking"}:
             return f"it is {current.phase}"
         object_to = self._object_to_return if current.phase == "revoking" else self._object_to_taking
@@ -96,6 +98,20 @@ class ReservationWriter:
                 note_unconfirmed(self.ledger, current)
             return_to_queue(self.ledger, self.rules, current, decision.reason, **count)
         return None
+
+    def _drop_claims(self, current: Reservation) -> str | None:
+        """It waits for a place that is gone, or that nobody gets any more: it is an ordinary pending one again."""
+        if all(self._may_come_free(lease) for lease in current.leases):
+            return "the place that it waits for is there"
+        drop_claims(self.ledger, current)
+        return None
+
+    def _may_come_free(self, lease: Lease) -> bool:
+        slot = self.ledger.slots.get(lease.slot)
+        if slot is None or not self.ledger.is_there(lease):
+            return False
+        is_leaving = slot.state != "ready" or slot.drain_reason is not None or slot.interrupted_at is not None
+        return not is_leaving and not is_silent(slot, self._pool_of(slot), self.now)
 
     def _object_to_taking(self, current: Reservation, decision: Requeue) -> str | None:
         """Why a leased one is not to be taken back after all."""

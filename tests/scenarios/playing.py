@@ -156,6 +156,11 @@ def _describe_decision(decision: Document) -> str:
     match decision["do"]:
         case "assign":
             words += [decision["reservation"], *(each["slot"] for each in decision["leases"])]
+            words += [f"at {decision['level']}"] if "level" in decision else []
+        case "preempt":
+            words += [decision["reservation"], decision["slot"], "of", *decision["victims"], f"at {decision['level']}"]
+        case "relevel":
+            words += [decision["reservation"], f"{decision['from']} to {decision['to']}"]
         case "launch":
             words += [decision["slot"], decision["offering"] or "", decision["reason"]]
         case "drain" | "terminate" | "reset":
