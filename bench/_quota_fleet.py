@@ -1,0 +1,134 @@
+"""The fleets that `bench.quota` plans: the workload on which qscheduler's own figures were taken."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from msgspec.structs import replace
+
+from scheduler.model.accounts import PAID, Account, Levels, at_level
+from scheduler.model.decisions import Assign, Plan, Preempt
+from scheduler.model.reservations import Component, Lease, Request, Reservation
+from scheduler.model.rules import Rules, read_rules
+from scheduler.model.slots import Slot
+from scheduler.model.view import Row, View
+from scheduler.policy.charging import charge, sum_running
+
+NOW = 1_800_000_000.0
+TICK = 5.0
+"""Seconds from one tick to the next."""
+ACCOUNTS, MODELS, IMAGES = 10, 20, 50
+SAVINGS = 1e9
+"""Worker-seconds: what no fleet uses up while it is measured, so that every account keeps its level."""
+SYSTEM, POOL = "x86_64-linux", "linux"
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Rows of one size, and the rules that they are planned by."""
+
+    slots: Sequence[Slot]
+    reservations: Sequence[Reservation]
+    accounts: Sequence[Account]
+    rules: Rules
+
+    @property
+    def rows(self) -> list[Row]:
+        """What a view is made of."""
+        return [*self.slots, *self.accounts, *self.reservations]
+
+
+def make_fleet(slots: int, pending: int, *, is_busy: bool) -> Fleet:
+    """Slots with three labels; requests of ten accounts, two at each level, that require two of them and prefer the
+    third. They find all slots idle, or (busy) all of them held by work of the free level, which they preempt.
+    """
+    random = Random(slots)
+    keys = {"system": SYSTEM, "provider": "static", "max_leases_per_slot": 1, "offline_timeout": 1e9}
+    rules = read_rules({"scheduler": {"queue": "quota", "preemption_grace": 0}, "pools": {POOL: keys}})
+    found = [_make_slot(random, number) for number in range(1, slots + 1)]
+    wishes = [_make_request(account, model, image) for account, model, image in _list_shapes()]
+    holders = [_make_holder(number, slot) for number, slot in enumerate(found, start=1)] if is_busy else []
+    waiting = [
+        _make_waiting(len(holders) + index + 1, random.choice(wishes), index / pending) for index in range(pending)
+    ]
+    return Fleet(found, [*holders, *waiting], [_make_account(number) for number in range(ACCOUNTS)], rules)
+
+
+def _list_shapes() -> Iterator[tuple[int, int, int]]:
+    return (
+        (account, model, image) for account in range(ACCOUNTS) for model in range(MODELS) for image in range(IMAGES)
+    )
+
+
+def _make_account(number: int) -> Account:
+    balance: Levels = at_level(number % len(PAID), SAVINGS)
+    return Account(
+        id=f"account-{number}", charge_rate=(1.0,) * 5, max_charge_seconds=3600, balance=balance, charged_at=NOW
+    )
+
+
+def _make_request(account: int, model: int, image: int) -> Request:
+    return Request(
+        system=SYSTEM,
+        account=f"account-{account}",
+        components=(Component(name="main"),),
+        labels={"role": "worker", "model": f"m{model}"},
+        prefers={"image": f"i{image}"},
+    )
+
+
+def _make_slot(random: Random, number: int) -> Slot:
+    labels = {"role": "worker", "model": f"m{random.randrange(MODELS)}", "image": f"i{random.randrange(IMAGES)}"}
+    return Slot(id=f"{POOL}-{number}", pool=POOL, state="ready", epoch=1, since=NOW, last_seen=NOW, labels=labels)
+
+
+def _make_waiting(sequence: int, request: Request, share: float) -> Reservation:
+    created_at = NOW - 600 * (1 - share)
+    return Reservation(id=f"r{sequence}", sequence=sequence, request=request, created_at=created_at)
+
+
+def _make_holder(sequence: int, slot: Slot) -> Reservation:
+    """Free work of nobody's account, which costs nothing."""
+    request = Request(system=SYSTEM, components=(Component(name="main"),))
+    lease = Lease(component="main", slot=slot.id, epoch=slot.epoch, token=1, assigned_at=NOW - 900, charged_at=NOW)
+    row = _make_waiting(sequence, request, 0)
+    return replace(row, phase="leased", token=1, leased_at=NOW - 900, leases=(lease,))
+
+
+def carry_out(view: View, outcome: Plan, now: float) -> None:
+    """What the commit of a tick would write: charges, preemptions and assignments."""
+    for name in outcome.charged:
+        account = view.accounts[name]
+        leases = (
+            lease for row in view.by_phase["leased"].values() if row.request.account == name for lease in row.leases
+        )
+        running = sum_running(account, leases, now)
+        view.apply(replace(charge(account, running, now), version=account.version + 1))
+    for decision in outcome.decisions:
+        match decision:
+            case Preempt():
+                for victim in decision.victims:
+                    row = view.reservations[victim]
+                    view.apply(replace(row, version=row.version + 1, phase="pending", leases=()))
+            case Assign():
+                view.apply(_lease(view.reservations[decision.reservation], decision, now))
+            case _:
+                raise AssertionError(f"no fleet of this bench has anything like {decision}")
+
+
+def _lease(reservation: Reservation, decision: Assign, now: float) -> Reservation:
+    assert decision.level is not None, "under quota every assignment has a level"
+    leases = tuple(
+        Lease(
+            component=each.component,
+            slot=each.slot,
+            epoch=each.epoch,
+            token=1,
+            level=decision.level,
+            charged_at=now,
+            assigned_at=now,
+            confirmed_at=now,
+        )
+        for each in decision.leases
+    )
+    return replace(reservation, version=reservation.version + 1, phase="leased", leased_at=now, leases=leases)
