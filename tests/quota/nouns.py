@@ -1,0 +1,134 @@
+"""What the plain scheduler knows: accounts, places, jobs and their leases, in exact fractions and plain lists.
+
+Its words are others than the engine's on purpose: a *place* is a slot, a *job* a reservation. Nothing of the engine is
+imported here.
+"""
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+FREE = 5
+LEVELS = range(5)
+Balance = list[Fraction]
+
+
+def read_levels(given: list[float] | None) -> Balance:
+    """Five numbers; shorter lists are padded with 0."""
+    numbers = [Fraction(each) for each in given or []]
+    return numbers + [Fraction(0)] * (len(LEVELS) - len(numbers))
+
+
+@dataclass
+class Account:
+    """What a team earns and has left."""
+
+    name: str
+    charged_at: Fraction
+    charge_rate: Balance = field(default_factory=lambda: read_levels(None))
+    max_charge_seconds: Fraction = Fraction(0)
+    max_fanout: int = 0
+    per_label_task_limits: dict[str, int] = field(default_factory=dict)
+    disable_free_tasks: bool = False
+    balance: Balance = field(default_factory=lambda: read_levels(None))
+    used: Balance = field(default_factory=lambda: read_levels(None))
+    """By leases that ended since the last charge."""
+
+    def take_settings(self, given: dict[str, Any]) -> None:
+        """Change what is named."""
+        if "charge_rate" in given:
+            self.charge_rate = read_levels(given["charge_rate"])
+        if "max_charge_seconds" in given:
+            self.max_charge_seconds = Fraction(given["max_charge_seconds"])
+        self.max_fanout = given.get("max_fanout", self.max_fanout)
+        self.per_label_task_limits = given.get("per_label_task_limits", self.per_label_task_limits)
+        self.disable_free_tasks = given.get("disable_free_tasks", self.disable_free_tasks)
+
+
+@dataclass
+class Place:
+    """A slot of a static pool, with room for so many leases."""
+
+    name: str
+    system: str
+    room: int
+    labels: dict[str, str]
+    cordoned: bool = False
+    stranger: bool = False
+    """Somebody whom nobody knows runs there: it is offered to nobody."""
+
+
+@dataclass
+class Lease:
+    """A job on a place. `state`: held, revoking (its time ends at `until`) or claimed (it waits for another's end)."""
+
+    place: Place
+    level: int
+    cost: Balance
+    counted_to: Fraction
+    """Up to here its use is in its cost."""
+    assigned_at: Fraction
+    confirmed: bool = False
+    state: str = "held"
+    until: Fraction = Fraction(0)
+
+
+@dataclass
+class Job:
+    """A reservation of one lease."""
+
+    name: str
+    number: int
+    """Order of submission."""
+    system: str
+    created_at: Fraction
+    labels: dict[str, str] = field(default_factory=dict)
+    prefers: dict[str, str] = field(default_factory=dict)
+    account: str | None = None
+    preemptible: bool = True
+    priority: float = 1
+    phase: str = "pending"
+    lease: Lease | None = None
+
+
+@dataclass
+class World:
+    """Everything at one time. Places are in slot order, jobs in order of submission."""
+
+    now: Fraction = Fraction(0)
+    preemption: bool = True
+    grace: Fraction = Fraction(30)
+    min_run_time: Fraction = Fraction(0)
+    confirm_timeout: Fraction = Fraction(0)
+    places: list[Place] = field(default_factory=list)
+    jobs: dict[str, Job] = field(default_factory=dict)
+    accounts: dict[str, Account] = field(default_factory=dict)
+
+    def place(self, name: str) -> Place:
+        """The place of that name."""
+        return next(each for each in self.places if each.name == name)
+
+    def order(self, place: Place) -> int:
+        """Slot order."""
+        return self.places.index(place)
+
+    def account_of(self, job: Job) -> Account | None:
+        """The account of a job, if it has one that exists."""
+        return self.accounts.get(job.account) if job.account is not None else None
+
+    def on(self, place: Place, *states: str) -> list[Job]:
+        """The jobs whose lease there is in one of these states."""
+        return [job for job, lease in self.leases() if lease.place is place and lease.state in states]
+
+    def leases(self) -> list[tuple[Job, Lease]]:
+        """All who have a lease, in any state."""
+        return [(job, job.lease) for job in self.jobs.values() if job.lease]
+
+    def running(self) -> list[tuple[Job, Lease]]:
+        """Those that are charged: who holds, and who has taken another's place and waits for him to go."""
+        return [(job, lease) for job, lease in self.leases() if lease.state != "revoking"]
+
+
+def has(place: Place, labels: dict[str, str]) -> bool:
+    """A slot has a label when it has that name with an equal value."""
+    return all(place.labels.get(name) == value for name, value in labels.items())
