@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
-from scheduler.model.rules import Ec2Rules, Offering, Pool, ProbeRules, Scheduler
+from scheduler.model.rules import AccountRules, Ec2Rules, Offering, Pool, ProbeRules, Scheduler
 from scheduler.model.validation import fault, inner_model
 from scheduler.simulation.scenario import CloudDocument, PlannedOutage
 from workers.settings import Settings
@@ -26,11 +26,6 @@ _HEAD: Final = """\
 # The tables scheduler, pools and accounts are the rules: `leasehold apply` checks them and writes them to the
 # database. All others are settings of the processes, read when these start; a variable of the environment like
 # LEASEHOLD_TICKS__INTERVAL goes before them.
-"""
-_ACCOUNTS: Final = """\
-# Quota accounts, a table for each.
-#[accounts.ci]
-#description = "builds"
 """
 _LIVE: Final[Mapping[str, tuple[dict[str, Any], ...]]] = MappingProxyType(
     {
@@ -62,6 +57,7 @@ _EXAMPLES: Final[Mapping[str, Any]] = MappingProxyType(
         "pools.linux.ec2.user_data_file": "user-data.sh",
         "pools.linux.ec2.user_data": "#!/bin/sh\necho slot ${slot}\n",
         "pools.linux.probe.port": 22,
+        "accounts.ci.balance": [100, 50],
         "pools.linux.offerings.resources": {"cpus": 2, "memory_mib": 8192},
         "pools.linux.offerings.labels": {"disk": "ssd"},
         "pools.linux.offerings.type": "m5.large",
@@ -94,6 +90,8 @@ class Section:
     model: type[BaseModel]
     meaning: str
     is_list: bool = False
+    is_example: bool = False
+    """Whether the file shows it as a comment: saying it would make something."""
 
 
 @dataclass(frozen=True)
@@ -111,14 +109,15 @@ class Key:
         return f"{self.section.path}.{self.name}" if self.section.path else self.name
 
 
-def list_sections(pool: str = "NAME") -> list[Section]:
-    """Every table, in the order of the file; the pool's name stands for any."""
+def list_sections(pool: str = "NAME", account: str = "NAME") -> list[Section]:
+    """Every table, in the order of the file; the names of a pool and an account stand for any."""
     rules = [
         Section("scheduler", Scheduler, _meaning(Scheduler)),
         Section(f"pools.{pool}", Pool, _meaning(Pool)),
         Section(f"pools.{pool}.ec2", Ec2Rules, _meaning(Ec2Rules)),
         Section(f"pools.{pool}.probe", ProbeRules, _meaning(ProbeRules)),
         Section(f"pools.{pool}.offerings", Offering, _meaning(Offering), is_list=True),
+        Section(f"accounts.{account}", AccountRules, _meaning(AccountRules), is_example=True),
     ]
     cloud = [
         Section("cloud", CloudDocument, _meaning(CloudDocument)),
@@ -172,9 +171,7 @@ def _cell(default: str) -> str:
 
 def _format_file() -> str:
     blocks = [_HEAD]
-    for section in list_sections("linux"):
-        if section.path == "broker":
-            blocks.append(_ACCOUNTS)
+    for section in list_sections("linux", "ci"):
         blocks += [_format_block(section, live) for live in _LIVE.get(section.path, ({},))]
     return "\n".join(blocks)
 
@@ -185,7 +182,7 @@ def _format_block(section: Section, live: dict[str, Any]) -> str:
     for key in list_keys(section):
         lines += [f"# {key.meaning}"] if key.meaning else []
         lines.append(_format_key(key, live))
-    if section.is_list and not live:
+    if section.is_example or (section.is_list and not live):
         # Nothing of the kind is there unless somebody wants it.
         lines = [line if line.startswith("#") else f"#{line}" for line in lines]
     return "\n".join(lines) + "\n"

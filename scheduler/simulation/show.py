@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from scheduler.model.accounts import PAID
 from scheduler.model.view import View
 from scheduler.operations.explain import explain_wait
 from scheduler.simulation.play import Line, Player
@@ -76,6 +77,8 @@ def _describe_decision(decision: dict[str, Any]) -> str:
     fields = {name: value for name, value in decision.items() if name not in {"do", "skipped"} and value is not None}
     if "leases" in fields:
         fields["leases"] = ", ".join(f"{each['component']} on {each['slot']}" for each in fields["leases"])
+    if "victims" in fields:
+        fields["victims"] = ", ".join(fields["victims"])
     text = f"{decision['do']} " + ", ".join(f"{name} {value}" for name, value in fields.items())
     return f"{text} (skipped: {decision['skipped']})" if "skipped" in decision else text
 
@@ -83,8 +86,7 @@ def _describe_decision(decision: dict[str, Any]) -> str:
 def _describe_state(state: dict[str, Any], at: float) -> Iterator[str]:
     yield f"At {at} s:"
     rows = [
-        (slot["id"], slot["state"], ", ".join(lease["reservation"] for lease in slot["leases"]) or "-")
-        for slot in state["slots"]
+        (slot["id"], slot["state"], ", ".join(map(_describe_lease, slot["leases"])) or "-") for slot in state["slots"]
     ]
     yield from _describe_table(("SLOT", "STATE", "LEASES"), rows)
     yield ""
@@ -93,6 +95,17 @@ def _describe_state(state: dict[str, Any], at: float) -> Iterator[str]:
         for each in state["reservations"]
     ]
     yield from _describe_table(("RESERVATION", "PHASE", "SLOTS"), rows)
+    if state["accounts"]:
+        yield ""
+        balances = ((each["id"], each["balance"]) for each in state["accounts"])
+        told = [(name, " ".join(f"{amount:.6g}" for amount in balance)) for name, balance in balances]
+        yield from _describe_table(("ACCOUNT", "BALANCE BY LEVEL"), told)
+
+
+def _describe_lease(lease: dict[str, Any]) -> str:
+    """Whose it is, with its level where it is paid for."""
+    level = f" (level {lease['level']})" if lease["level"] in PAID else ""
+    return f"{lease['reservation']}{level}"
 
 
 def _describe_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
