@@ -26,6 +26,14 @@ class Balances:
         account = self.account_of(reservation)
         return FREE if account is None else self._levels[account.id]
 
+    def levels_by_name(self) -> dict[str | None, int] | None:
+        """The levels by the accounts' names, where a name says who pays; None where an account was forgotten, so that
+        it pays only for those who came after.
+        """
+        if any(account.forgotten_upto for account in self.accounts.values()):
+            return None
+        return dict(self._levels)
+
     def move(self, cost: Levels, payer: Account, payee: Account | None) -> None:
         """The payer takes over what the payee paid so far; an account that does not exist gets nothing."""
         self.left[payer.id] = subtract(self.left[payer.id], cost)

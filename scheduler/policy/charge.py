@@ -7,7 +7,7 @@ then (`policy/charging.py` has the sums).
 from math import fsum
 from typing import cast
 
-from scheduler.model.accounts import FREE, PAID, Levels
+from scheduler.model.accounts import FREE, PAID, Levels, find_account
 from scheduler.policy.balances import Balances
 from scheduler.policy.charging import charge as charge_account
 from scheduler.policy.draft import Draft
@@ -36,12 +36,14 @@ def _sum_used(draft: Draft) -> dict[str, Levels]:
     come.
     """
     view, now = draft.view, draft.now
+    reservations, accounts = view.reservations, view.accounts
     parts: dict[str, list[list[float]]] = {}
     for leases in view.leases_on.values():
         for (owner, _), lease in leases.items():
             if lease.charged_at is None or lease.level >= FREE:
                 continue
-            account = view.account_of(view.reservations[owner])
+            row = reservations[owner]
+            account = find_account(accounts, row.request.account, row.sequence)
             if account is not None:
                 seconds = now - max(account.charged_at, lease.charged_at)
                 if seconds > 0:

@@ -246,9 +246,13 @@ class Draft:
     def open_rooms(self) -> None:
         """Let placing begin: whatever heal left in service, ready or on its way."""
         open_places = [place for place in self.all_places() if not place.slot.cordoned and not place.stuck]
-        self.ready = Rooms(place for place in open_places if self.is_offered(place))
+        self.ready = Rooms(place for place in open_places if self.is_offered(place) and not self._is_done_with(place))
         self.coming = Rooms(place for place in open_places if place.is_coming)
         self.launched, self.kept = Rooms([]), {}
+
+    def _is_done_with(self, place: Place) -> bool:
+        """Whether nobody looks at a ready slot any more: a full one, which no guard keeps for those who wait long."""
+        return not place.has_place and self.rules.settings_of(place.slot.pool, None).queue == "quota"
 
     def all_places(self) -> Iterable[Place]:
         """Every slot of a configured pool, pools as configured, slots in their order."""

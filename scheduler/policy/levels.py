@@ -6,6 +6,7 @@ Source: qscheduler: the level goes first, then who demands most, then who has wa
 from collections.abc import Callable
 from typing import Final
 
+from scheduler.model.accounts import FREE
 from scheduler.model.labels import shape_of
 from scheduler.model.reservations import Reservation, Shape
 from scheduler.policy.draft import Draft
@@ -24,13 +25,15 @@ def count_required(shape: Shape) -> int:
 
 def rank_by_level(draft: Draft) -> Callable[[Reservation], float]:
     """A number that sorts by level, then by required labels, most first; ties go to the older one, as everywhere."""
-    level_of, shapes = draft.balances.level_of, draft.view.shapes
+    level_of, levels, shapes = draft.balances.level_of, draft.balances.levels_by_name(), draft.view.shapes
     counts: dict[Shape, int] = {}
 
     def rank(reservation: Reservation) -> float:
         shape = shapes[reservation.id]
-        if shape not in counts:
-            counts[shape] = count_required(shape)
-        return level_of(reservation) * _MOST_LABELS - counts[shape]
+        count = counts.get(shape)
+        if count is None:
+            count = counts[shape] = count_required(shape)
+        level = level_of(reservation) if levels is None else levels.get(reservation.request.account, FREE)
+        return level * _MOST_LABELS - count
 
     return rank

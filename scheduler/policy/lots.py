@@ -26,10 +26,10 @@ class Lot:
     demand: Demand
     level: int
     """By the balance of its account; it may be placed at the free one instead."""
-    labels: int
-    """How many labels each requires."""
     likeness: object
     """Equal for lots that share a `max_fanout`."""
+    labels: int
+    """How many labels each requires."""
     required: Ask
     """What the place of the first instance must have."""
     preferred: Ask | None

@@ -60,7 +60,7 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
         guard.protect(reservation, demand, is_covered=is_covered)
         search.note_hopeless(demand, guard)
     unplaced = waiters.filter(is_unplaced)
-    late, returning = _cover_demanding(demanding, search), _cover_returning(draft, search)
+    late, returning = _cover_demanding(draft, demanding, search), _cover_returning(draft, search)
     if returning or (late.reservations and unplaced.reservations):
         return sort_queue(draft, unplaced.reservations + late.reservations + returning)
     return late if late.reservations else unplaced
@@ -135,8 +135,10 @@ def _take_run(draft: Draft, demand: Demand, count: int) -> list[tuple[Placement,
     return leases
 
 
-def _cover_demanding(demanding: Queue, search: "_Search") -> Queue:
+def _cover_demanding(draft: Draft, demanding: Queue, search: "_Search") -> Queue:
     """Those whom quota gave no place: who finds no room that is on its way either."""
+    if not draft.preempted and not any(place.is_coming for place in draft.all_places()):
+        return demanding
     return demanding.filter([not search.cover(*each) for each in demanding])
 
 

@@ -26,7 +26,7 @@ def place_by_quota(draft: Draft, waiters: Queue) -> Queue:
 
     Whom its account keeps from a lease is told so and launches nothing.
     """
-    claimants, others = _part_claimants(waiters)
+    claimants, others = _part_claimants(draft, waiters)
     tick = Round(draft, Running(draft), others)
     assign_claims(tick, claimants)
     for level in PAID:
@@ -50,11 +50,11 @@ def split_by_queue(draft: Draft, waiters: Queue) -> tuple[Queue, Queue]:
     return waiters.filter(is_by_quota), waiters.filter([not each for each in is_by_quota])
 
 
-def _part_claimants(waiters: Queue) -> tuple[list[Reservation], Queue]:
+def _part_claimants(draft: Draft, waiters: Queue) -> tuple[list[Reservation], Queue]:
     """Those who have a place that is not free yet, and the others."""
-    claimants = [each for each in waiters.reservations if each.leases]
-    if not claimants:
+    if not draft.list_claimants():
         return [], waiters
+    claimants = [each for each in waiters.reservations if each.leases]
     return claimants, waiters.filter([not each.leases for each in waiters.reservations])
 
 

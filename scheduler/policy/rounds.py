@@ -5,7 +5,7 @@ Here leases are given: a decision, and what it changes for the steps that follow
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from scheduler.model.accounts import FREE, Account
+from scheduler.model.accounts import FREE
 from scheduler.model.decisions import Assign, Placement
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.resources import Resources, subtract, total
@@ -38,27 +38,28 @@ class Round:
         self.served: set[str] = set()
         """Who got leases, or a claim."""
         self._given: dict[Place, list[Resources]] = {}
-        self._required: dict[Demand, tuple[Ask, Ask | None]] = {}
+        self._required: dict[Demand, tuple[int, Ask, Ask | None]] = {}
         self._open_lots(waiters)
 
     def _open_lots(self, waiters: Queue) -> None:
-        known: dict[tuple[str | None, Demand], Lot] = {}
+        known: dict[tuple[object, Demand], Lot] = {}
+        accounts, account_of = self.draft.balances.accounts, self.draft.balances.account_of
+        is_known_by_name = not any(account.forgotten_upto for account in accounts.values())
         for reservation, demand in waiters:
-            account = self.draft.balances.account_of(reservation)
-            key = (account.id if account else None, demand)
+            key = (reservation.request.account if is_known_by_name else account_of(reservation), demand)
             lot = known.get(key)
             if lot is None:
-                level = self.draft.balances.level_of(reservation)
-                lot = known[key] = self._open_lot(len(known), account, demand, level)
-                self.lots[level].append(lot)
+                lot = known[key] = self._open_lot(len(known), reservation, demand)
             lot.reservations.append(reservation)
 
-    def _open_lot(self, number: int, account: Account | None, demand: Demand, level: int) -> Lot:
-        asks = self._required.get(demand)
-        if asks is None:
-            asks = self._required[demand] = self._find_asks(demand)
+    def _open_lot(self, number: int, first: Reservation, demand: Demand) -> Lot:
+        if demand not in self._required:
+            self._required[demand] = (count_required(demand.shape), *self._find_asks(demand))
+        account, level = self.draft.balances.account_of(first), self.draft.balances.level_of(first)
         likeness = find_likeness(account, demand.shape) if account and account.max_fanout else None
-        return Lot(number, account, demand, level, count_required(demand.shape), likeness, *asks)
+        lot = Lot(number, account, demand, level, likeness, *self._required[demand])
+        self.lots[level].append(lot)
+        return lot
 
     def _find_asks(self, demand: Demand) -> tuple[Ask, Ask | None]:
         need = demand.needs[0]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from scheduler.model.accounts import FREE, NOTHING, Account, Levels, add
+from scheduler.model.accounts import NOTHING, Account, Levels, add
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.policy.charging import settle
 from scheduler.policy.draft import Draft
@@ -73,12 +73,12 @@ class Running:
         run = Run(
             reservation=reservation,
             account=account,
-            level=min((lease.level for lease in leases), default=FREE),
+            level=leases[0].level,
             leases=leases,
-            order=min((self._order_of(lease) for lease in leases), default=self._last),
+            order=self._order_of(leases[0]) if len(leases) == 1 else min(map(self._order_of, leases)),
             state=_state_of(draft, reservation, leases),
             now=draft.now,
-            weight=sum(lease.weight for lease in leases),
+            weight=leases[0].weight if len(leases) == 1 else sum(lease.weight for lease in leases),
         )
         self.runs[reservation.id] = run
         if account is not None:
@@ -108,11 +108,11 @@ def _list_holders(draft: Draft) -> Iterator[Reservation]:
     """Those with leases of queues that are `quota`, in order of submission; claims too."""
     found = [*draft.list_in_phase("leased"), *draft.list_in_phase("revoking"), *draft.list_claimants()]
     found.sort(key=lambda each: each.sequence)
-    return (each for each in found if draft.settings_of(each).queue == "quota")
+    return (each for each in found if each.leases and draft.settings_of(each).queue == "quota")
 
 
 def _state_of(draft: Draft, reservation: Reservation, leases: tuple[Lease, ...]) -> RunState:
-    if any(lease.state == "claimed" for lease in leases):
+    if leases[0].state == "claimed":
         return "claimed"
     is_leaving = reservation.phase == "revoking" or reservation.id in draft.returning
     return "leaving" if is_leaving else "held"
