@@ -18,6 +18,7 @@ from leasehold.cli.output import (
     repeat,
     show_age,
     show_amounts,
+    show_levels,
     show_time,
 )
 from leasehold.cli.telling import describe_event
@@ -25,7 +26,7 @@ from leasehold.errors import NotAnswered
 
 if TYPE_CHECKING:
     from leasehold.client import Client
-    from leasehold.results import Conditions, Explanation, Reservation, Slot
+    from leasehold.results import Conditions, Explanation, Placement, Reservation, Slot
     from scheduler.model.events import Event
 
 FOLLOW_SECONDS = 1.0
@@ -78,18 +79,31 @@ def _describe(row: "Reservation") -> list[tuple[str, str]]:
         ("tags", show_amounts_of_text(request.tags)),
         ("created", show_age(row.created_at)),
         ("leased", show_age(row.leased_at)),
+        ("confirmed", show_age(row.confirmed_at)),
         ("expires", show_age(row.expires_at)),
+        ("to be given back", f"{show_age(row.revoke_by)} ({row.revoke_reason})" if row.revoke_by else ""),
         ("ended", show_age(row.finished_at)),
         ("token", str(row.token) if row.token else ""),
     ]
-    lines += [
-        (
-            f"lease {lease.component}",
-            " ".join(filter(None, (lease.slot, lease.instance_id, lease.address, lease.type, lease.zone))),
-        )
-        for lease in row.leases
-    ]
+    lines += [(f"lease {lease.component}", _describe_lease(lease)) for lease in row.leases]
     return [(name, value) for name, value in lines if value]
+
+
+def _describe_lease(lease: "Placement") -> str:
+    """Where it is; what it pays, where it pays; and whether it is still to come or to be given back."""
+    from leasehold.results import cost_until
+
+    where = " ".join(filter(None, (lease.slot, lease.instance_id, lease.address, lease.type, lease.zone)))
+    told = [where, "" if lease.state == "held" else lease.state]
+    if lease.charged_at is not None or any(lease.cost):
+        told += [_name_level(lease), f"used {show_levels(cost_until(lease, time.time()))}"]
+    return ", ".join(filter(None, told))
+
+
+def _name_level(lease: "Placement") -> str:
+    from leasehold.results import FREE
+
+    return "free level" if lease.level == FREE else f"level {lease.level}"
 
 
 def show_amounts_of_text(texts: dict[str, str]) -> str:
@@ -110,7 +124,7 @@ def list_(
 ) -> None:
     """List reservations in order of submission; ended ones are here for ten minutes."""
     _check_phases(phase)
-    columns = ("id", "phase", "asked for", "account", "priority", "age", "slots")
+    columns = ("id", "phase", "asked for", "account", "level", "priority", "age", "slots")
     with connect() as client:
 
         def show() -> None:
@@ -139,9 +153,10 @@ def _row(row: "Reservation") -> tuple[str, ...]:
         row.phase + (f" ({row.reason})" if row.reason else ""),
         " ".join(filter(None, (row.request.system or row.request.pool, show_amounts(first)))),
         row.request.account or "",
+        " ".join(sorted({str(lease.level) for lease in row.leases if lease.charged_at is not None})),
         f"{row.priority:g}",
         show_age(row.created_at),
-        " ".join(lease.slot for lease in row.leases),
+        " ".join(lease.slot + (" (claimed)" if lease.state == "claimed" else "") for lease in row.leases),
     )
 
 

@@ -36,6 +36,8 @@ class Status(msgspec.Struct, kw_only=True):
     leads_now: bool = False
     tick_age_seconds: float | None = None
     tick_seconds: float | None = None
+    accounts: dict[str, int] = {}
+    """The best level that each quota account can pay for; 5 = none."""
     waiting: list[str] = []
     """The ids of those that wait, in the order in which they are served."""
 
@@ -93,6 +95,7 @@ def _assess(client: "Client", probe: bool) -> tuple[Status, int]:
     try:
         found.reservations = dict(Counter(row.phase for row in client.list()))
         found.slots = dict(Counter(slot.state for slot in client.slots()))
+        found.accounts = {account.id: account.level for account in client.accounts()}
     except LeaseholdError as error:
         found.problems.append(str(error))
     if probe:
@@ -127,7 +130,15 @@ def _describe(found: Status) -> list[object]:
         ("queues", _join(found.queues)),
         ("waiting", _shorten(found.waiting)),
     ]
+    if found.accounts:
+        rows.append(("accounts", _join_levels(found.accounts)))
     return [*things, make_table(("", ""), rows, "")]
+
+
+def _join_levels(levels: dict[str, int]) -> str:
+    from leasehold.results import FREE
+
+    return "  ".join(f"{name} {'free' if level == FREE else f'level {level}'}" for name, level in levels.items())
 
 
 def _join(counts: dict[str, int]) -> str:

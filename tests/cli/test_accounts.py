@@ -90,6 +90,11 @@ def test_an_account_is_shown_whole(stack: FakeIntake, run: Run) -> None:
     assert (found.status, found.complaints) == (1, ["leasehold: there is no account cii (did you mean ci?)"])
 
 
+def test_the_status_has_the_best_level_of_each(stack: FakeIntake, run: Run) -> None:
+    assert json.loads(run("status", "--json").out)["accounts"] == {"ci": 1, "lab": 5}
+    assert "ci level 1  lab free" in run("status").out
+
+
 def test_no_accounts_are_no_empty_table(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEASEHOLD_BROKER__URL", intake.url)
     assert run("accounts", "list").out == "no accounts: `leasehold accounts set NAME` makes one\n"
@@ -199,6 +204,35 @@ def test_the_higher_balance_is_drawn_higher() -> None:
 )
 def test_what_there_is_little_of_is_drawn_too(samples: list[dict[str, Any]], last: str) -> None:
     assert draw_balances(samples, 60.0, is_terminal=True).splitlines()[-1] == last
+
+
+def test_a_reservation_is_shown_with_what_its_leases_pay(
+    stack: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasehold.cli.reading.time.time", lambda: 1_000.0)
+    paying = {"level": 1, "cost": (0.0, 2.5, 0.0, 0.0, 0.0), "charged_at": 990.0, "weight": 0.5}
+    stack.publish(
+        a_row("r6", phase="leased", sequence=6, confirmed_at=1_000.0, leases=(a_lease("linux-3", **paying),)),
+        a_row(
+            "r7",
+            phase="revoking",
+            sequence=7,
+            revoke_by=1_030.0,
+            revoke_reason="preempted",
+            leases=(a_lease("linux-4", state="revoking", level=5),),
+        ),
+        a_row("r8", sequence=8, leases=(a_lease("linux-4", state="claimed", level=0, charged_at=1_000.0),)),
+    )
+    shown = {name: " ".join(run("get", name).out.split()) for name in ("r6", "r7", "r8")}
+    assert "lease main linux-3, level 1, used 0 7.5 0 0 0" in shown["r6"]
+    assert "confirmed 0.0 s ago" in shown["r6"]
+    assert "to be given back in 30 s (preempted)" in shown["r7"]
+    assert shown["r7"].endswith("lease main linux-4, revoking")
+    assert "lease main linux-4, claimed, level 0, used 0 0 0 0 0" in shown["r8"]
+    found = json.loads(run("get", "r6", "--json").out)
+    assert (found["confirmed_at"], found["leases"][0]["level"], found["leases"][0]["cost"][1]) == (1_000.0, 1, 2.5)
+    listed = [line.split() for line in run("list").out.splitlines()]
+    assert [line[-1] for line in listed if line and line[0] in {"r6", "r8"}] == ["linux-3", "(claimed)"]
 
 
 def test_notices_are_dated(stack: FakeIntake, run: Run) -> None:

@@ -10,8 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from scheduler.model.decisions import WAITING_CODES
 from scheduler.view.metric_table import METRICS
+from tests.e2e.conftest import RULES
 from tests.e2e.processes import Process, wait_for
-from tests.e2e.stack import Stack
+from tests.e2e.stack import Stack, a_pool
 
 pytestmark = pytest.mark.timeout(120)
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -81,3 +82,51 @@ def test_who_waits_is_told_with_the_reason(stack: Stack, address: str) -> None:
         assert of(scrape(address), "leasehold_longest_wait_seconds") == 0
     finally:
         stack.ask("cancel", {"reservation": "metered-on-hold"})
+
+
+@pytest.fixture
+def shared(stack: Stack) -> Iterator[Stack]:
+    """With a pool of one place for which two accounts compete, until the end of the test."""
+    system = "shared-linux"
+    pool = a_pool(system=system, max_slots=1, max_leases_per_slot=1)
+    accounts = {
+        "saver": {"charge_rate": [2], "max_charge_seconds": 600, "balance": [100]},
+        "spender": {"charge_rate": [0, 1], "max_charge_seconds": 600, "balance": [0, 50]},
+    }
+    settings = {"system": {system: {"queue": "quota", "preemption_grace": 0}}}
+    stack.apply({"pools": {**RULES["pools"], "shared": pool}, "scheduler": settings, "accounts": accounts})
+    yield stack
+    for name in ("shared-2", "shared-1"):
+        stack.ask("cancel", {"reservation": name})
+    stack.await_empty("shared")
+    stack.apply(RULES)
+    assert stack.slots("shared") == []
+
+
+def test_accounts_are_told_at_every_level_while_one_preempts_another(shared: Stack, address: str) -> None:
+    wait_for(lambda: of(scrape(address), "leasehold_account_balance", account="saver", level="0"), "the accounts")
+    before = scrape(address)
+    for level in map(str, range(6)):
+        for account in ("saver", "spender"):
+            assert of(before, "leasehold_account_leases", account=account, level=level) == 0
+            assert of(before, "leasehold_account_waiting", account=account, level=level) == 0
+    assert of(before, "leasehold_preemptions_total", account="saver", level="0") == 0
+    assert of(before, "leasehold_preempted_total", account="spender", level="1") == 0
+    assert shared.ask("submit", {"id": "shared-1", "pool": "shared", "account": "spender"})["ok"]
+    shared.await_phase(["shared-1"], "leased")
+    assert shared.ask("submit", {"id": "shared-2", "pool": "shared", "account": "saver"})["ok"]
+    shared.await_phase(["shared-2"], "leased")
+
+    def is_told() -> bool:
+        now = scrape(address)
+        return (
+            of(now, "leasehold_account_leases", account="saver", level="0") == 1
+            and of(now, "leasehold_account_leases", account="spender", level="1") == 0
+            and of(now, "leasehold_account_waiting", account="spender", level="1") == 1
+            and of(now, "leasehold_preemptions_total", account="saver", level="0") == 1
+            and of(now, "leasehold_preempted_total", account="spender", level="1") == 1
+            and (of(now, "leasehold_account_spent_total", account="saver", level="0") or 0) > 0
+        )
+
+    wait_for(is_told, "both sides of the preemption")
+    assert of(scrape(address), "leasehold_account_leases", account="saver", level="5") == 0
