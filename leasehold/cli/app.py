@@ -4,7 +4,18 @@ from typing import Annotated
 
 import typer
 
-from leasehold.cli import accounts, alive, configuring, hosting, operating, reading, requesting, running, status
+from leasehold.cli import (
+    accounts,
+    alive,
+    configuring,
+    hosting,
+    operating,
+    reading,
+    requesting,
+    running,
+    simulating,
+    status,
+)
 from leasehold.cli.demo import demo
 from leasehold.cli.doctor import doctor
 
@@ -38,6 +49,7 @@ def _begin(
 
 
 running.register(app)
+simulating.register(app)
 requesting.register(app)
 reading.register(app)
 status.register(app)

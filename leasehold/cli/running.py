@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from leasehold.cli.failures import FAILED, INTERRUPTED, CommandError
-from leasehold.cli.output import AsJson, example, print_thing, show_seconds
+from leasehold.cli.failures import INTERRUPTED, CommandError
+from leasehold.cli.output import example, print_thing, show_seconds
 from leasehold.running import FOLDER, find_running, is_locked, read_running
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ def register(app: typer.Typer) -> None:
     app.command(epilog=example("leasehold down"))(down)
     app.command("emulate-ec2", epilog=example("leasehold emulate-ec2 --port 4579 --boot-seconds 2"))(emulate)
     app.command(epilog=example("leasehold snapshot --out now.json", "leasehold simulate now.json"))(snapshot)
-    app.command(epilog=example("leasehold simulate scenario.json", "leasehold simulate scenario.json --json"))(simulate)
 
 
 def up(
@@ -229,13 +228,3 @@ def snapshot(
         print_json(made)
     else:
         out.write_text(json.dumps(made, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-
-
-def simulate(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A scenario, JSON or TOML.")], as_json: AsJson = False
-) -> None:
-    """Play a scenario on a virtual clock, and say what was decided."""
-    from scheduler.simulation.show import simulate_file
-
-    status = simulate_file(file, json_lines=as_json, out=sys.stdout)
-    raise typer.Exit(FAILED if status else 0)

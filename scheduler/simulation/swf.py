@@ -64,24 +64,40 @@ class Place:
         return TraceError(self.path, self.line, expected, got)
 
 
-def read_jobs(path: Path | str, when_left_out: Callable[[int], object] | None = None) -> Iterator[Job]:
+def read_jobs(
+    path: Path | str,
+    when_left_out: Callable[[int], object] | None = None,
+    when_broken: Callable[[TraceError], object] | None = None,
+    most_processors: float = math.inf,
+) -> Iterator[Job]:
     """Yield the jobs of a log in its own order (by submit time in a log that keeps to the format).
 
     Processors are the allocated ones, else the requested ones. A job that was cancelled before it ran used
     nothing and is left out; ``when_left_out`` is called with its line. Raises TraceError at the first line
-    that is no job, and at the end when there was none.
+    that is no job or that asks for more than ``most_processors``, and at the end when there was none; with
+    ``when_broken`` that is called with the error instead, and the log is read on as far as it can be.
     """
     found = 0
-    for place, line in _read_lines(Path(path)):
-        if line.startswith(b";"):
+    lines = _read_lines(Path(path))
+    while True:
+        try:
+            place, line = next(lines)
+            if line.startswith(b";"):
+                continue
+            found += 1
+            numbers = _parse(place, line)
+            job = None if _never_ran(numbers) else _make_job(place, numbers, most_processors)
+        except StopIteration:
+            break
+        except TraceError as error:
+            if when_broken is None or not error.line:
+                raise
+            when_broken(error)
             continue
-        numbers = _parse(place, line)
-        found += 1
-        if _never_ran(numbers):
-            if when_left_out:
-                when_left_out(place.line)
-        else:
-            yield _make_job(place, numbers)
+        if job is not None:
+            yield job
+        elif when_left_out:
+            when_left_out(place.line)
     if not found:
         raise TraceError(path, 0, "at least one job", "none")
 
@@ -156,13 +172,18 @@ def _never_ran(numbers: list[float]) -> bool:
     return status == CANCELLED and run_seconds <= 0
 
 
-def _make_job(place: Place, numbers: list[float]) -> Job:
+def _make_job(place: Place, numbers: list[float], most_processors: float) -> Job:
     run_seconds = _known(place, "run time", numbers[3])
+    processors = _count_processors(place, allocated=numbers[4], requested=numbers[7])
+    if processors > most_processors:
+        raise place.error(
+            f"at most {most_processors:g} processors, as many as the fleet could ever have", str(processors)
+        )
     return Job(
         number=int(numbers[0]),
         submit_seconds=_submitted(place, numbers[1]),
         run_seconds=max(1.0, run_seconds or 0.0),
-        processors=_count_processors(place, allocated=numbers[4], requested=numbers[7]),
+        processors=processors,
         requested_seconds=_known(place, "requested time", numbers[8]),
         user=int(numbers[11]),
         group=int(numbers[12]),

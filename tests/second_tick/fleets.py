@@ -53,7 +53,9 @@ def an_elastic_pool(random: Random, system: str) -> Document:
     pool |= some(
         random, 0.3, idle_scale_down=[5, 30], error_cooldown=[5, 10], quota_hold=[5, 20], capacity_hold=[5, 20]
     )
-    return pool | some(random, 0.2, boot_timeout=[5], launch_timeout=[8], binding_timeout=[3], terminating_timeout=[9])
+    if random.random() < 0.15:
+        pool |= {"boot_timeout": 5, "unhealthy_after": random.choice([1, 2]), "error_cooldown": 5}
+    return pool | some(random, 0.1, boot_timeout=[5], launch_timeout=[8], binding_timeout=[3], terminating_timeout=[9])
 
 
 def a_pool_that_is_full_of_small_ones(random: Random, system: str) -> Document:
@@ -92,7 +94,7 @@ def a_pool_of_hosts(random: Random) -> Document:
 
 def a_scheduler(random: Random) -> Document:
     """The common settings, and at times some of one system's own."""
-    found = some_settings(random, 0.3)
+    found = some_settings(random, 0.3) | some(random, 0.3, starvation_guard=[2, 5, 10])
     if random.random() < 0.25:
         found["system"] = {random.choice(SYSTEMS): some_settings(random, 0.4)}
     return found
@@ -150,3 +152,13 @@ def some_holders(random: Random, config: Document, slots: list[Document]) -> lis
             holder = {"id": name, "system": config["pools"][slot["pool"]]["system"], "phase": "leased"}
             holders.append(holder | some(random, 0.5, resources={"cpus": 1}, restart_policy="on_failure", runtime=20))
     return holders
+
+
+def some_who_wait(random: Random, config: Document) -> list[Document]:
+    """Reservations that wait from the start, or wait for their restart, the older one not always first."""
+    systems = [pool["system"] for pool in config["pools"].values()]
+    return [
+        {"id": f"w{number}", "system": random.choice(systems), "created_at": random.choice([-1, -5, -30])}
+        | some(random, 0.2, phase="failed", restart_policy="on_failure")
+        for number in range(random.choice([0, 0, 2, 3]))
+    ]

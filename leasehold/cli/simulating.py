@@ -1,0 +1,163 @@
+"""`leasehold simulate`: a scenario, or a workload trace on the fleet of a leasehold.toml, on a virtual clock."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from leasehold.cli.failures import BAD_INPUT, FAILED, INTERRUPTED, CommandError, one_line
+from leasehold.cli.output import AsJson, example, print_json, print_thing
+
+if TYPE_CHECKING:
+    from leasehold.simulate.run import Run
+    from scheduler.simulation.scenario import CloudDocument
+    from scheduler.simulation.workload import Workload
+
+TRACE_NAMES: Final = (".swf", ".swf.gz")
+SCENARIO_NAMES: Final = (".json", ".toml")
+MOST_TOLD: Final = 5
+"""Lines that were skipped and are named; of the others the number is told."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        epilog=example(
+            "leasehold simulate scenario.json --json",
+            "leasehold simulate trace.swf.gz --config leasehold.toml --slots 128",
+            "leasehold simulate trace.swf.gz --config leasehold.toml --compare queue=fifo,size --plot queues.png",
+            "leasehold simulate trace.swf.gz --config leasehold.toml --compare queue=fifo,size profile=pack,spread",
+        )
+    )(simulate)
+
+
+def simulate(  # noqa: PLR0913, PLR0917 - an option each
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A scenario (JSON or TOML), or a workload trace (.swf, .swf.gz).")
+    ],
+    more: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE,VALUE]...", help="Further keys to compare.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="The fleet of a trace; left out: LEASEHOLD_CONFIG, else ./leasehold.toml.")
+    ] = None,
+    slots: Annotated[int | None, typer.Option(min=1, help="Slots of its pool, in place of max_slots.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Play so many jobs of the trace only.")] = None,
+    system: Annotated[str | None, typer.Option(help="What the jobs ask for, where the fleet has several.")] = None,
+    elastic_share: Annotated[
+        float, typer.Option(min=0, max=1, help="So much of each job's processors is an elastic part.")
+    ] = 0.0,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE,VALUE...", help="Play all combinations of these settings, side by side."),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw queue, slots and waits.")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out broken lines and count them.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Play a scenario, or a workload trace, on a virtual clock, with the engine of production.
+
+    A scenario says what is decided, event by event. A trace in the Standard Workload Format is played on the fleet of a
+    leasehold.toml, whose [cloud] says how long machines take; each job is a reservation of as many cpus as it had
+    processors. It ends with a summary: waits, slowdown, utilisation, cost.
+    """
+    wanted = Wanted(
+        file, config, slots, limit, system, elastic_share, [*(compare or ()), *(more or ())], plot, skip_bad
+    )
+    if more and not compare:
+        raise CommandError(f"unexpected argument {more[0]} (only after --compare)", BAD_INPUT)
+    if is_trace(file, config):
+        _simulate_trace(wanted, as_json=as_json)
+        return
+    if wanted.is_of_a_trace:
+        names = " or ".join(TRACE_NAMES)
+        raise CommandError(f"{wanted.is_of_a_trace}: expected a trace ({names}) to play so, got {file}", BAD_INPUT)
+    from scheduler.simulation.show import simulate_file
+
+    status = simulate_file(file, json_lines=as_json, out=sys.stdout)
+    raise typer.Exit(FAILED if status else 0)
+
+
+def is_trace(file: Path, config: Path | None) -> bool:
+    """Whether it is a workload trace: its name says so, or a fleet is named for what is no scenario by its name."""
+    name = file.name.lower()
+    return name.endswith(TRACE_NAMES) or (config is not None and not name.endswith(SCENARIO_NAMES))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What was typed."""
+
+    file: Path
+    config: Path | None
+    slots: int | None
+    limit: int | None
+    system: str | None
+    elastic_share: float
+    choices: list[str]
+    plot: Path | None
+    skip_bad: bool
+
+    @property
+    def is_of_a_trace(self) -> str:
+        """An option that was given and that says something of traces only; "" for none."""
+        given = {
+            "--config": self.config,
+            "--slots": self.slots,
+            "--limit": self.limit,
+            "--system": self.system,
+            "--elastic-share": self.elastic_share,
+            "--compare": self.choices,
+            "--plot": self.plot,
+            "--skip-bad": self.skip_bad,
+        }
+        return next((name for name, value in given.items() if value), "")
+
+
+def _simulate_trace(wanted: Wanted, *, as_json: bool) -> None:
+    from leasehold.simulate.choices import combine, read_choices
+    from leasehold.simulate.plot import check_plotting, draw
+    from leasehold.simulate.run import CutOffError, describe, play_all, prepare, read_jobs_for
+    from scheduler.simulation.swf import TraceError
+    from scheduler.simulation.workload import check_elastic_share
+
+    check_elastic_share(wanted.elastic_share)
+    if wanted.plot is not None:
+        check_plotting(wanted.plot)
+    document, cloud = _read_fleet(wanted.config)
+    combinations = combine(document, read_choices(wanted.choices))
+    fleets = prepare(combinations, cloud, slots=wanted.slots, system=wanted.system)
+    try:
+        workload = read_jobs_for(fleets, wanted.file, limit=wanted.limit, skip_bad=wanted.skip_bad)
+        runs = play_all(workload, combinations, fleets, wanted.elastic_share)
+    except TraceError as error:
+        raise CommandError(one_line(str(error)), BAD_INPUT) from None
+    except CutOffError as error:
+        raise CommandError(str(error), INTERRUPTED) from None
+    if as_json:
+        print_json(describe(runs, workload, compared=bool(wanted.choices)))
+    else:
+        _tell(runs, workload)
+    if wanted.plot is not None:
+        draw(runs, f"{workload.path.name}: {len(workload.jobs):,} jobs", wanted.plot)
+
+
+def _read_fleet(config: Path | None) -> "tuple[dict[str, Any], CloudDocument]":
+    from workers.configuration import find_configuration, read_configuration
+
+    if find_configuration(config) is None:
+        raise CommandError("a trace is played on a fleet: name a leasehold.toml with --config", BAD_INPUT)
+    found = read_configuration(config)
+    return found.rules_document, found.cloud
+
+
+def _tell(runs: "list[Run]", workload: "Workload") -> None:
+    from leasehold.simulate.table import make_table
+
+    for line in workload.skipped[:MOST_TOLD]:
+        print_thing(f"skipped: {line}")
+    if len(workload.skipped) > MOST_TOLD:
+        print_thing(f"skipped: {len(workload.skipped) - MOST_TOLD:,} more")
+    print_thing(make_table(runs))

@@ -1,0 +1,82 @@
+"""Choices: the combinations of settings that `--compare` asks for, each with the rules that it makes."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Final
+
+from scheduler.model.rules import SchedulerKeys, merge_rules, read_rules
+from scheduler.model.validation import InvalidInputError, fault, suggest
+
+MOST_COMBINATIONS: Final = 100
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One setting of each key that is compared, and the rules with them."""
+
+    settings: Mapping[str, str]
+    document: dict[str, Any]
+
+    @property
+    def label(self) -> str:
+        """`queue=size profile=pack`; of a single run nothing."""
+        return " ".join(f"{name}={value}" for name, value in self.settings.items())
+
+
+def read_choices(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """`queue=fifo,size` for each key that is compared. Raises InvalidInputError."""
+    found: dict[str, tuple[str, ...]] = {}
+    for word in words:
+        name, equals, rest = word.partition("=")
+        values = tuple(dict.fromkeys(value for value in rest.split(",") if value))
+        if not equals or not values:
+            raise fault("--compare", "KEY=VALUE,VALUE", word)
+        if "." not in name and name not in SchedulerKeys.model_fields:
+            near = suggest(name, SchedulerKeys.model_fields)
+            raise fault("--compare", f"a key of [scheduler]{near}, or a path like pools.NAME.KEY", name)
+        if name in found:
+            raise fault("--compare", "each key once", name)
+        found[name] = values
+    return found
+
+
+def combine(document: Mapping[str, Any], choices: Mapping[str, Sequence[str]]) -> list[Combination]:
+    """Every combination, the last key changing fastest; one without choices. Raises InvalidInputError."""
+    combinations = [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
+    if len(combinations) > MOST_COMBINATIONS:
+        raise fault("--compare", f"at most {MOST_COMBINATIONS} combinations", len(combinations))
+    return [Combination(each, _apply(document, each)) for each in combinations]
+
+
+def _apply(document: Mapping[str, Any], settings: Mapping[str, str]) -> dict[str, Any]:
+    made = dict(document)
+    for name, text in settings.items():
+        made = merge_rules(made, _lay_over(made, name, _parse(text)))
+        try:
+            read_rules(made, "")
+        except InvalidInputError as error:
+            raise fault(f"--compare {name}", error.faults[0].expected, text) from None
+    return made
+
+
+def _lay_over(document: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
+    """The change of one key: a path of tables, or a key of the scheduler, also where a system has its own."""
+    if "." in name:
+        path = name.split(".")
+        change: Any = value
+        for part in reversed(path):
+            change = {part: change}
+        return dict(change)
+    own = document.get("scheduler", {}).get("system", {})
+    systems = {system: {name: value} for system, keys in own.items() if name in keys}
+    return {"scheduler": {name: value, **({"system": systems} if systems else {})}}
+
+
+def _parse(text: str) -> Any:
+    """As TOML where it is some (numbers, true and false), else the text itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -1,0 +1,122 @@
+"""The picture of plays: who waits, what machines there are, how much of them is leased, and how long jobs waited."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from math import nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypedDict
+
+from leasehold.errors import LeaseholdError
+from leasehold.simulate.run import Run
+from scheduler.simulation.curves import Curve
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Told apart by colour-blind people too (Okabe and Ito)."""
+DASHES: Final = ("-", "--", ":", "-.")
+DAY: Final = 86400.0
+HOUR: Final = 3600.0
+SPANS: Final = (
+    *((1, "≤ 1 s"), (10, "10 s"), (60, "1 min"), (600, "10 min")),
+    *((HOUR, "1 h"), (10 * HOUR, "10 h"), (4 * DAY, "4 days"), (40 * DAY, "40 days")),
+)
+"""Seconds, and how they are called."""
+POINTS: Final = 300
+"""As many as a line of this width can show."""
+LONG_DAYS: Final = 2.0
+
+
+class Style(TypedDict):
+    """How the lines of one play look."""
+
+    color: str
+    linestyle: str
+    linewidth: float
+    alpha: float
+
+
+class PlotError(LeaseholdError):
+    """No picture can be drawn here."""
+
+
+def check_plotting(path: Path) -> None:
+    """Say before anything is played that it could not be drawn. Raises PlotError."""
+    if find_spec("matplotlib") is None:
+        raise PlotError("--plot needs matplotlib: pip install 'leasehold[plot]'")
+    if not path.parent.is_dir():
+        raise PlotError(f"--plot: there is no folder {path.parent}")
+
+
+def draw(runs: Sequence[Run], title: str, path: Path) -> None:
+    """Write the picture; the end of the file's name says in which format."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to import
+
+    figure = Figure(figsize=(12, 8.5), layout="constrained")
+    panels = list(figure.subplots(2, 2).flat)
+    unit, name = _choose_unit(runs)
+    for number, run in enumerate(runs):
+        _draw_run(panels, run, unit, _choose_style(number))
+    _label(panels, name)
+    if len(runs) > 1:
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(runs), 4), frameon=False)
+    figure.suptitle(title, fontsize=14)
+    try:
+        figure.savefig(path, dpi=130)
+    except (OSError, ValueError) as error:
+        raise PlotError(f"--plot: {path}: {error}") from None
+
+
+def _choose_style(number: int) -> Style:
+    dashes = DASHES[number // len(COLOURS) % len(DASHES)]
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": dashes, "linewidth": 1.2, "alpha": 0.8}
+
+
+def _choose_unit(runs: Sequence[Run]) -> tuple[float, str]:
+    longest = max((run.summary.makespan for run in runs), default=0.0)
+    return (DAY, "days") if longest > LONG_DAYS * DAY else (HOUR, "hours")
+
+
+def _draw_run(panels: Sequence["Axes"], run: Run, unit: float, style: Style) -> None:
+    queue, slots, share, waits = panels
+    picture = run.picture
+    queue.plot(*_points(picture.waiting_jobs, unit), label=run.label, **style)
+    slots.plot(*_points(picture.machines, unit), **style)
+    times, leased = _points(picture.leased, unit)
+    _, present = _points(picture.present, unit)
+    used = [part / whole if whole else nan for part, whole in zip(leased, present, strict=True)]
+    share.plot(times, used, **style)
+    count = len(picture.waits)
+    waits.step(
+        [max(1.0, each) for each in picture.waits], [(n + 1) / count for n in range(count)], where="post", **style
+    )
+
+
+def _points(curve: Curve, unit: float) -> tuple[list[float], list[float]]:
+    """As many means as can be seen, at the middles of their times."""
+    together = max(1, -(-len(curve.means) // POINTS))
+    parts = [curve.means[begin : begin + together] for begin in range(0, len(curve.means), together)]
+    middles = [(number + 0.5) * together * curve.width / unit for number in range(len(parts))]
+    return middles, [sum(part) / len(part) for part in parts]
+
+
+def _label(panels: Sequence["Axes"], unit: str) -> None:
+    queue, slots, share, waits = panels
+    queue.set(title="Queue", ylabel="jobs that wait")
+    slots.set(title="Slots", ylabel="machines that are there")
+    share.set(title="Utilisation", ylabel="share of their processors that is leased", ylim=(0, 1.02))
+    for panel in (queue, slots, share):
+        panel.set_xlabel(unit)
+        panel.set_xlim(left=0)
+    for panel in (queue, slots):
+        panel.set_ylim(bottom=0)
+    waits.set(title="Waits", ylabel="share of jobs that waited no longer", xscale="log", ylim=(0, 1.02))
+    longest = waits.get_xlim()[1]
+    shown = [span for span in SPANS if span[0] <= longest] or SPANS[:1]
+    waits.set_xticks([seconds for seconds, _ in shown], [name for _, name in shown])
+    waits.minorticks_off()
+    for panel in panels:
+        panel.grid(alpha=0.25)
+        panel.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,114 @@
+"""Run the plays one after the other, with a bar on a terminal, and say in a line how far they came when cut off."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from leasehold.simulate.choices import Combination
+from scheduler.simulation.figures import Picture, Summary
+from scheduler.simulation.fleet import Fleet, make_fleet
+from scheduler.simulation.scenario import CloudDocument, read_simulated_cloud
+from scheduler.simulation.trace import TracePlay
+from scheduler.simulation.workload import Workload, read_workload
+
+DAY = 86400.0
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One play that came to its end: under which settings, and what it came to."""
+
+    label: str
+    settings: dict[str, str]
+    summary: Summary
+    picture: Picture
+
+
+class CutOffError(Exception):
+    """Ctrl-C; the message says how far it came."""
+
+
+def prepare(
+    combinations: Sequence[Combination], cloud: CloudDocument, *, slots: int | None, system: str | None
+) -> list[Fleet]:
+    """The fleet of each combination; all of them are checked before anything is played."""
+    fleets = [make_fleet(each.document, cloud, slots=slots, system=system) for each in combinations]
+    for fleet in fleets:
+        read_simulated_cloud(cloud.model_dump(exclude_unset=True), fleet.rules)
+    return fleets
+
+
+def read_jobs_for(fleets: Sequence[Fleet], path: Path, *, limit: int | None, skip_bad: bool) -> Workload:
+    """The jobs that every one of these fleets could serve."""
+    most = min(fleet.most_processors for fleet in fleets)
+    return read_workload(path, most, limit=limit, skip_bad=skip_bad)
+
+
+def play_all(
+    workload: Workload, combinations: Sequence[Combination], fleets: Sequence[Fleet], elastic_share: float
+) -> list[Run]:
+    """Play the workload on each fleet. Raises CutOffError on Ctrl-C."""
+    runs: list[Run] = []
+    with _open_bar(len(workload.jobs)) as begin:
+        for combination, fleet in zip(combinations, fleets, strict=True):
+            play = TracePlay(workload, fleet, elastic_share)
+            try:
+                play.play(begin(combination.label or workload.path.name, play))
+            except KeyboardInterrupt:
+                raise CutOffError(_say_how_far(workload, combination, play, len(runs), len(fleets))) from None
+            runs.append(Run(combination.label, dict(combination.settings), play.sum_up(), play.draw()))
+    return runs
+
+
+def _say_how_far(workload: Workload, combination: Combination, play: TracePlay, done: int, total: int) -> str:
+    jobs = len(workload.jobs) + len(workload.skipped)
+    which = f", run {done + 1} of {total} ({combination.label})" if total > 1 else ""
+    return f"interrupted: {play.ended} of {jobs} jobs were over after {play.now / DAY:.1f} days of the trace{which}"
+
+
+Begin = Callable[[str, TracePlay], Callable[[], None]]
+
+
+@contextmanager
+def _open_bar(jobs: int) -> Iterator[Begin]:
+    """A bar with the time left, one for each play, on a terminal; elsewhere nothing."""
+    console = Console(stderr=True)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[day]}"),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal, refresh_per_second=5) as bar:
+
+        def begin(label: str, play: TracePlay) -> Callable[[], None]:
+            task = bar.add_task(label, total=jobs, day="")
+            told = 0
+
+            def tell() -> None:
+                nonlocal told
+                # A bar has some hundred places: telling it of every instant would take longer than to play it.
+                if (play.ended - told) * STEPS >= jobs or play.ended >= jobs:
+                    told = play.ended
+                    bar.update(task, completed=told, day=f"day {play.now / DAY:.1f}")
+
+            return tell
+
+        yield begin
+
+
+STEPS = 400
+"""So often a bar is told of progress, about."""
+
+
+def describe(runs: Sequence[Run], workload: Workload, *, compared: bool) -> Mapping[str, object]:
+    """One object for programs: the figures of the run, or of all that were compared, each with its settings."""
+    if not compared:
+        return msgspec.to_builtins(runs[0].summary)  # type: ignore[no-any-return]
+    told = [{"settings": run.settings, **msgspec.to_builtins(run.summary)} for run in runs]
+    return {"trace": str(workload.path), "runs": told}

@@ -1,0 +1,57 @@
+"""The figures of plays as a table: a line a figure, a column a play."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from leasehold.cli.output import show_seconds
+from leasehold.simulate.run import Run
+from scheduler.simulation.figures import Spread, Summary
+
+Show = Callable[[Summary], str]
+
+
+def _spread(name: str, show: Callable[[float], str]) -> list[tuple[str, Show]]:
+    def cell(part: str) -> Show:
+        return lambda summary: show(getattr(_find(summary, name), part))
+
+    return [(f"{name} {part}", cell(part)) for part in ("mean", "p50", "p95", "p99")]
+
+
+def _find(summary: Summary, name: str) -> Spread:
+    found: Spread = getattr(summary, name)
+    return found
+
+
+ROWS: Final[tuple[tuple[str, Show], ...]] = (
+    ("jobs", lambda each: f"{each.jobs:,}"),
+    ("finished", lambda each: f"{each.finished:,}"),
+    ("skipped", lambda each: f"{each.skipped:,}"),
+    ("makespan", lambda each: show_seconds(each.makespan)),
+    *_spread("wait", show_seconds),
+    *_spread("turnaround", show_seconds),
+    *_spread("slowdown", lambda value: f"{value:.2f}"),
+    ("utilisation", lambda each: f"{each.utilisation:.1%}"),
+    ("instance hours", lambda each: f"{each.instance_hours:,.1f}"),
+    ("cost", lambda each: f"{each.cost:,.2f}"),
+    ("launches", lambda each: f"{each.launches:,}"),
+    ("interruptions", lambda each: f"{each.interruptions:,}"),
+    ("preemptions", lambda each: f"{each.preemptions:,}"),
+    ("ticks", lambda each: f"{each.ticks:,}"),
+    ("wall clock", lambda each: show_seconds(each.wall_seconds)),
+)
+
+
+def make_table(runs: Sequence[Run]) -> Table:
+    """The plays side by side."""
+    is_compared = len(runs) > 1
+    box = SIMPLE_HEAD if is_compared else None
+    table = Table(box=box, header_style="bold", show_header=is_compared, pad_edge=False)
+    table.add_column("")
+    for run in runs:
+        table.add_column(run.label.replace(" ", "\n"), justify="right", overflow="fold")
+    for name, show in ROWS:
+        table.add_row(name, *(show(run.summary) for run in runs))
+    return table

@@ -1,0 +1,53 @@
+"""Curves over time in bounded memory, for pictures of plays whose end is not known in advance."""
+
+from array import array
+
+import msgspec
+
+MOST_BINS = 2048
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """The mean of a value in each of a row of equally wide bins; `width` in seconds."""
+
+    width: float
+    means: tuple[float, ...]
+
+
+class CurveRecorder:
+    """Sums up a value that stays the same between changes. When its bins do not suffice, two become one."""
+
+    def __init__(self, width: float = 60.0) -> None:
+        self._width = width
+        self._sums = array("d")
+        self._end = 0.0
+
+    def add(self, value: float, begin: float, end: float) -> None:
+        """It was `value` from `begin` until `end`, which follows the last one that was added."""
+        self._end = end
+        while end > self._width * MOST_BINS:
+            self._double()
+        first, last = int(begin / self._width), int(end / self._width)
+        if last >= len(self._sums):
+            self._sums.extend([0.0] * (last + 1 - len(self._sums)))
+        if not value:
+            return
+        for index in range(first, last + 1):
+            inside = min(end, (index + 1) * self._width) - max(begin, index * self._width)
+            self._sums[index] += value * max(0.0, inside)
+
+    def _double(self) -> None:
+        """The cost is that of all bins, and comes up once for each doubling of the time that has passed."""
+        sums = self._sums
+        if len(sums) % 2:
+            sums.append(0.0)
+        self._sums = array("d", (sums[index] + sums[index + 1] for index in range(0, len(sums), 2)))
+        self._width *= 2
+
+    def finish(self) -> Curve:
+        """The curve so far; its last bin may be a part of one."""
+        means = [each / self._width for each in self._sums]
+        if means:
+            inside = self._end - (len(means) - 1) * self._width
+            means[-1] = self._sums[-1] / inside if inside > 0 else 0.0
+        return Curve(self._width, tuple(means))

@@ -1,0 +1,112 @@
+"""The fleet that a trace is played on: the rules of a `leasehold.toml`, for one of its systems, with so many slots."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from scheduler.model.resources import Resources
+from scheduler.model.rules import Pool, Rules, merge_rules, read_rules
+from scheduler.model.validation import fault, suggest
+from scheduler.simulation.given import GivenSlot
+from scheduler.simulation.scenario import CloudDocument
+from scheduler.simulation.workload import PROCESSOR
+
+FOREVER = 1e12
+"""Seconds that no trace lasts: hosts of a trace send no heartbeats, and never fall silent."""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Rules for a trace, as a document and checked; `system` is the one that its jobs ask for."""
+
+    document: dict[str, Any]
+    rules: Rules
+    cloud: CloudDocument
+    system: str
+    slots: Mapping[str, int]
+    """By pool that serves the system: how many slots it may have."""
+
+    @property
+    def most_processors(self) -> int:
+        """As many as it could ever have at once; within `max_slots` of the scheduler and the cloud's quota."""
+        system = self.rules.settings_of(None, self.system)
+        sizes = {name: count_processors_at_most(self.rules.pools[name]) for name in self.slots}
+        both = [limit for limit in (self.rules.scheduler.max_slots, system.max_slots) if limit]
+        left, quota = min(both, default=inf), self.cloud.quota if self.cloud.quota is not None else inf
+        total = 0
+        for name in sorted(sizes, key=lambda name: -sizes[name]):
+            count = min(self.slots[name], left, quota if self.rules.pools[name].is_elastic else inf)
+            left -= count
+            quota -= count if self.rules.pools[name].is_elastic else 0
+            total += int(count) * sizes[name]
+        return total
+
+    def list_hosts(self) -> list[GivenSlot]:
+        """The slots of its static pools, which are there from the start."""
+        static = ((name, count) for name, count in self.slots.items() if not self.rules.pools[name].is_elastic)
+        return [GivenSlot(id=f"{name}-{number}", pool=name) for name, count in static for number in range(1, count + 1)]
+
+
+def make_fleet(
+    document: Mapping[str, Any], cloud: CloudDocument, *, slots: int | None = None, system: str | None = None
+) -> Fleet:
+    """The fleet of these rules for the jobs of a trace. `slots`: so many in place of its pool's `max_slots`.
+
+    Raises InvalidInputError for what a trace cannot be played on.
+    """
+    rules = read_rules(dict(document), "")
+    system = _choose_system(rules, system)
+    names = rules.serving_pools(None, system)
+    if slots is not None and len(names) > 1:
+        raise fault("--slots", f"one pool that serves {system}, whose slots these are", ", ".join(names))
+    changes = {name: _change_pool(rules.pools[name], slots) for name in names}
+    document = merge_rules(dict(document), {"pools": changes})
+    rules = read_rules(document, "")
+    counts = {name: _count_slots(name, rules.pools[name]) for name in names}
+    for name in names:
+        if not count_processors_at_most(rules.pools[name]):
+            got = rules.pools[name].resources
+            raise fault(f"pools.{name}.resources", "room for a processor of a job (1 cpu) on a slot", got)
+    return Fleet(document, rules, cloud, system, counts)
+
+
+def _choose_system(rules: Rules, wanted: str | None) -> str:
+    systems = list(rules.pools_of_system)
+    if wanted is not None and wanted not in systems:
+        raise fault("--system", f"one of: {', '.join(systems)}{suggest(wanted, systems)}", wanted)
+    if not systems:
+        raise fault("pools", "a pool that serves the jobs of the trace", "none")
+    if wanted is None and len(systems) > 1:
+        raise fault("--system", "the one that the jobs of the trace ask for", f"{len(systems)}: {', '.join(systems)}")
+    return wanted or systems[0]
+
+
+def _change_pool(pool: Pool, slots: int | None) -> dict[str, Any]:
+    changes: dict[str, Any] = {} if slots is None else {"max_slots": slots}
+    return changes if pool.is_elastic else {**changes, "offline_timeout": FOREVER}
+
+
+def _count_slots(name: str, pool: Pool) -> int:
+    if pool.max_slots is None:
+        raise fault(f"pools.{name}.max_slots", "how many hosts there are (or --slots)", None)
+    return pool.max_slots
+
+
+def count_processors_at_most(pool: Pool) -> int:
+    """How many processors of jobs the largest slot of this pool holds."""
+    offered = [each.resources if each.resources is not None else pool.resources for each in pool.offerings]
+    return max(count_processors(pool, each) for each in (offered or [pool.resources]))
+
+
+def count_processors(pool: Pool, resources: Resources | None) -> int:
+    """How many processors of jobs fit on a slot that holds this much (None: only leases are counted)."""
+    most: float = pool.lease_limit
+    if resources is not None:
+        asked = {**pool.default_resources, **PROCESSOR}
+        most = min(most, *_divide(resources, asked.items()))
+    return int(min(most, FOREVER))
+
+
+def _divide(resources: Resources, asked: Iterable[tuple[str, float]]) -> Iterable[float]:
+    return [resources.get(name, 0.0) // amount for name, amount in asked if amount] or [inf]

@@ -1,0 +1,240 @@
+"""`leasehold simulate` of a workload trace, as a newcomer types it."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from examples.make_nasa_like import make_log, pack
+from tests.cli.conftest import Run
+from tests.traces.logs import a_line
+
+CONFIG = """
+[pools.nodes]
+system = "x86_64-linux"
+provider = "static"
+max_slots = 2
+resources = { cpus = 1 }
+"""
+FIGURES = (
+    *("jobs", "finished", "skipped", "makespan", "wait", "turnaround", "slowdown", "utilisation", "instance_hours"),
+    *("cost", "launches", "preemptions", "ticks", "wall_seconds"),
+)
+"""Those of the contract."""
+SHOW_CURSOR = "\x1b[?25h"
+ROWS = [(0, 100, 1), (0, 100, 1), (1, 200, 1), (2, 10, 1), (3, 10, 1), (4, 10, 2)]
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path) -> None:
+    """A fleet of two hosts, and a log of six jobs."""
+    (tmp_path / "fleet.toml").write_text(CONFIG)
+    lines = [a_line(number, row) for number, row in enumerate(ROWS, start=1)]
+    (tmp_path / "log.swf").write_text("\n".join([*lines, ""]))
+
+
+def test_a_trace_ends_with_a_summary(run: Run) -> None:
+    found = run("simulate", "log.swf", "--config", "fleet.toml")
+    assert (found.status, found.err) == (0, "")
+    rows = dict(line.strip().rsplit("  ", 1) for line in found.out.splitlines() if "  " in line.strip())
+    told = {name.strip(): value.strip() for name, value in rows.items()}
+    assert (told["jobs"], told["finished"], told["skipped"], told["makespan"]) == ("6", "6", "0", "5 min")
+    assert told["utilisation"] == "71.0%"
+
+
+def test_the_summary_is_one_object_for_programs(run: Run) -> None:
+    found = run("simulate", "log.swf", "--config", "fleet.toml", "--json")
+    assert (found.status, found.err) == (0, "")
+    summary = json.loads(found.out)
+    assert set(FIGURES) <= set(summary)
+    assert (
+        set(summary["wait"]) == set(summary["turnaround"]) == set(summary["slowdown"]) == {"mean", "p50", "p95", "p99"}
+    )
+    assert (summary["jobs"], summary["finished"], summary["skipped"]) == (6, 6, 0)
+
+
+def test_the_configuration_is_found_as_for_every_command(run: Run, tmp_path: Path) -> None:
+    assert run("simulate", "log.swf").complaints == [
+        "leasehold: a trace is played on a fleet: name a leasehold.toml with --config"
+    ]
+    (tmp_path / "leasehold.toml").write_text(CONFIG)
+    assert run("simulate", "log.swf", "--json").status == 0
+
+
+def test_slots_and_a_limit_are_options(run: Run) -> None:
+    def makespan(*options: str) -> float:
+        found = run("simulate", "log.swf", "--config", "fleet.toml", "--json", *options)
+        return float(json.loads(found.out)["makespan"])
+
+    assert makespan("--slots", "6") == 201
+    assert makespan("--limit", "2") == 100
+
+
+def test_combinations_are_played_side_by_side(run: Run) -> None:
+    """Keys after --compare are typed one after the other, as in the contract."""
+    words = ("simulate", "log.swf", "--config", "fleet.toml", "--compare", "queue=fifo,size", "backfill=true,false")
+    found = json.loads(run(*words, "--json").out)
+    assert [each["settings"] for each in found["runs"]] == [
+        {"queue": queue, "backfill": backfill} for queue in ("fifo", "size") for backfill in ("true", "false")
+    ]
+    waits = [each["wait"]["mean"] for each in found["runs"]]
+    assert waits[0] > waits[2]
+    table = run(*words)
+    assert table.status == 0
+    assert "queue=fifo" in table.out
+    assert "backfill=false" in table.out
+    again = run("simulate", "log.swf", "--config", "fleet.toml", "--compare", "queue=fifo,size", "--compare",
+                "backfill=true,false", "--json")  # fmt: skip
+    assert [each["wait"] for each in json.loads(again.out)["runs"]] == [each["wait"] for each in found["runs"]]
+
+
+def test_a_setting_of_a_pool_may_be_compared_too(run: Run) -> None:
+    found = run("simulate", "log.swf", "--config", "fleet.toml", "--compare", "pools.nodes.max_slots=2,3", "--json")
+    assert [each["makespan"] for each in json.loads(found.out)["runs"]] == [310, 201]
+
+
+def test_a_picture_is_drawn(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    words = ("simulate", "log.swf", "--config", "fleet.toml", "--compare", "queue=fifo,size", "--plot")
+    assert run(*words, "queues.png").status == 0
+    assert (tmp_path / "queues.png").read_bytes().startswith(b"\x89PNG")
+    assert run(*words, "nowhere/queues.png").complaints == ["leasehold: --plot: there is no folder nowhere"]
+    assert run(*words, "queues.xyz").status == 1
+
+
+def test_without_matplotlib_a_line_says_how_to_get_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    found = run("simulate", "log.swf", "--config", "fleet.toml", "--plot", "queues.png")
+    assert found.complaints == ["leasehold: --plot needs matplotlib: pip install 'leasehold[plot]'"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "complaint"),
+    [
+        (["1 2 3"], "log.swf:1: expected 18 fields, got 3"),
+        ([a_line(1, (0, 10, 1)), a_line(2, (-5, 10, 1))], "log.swf:2: expected a submit time >= 0, got -5"),
+        ([a_line(1, (0, -2, 1))], "log.swf:1: expected a run time >= 0, or -1 for unknown, got -2"),
+        (
+            [a_line(1, (0, 10, 3))],
+            "log.swf:1: expected at most 2 processors, as many as the fleet could ever have, got 3",
+        ),
+        ([a_line(1, (0, 10, 0))], "log.swf:1: expected a whole number of processors >= 1, got 0"),
+        ([], "log.swf: expected at least one job, got none"),
+    ],
+)
+def test_a_broken_trace_is_one_line_that_names_the_place(
+    lines: list[str], complaint: str, run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "log.swf").write_text("\n".join([*lines, ""]))
+    found = run("simulate", "log.swf", "--config", "fleet.toml", "--json")
+    assert (found.status, found.out, found.complaints) == (2, "", [f"leasehold: {complaint}"])
+
+
+def test_a_log_that_is_cut_off_is_said_and_can_be_skipped(run: Run, tmp_path: Path) -> None:
+    whole = pack(make_log(jobs=60))
+    (tmp_path / "cut.swf.gz").write_bytes(whole[: len(whole) - 200])
+    words = ("simulate", "cut.swf.gz", "--config", "fleet.toml", "--slots", "128")
+    found = run(*words)
+    assert found.status == 2
+    assert len(found.complaints) == 1
+    assert "expected a whole gzip file, got one that is cut off or damaged" in found.err
+    summary = json.loads(run(*words, "--skip-bad", "--json").out)
+    assert (summary["finished"] + summary["skipped"], summary["skipped"]) == (summary["jobs"], 1)
+
+
+def test_what_is_skipped_is_told_and_counted(run: Run, tmp_path: Path) -> None:
+    lines = [*("1 2 3" for _ in range(7)), a_line(8, (0, 10, 1))]
+    (tmp_path / "log.swf").write_text("\n".join([*lines, ""]))
+    found = run("simulate", "log.swf", "--config", "fleet.toml", "--skip-bad")
+    assert found.out.splitlines()[:2] == [f"skipped: log.swf:{line}: expected 18 fields, got 3" for line in (1, 2)]
+    assert "skipped: 2 more" in found.out
+    summary = json.loads(run("simulate", "log.swf", "--config", "fleet.toml", "--skip-bad", "--json").out)
+    assert (summary["jobs"], summary["finished"], summary["skipped"]) == (8, 1, 7)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--compare", "queue"), '--compare: expected KEY=VALUE,VALUE, got "queue"'),
+        (("--compare", "queue="), '--compare: expected KEY=VALUE,VALUE, got "queue="'),
+        (
+            ("--compare", "queue=fifo,sice"),
+            '--compare queue: expected one of fifo, priority, size, dynsize (did you mean "size"?), got "sice"',
+        ),
+        (
+            ("--compare", "que=fifo"),
+            '--compare: expected a key of [scheduler] (did you mean "queue"?), or a path like pools.NAME.KEY,',
+        ),
+        (("--compare", "queue=fifo", "queue=size"), '--compare: expected each key once, got "queue"'),
+        (("--compare", "pools.lab.max_slots=3"), "--compare pools.lab.max_slots: expected "),
+        (("queue=fifo",), "unexpected argument queue=fifo (only after --compare)"),
+        (("--elastic-share", "0.5"), "--elastic-share: expected 0 (this version leases essential components only)"),
+        (("--elastic-share", "2"), "Invalid value for '--elastic-share'"),
+        (("--slots", "0"), "Invalid value for '--slots'"),
+        (("--system", "arm"), '--system: expected one of: x86_64-linux, got "arm"'),
+    ],
+)  # fmt: skip
+def test_wrong_options_are_one_line_and_nothing_is_played(words: tuple[str, ...], complaint: str, run: Run) -> None:
+    found = run("simulate", "log.swf", "--config", "fleet.toml", *words)
+    assert (found.status, found.out, len(found.complaints)) == (2, "", 1)
+    assert complaint in found.err
+
+
+def test_options_of_a_trace_are_refused_for_a_scenario(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "one.json").write_text('{"timeline": []}')
+    found = run("simulate", "one.json", "--slots", "3")
+    assert found.status == 2
+    assert found.complaints == ["leasehold: --slots: expected a trace (.swf or .swf.gz) to play so, got one.json"]
+
+
+def test_a_file_of_any_name_is_a_trace_where_a_fleet_is_named(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "log.swf").rename(tmp_path / "workload")
+    assert json.loads(run("simulate", "workload", "--config", "fleet.toml", "--json").out)["finished"] == 6
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A long simulation with a terminal for its standard error; it does not outlive the test."""
+    (tmp_path / "long.swf").write_text(make_log(jobs=20_000))
+    ours, theirs = pty.openpty()
+    words = ("simulate", "long.swf", "--config", "fleet.toml", "--slots", "128", "--compare", "queue=fifo,size")
+    code = "import sys; from leasehold.cli.failures import run_safely; sys.exit(run_safely(sys.argv[1:]))"
+    started = subprocess.Popen(
+        [sys.executable, "-c", code, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=theirs, text=False
+    )
+    os.close(theirs)
+    yield started, ours
+    started.kill()
+    started.communicate()
+    os.close(ours)
+
+
+def test_ctrl_c_says_in_a_line_how_far_it_came(process: tuple[subprocess.Popen[bytes], int]) -> None:
+    """On a terminal a bar shows which play it is at, and the time left."""
+    started, terminal = process
+    shown = _read_until(terminal, b" 1%")
+    assert b"queue=fifo" in shown
+    started.send_signal(signal.SIGINT)
+    rest = _read_until(terminal, b"")
+    assert started.wait(40) == 130
+    last = rest.decode().splitlines()[-1].removeprefix(SHOW_CURSOR)
+    assert last.startswith("leasehold: interrupted: ")
+    assert "of 20000 jobs were over after" in last
+    assert last.endswith("run 1 of 2 (queue=fifo)")
+
+
+def _read_until(terminal: int, mark: bytes) -> bytes:
+    """What the terminal shows until there is this mark; to the end for none."""
+    shown = b""
+    # Its end is an error on Linux.
+    with suppress(OSError):
+        while not mark or mark not in shown:
+            shown += os.read(terminal, 65536)
+    return shown

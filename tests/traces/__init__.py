@@ -1,0 +1,1 @@
+"""Tests of workload traces that are played on the simulated fleet."""

@@ -1,0 +1,94 @@
+"""The fleet of a trace: how many processors it could ever have, and what a trace cannot be played on."""
+
+from typing import Any
+
+import pytest
+
+from scheduler.model.validation import InvalidInputError
+from scheduler.simulation.fleet import make_fleet
+from scheduler.simulation.scenario import CloudDocument
+from tests.traces.logs import Document, a_pool, an_ec2_pool
+
+NO_CLOUD = CloudDocument()
+OFFERINGS = [{"name": "small", "resources": {"cpus": 2}}, {"name": "large", "resources": {"cpus": 16}}]
+
+
+@pytest.mark.parametrize(
+    ("pools", "scheduler", "cloud", "most"),
+    [
+        ({"p": a_pool()}, {}, {}, 2),
+        # as many cpus as a slot has, whole ones
+        ({"p": a_pool(resources={"cpus": 3.9})}, {}, {}, 6),
+        # the largest offering
+        ({"p": an_ec2_pool(offerings=OFFERINGS)}, {}, {}, 32),
+        # leases on a slot are limited
+        ({"p": a_pool(resources={"cpus": 8}, max_leases_per_slot=3)}, {}, {}, 6),
+        # only leases are counted
+        ({"p": a_pool(resources=None)}, {}, {}, 2),
+        ({"p": a_pool(resources=None, max_leases_per_slot=4)}, {}, {}, 8),
+        # what the pool gives beside the cpu
+        ({"p": a_pool(resources={"cpus": 8, "memory_mib": 1000}, default_resources={"memory_mib": 400})}, {}, {}, 4),
+        # several pools of the system together
+        ({"p": a_pool(), "q": a_pool(max_slots=3)}, {}, {}, 5),
+        # another system's pool serves none of them
+        ({"p": a_pool(), "q": a_pool(system="y")}, {}, {}, 2),
+        # max_slots over all pools: the largest slots
+        ({"p": a_pool(), "q": an_ec2_pool(offerings=OFFERINGS)}, {"max_slots": 3}, {}, 33),
+        ({"p": a_pool()}, {"system": {"x": {"max_slots": 1}}}, {}, 1),
+        # EC2's quota says nothing of hosts
+        ({"p": a_pool(), "q": an_ec2_pool()}, {}, {"quota": 1}, 3),
+    ],
+)
+def test_a_fleet_could_have_so_many_processors(
+    pools: Document, scheduler: Document, cloud: Document, most: int
+) -> None:
+    fleet = make_fleet({"pools": pools, "scheduler": scheduler}, CloudDocument.model_validate(cloud), system="x")
+    assert fleet.most_processors == most
+
+
+def test_slots_replace_those_of_the_pool() -> None:
+    for pool in (a_pool(), an_ec2_pool(), {"system": "x", "provider": "static"}):
+        fleet = make_fleet({"pools": {"p": pool}}, NO_CLOUD, slots=7)
+        assert (fleet.slots, fleet.most_processors) == ({"p": 7}, 7)
+    hosts = make_fleet({"pools": {"p": a_pool()}}, NO_CLOUD, slots=3).list_hosts()
+    assert [(host.id, host.pool, host.state) for host in hosts] == [
+        (f"p-{number}", "p", "ready") for number in (1, 2, 3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("document", "options", "said"),
+    [
+        ({}, {}, 'pools: expected a pool that serves the jobs of the trace, got "none"'),
+        (
+            {"pools": {"p": a_pool(), "q": a_pool(system="y")}},
+            {},
+            '--system: expected the one that the jobs of the trace ask for, got "2: x, y"',
+        ),
+        ({"pools": {"p": a_pool()}}, {"system": "y"}, '--system: expected one of: x, got "y"'),
+        (
+            {"pools": {"p": a_pool(), "q": a_pool()}},
+            {"slots": 3},
+            '--slots: expected one pool that serves x, whose slots these are, got "p, q"',
+        ),
+        (
+            {"pools": {"p": {"system": "x", "provider": "static"}}},
+            {},
+            "pools.p.max_slots: expected how many hosts there are (or --slots), got null",
+        ),
+        (
+            {"pools": {"p": a_pool(resources={"units": 3})}},
+            {},
+            'pools.p.resources: expected room for a processor of a job (1 cpu) on a slot, got {"units": 3.0}',
+        ),
+        (
+            {"pools": {"p": an_ec2_pool(min_slots=2)}},
+            {"slots": 1},
+            "pools.p.min_slots: expected at most max_slots (1), got 2",
+        ),
+    ],
+)
+def test_what_a_trace_cannot_be_played_on_is_told(document: Document, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        make_fleet(document, NO_CLOUD, **options)
+    assert str(caught.value) == said

@@ -1,0 +1,223 @@
+"""What a trace comes to on a fleet: worked out by hand, and what holds of any trace."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from examples.make_nasa_like import make_log, pack
+from scheduler.model.validation import InvalidInputError
+from scheduler.simulation.figures import Spread, Summary
+from scheduler.simulation.swf import Job
+from scheduler.simulation.trace import TracePlay
+from scheduler.simulation.workload import Workload, list_wishes, make_wish, read_workload
+from tests.traces.logs import Document, Row, a_fleet, a_line, a_log, a_pool, an_ec2_pool, play, play_rows
+
+THREE = ((0, 10, 2), (5, 20, 1), (6, 5, 1))
+"""On two hosts: the first one has both until 10, then the others run until 30 and 15."""
+
+
+def test_a_trace_on_static_hosts_comes_to_what_is_worked_out_by_hand(tmp_path: Path) -> None:
+    assert play_rows(tmp_path, a_fleet(), *THREE) == Summary(
+        jobs=3,
+        finished=3,
+        skipped=0,
+        left=0,
+        makespan=30,
+        wait=Spread(mean=3, p50=4, p95=4.9, p99=4.98),
+        turnaround=Spread(mean=44 / 3, p50=10, p95=23.5, p99=24.7),
+        slowdown=Spread(mean=(1 + 1.25 + 1) / 3, p50=1, p95=1.225, p99=1.245),
+        utilisation=45 / 60,
+        instance_hours=0,
+        cost=0,
+        launches=0,
+        interruptions=0,
+        preemptions=0,
+        ticks=6,
+        wall_seconds=0,
+    )
+
+
+def test_machines_are_launched_cost_money_and_take_their_time(tmp_path: Path) -> None:
+    """Asked for at 0 and answered at 1, ready at 15, in use until 35: paid for since the answer."""
+    fleet = a_fleet(an_ec2_pool(), {"launch": 1, "boot": 10, "bind": 4, "terminate": 30})
+    summary = play_rows(tmp_path, fleet, (0, 20, 1))
+    assert (summary.wait.mean, summary.makespan, summary.launches) == (15, 35, 1)
+    assert summary.instance_hours == pytest.approx(34 / 3600)
+    assert summary.cost == pytest.approx(34 / 3600 * 3.6)
+    assert summary.utilisation == pytest.approx(20 / 34)
+
+
+def test_idle_machines_are_let_go_and_no_longer_paid_for(tmp_path: Path) -> None:
+    """One machine from 0 to 10 and idle until 70, gone; the second job comes later than that."""
+    fleet = a_fleet(an_ec2_pool(idle_scale_down=60))
+    summary = play_rows(tmp_path, fleet, (0, 10, 1), (1000, 10, 1))
+    assert summary.launches == 2
+    assert summary.instance_hours == pytest.approx((70 + 10) / 3600, abs=1e-6)
+
+
+def test_the_virtual_clock_begins_with_the_first_job(tmp_path: Path) -> None:
+    late = [(submit + 1_000_000, run, processors) for submit, run, processors in THREE]
+    assert play_rows(tmp_path, a_fleet(), *late) == play_rows(tmp_path, a_fleet(), *THREE)
+
+
+def test_jobs_out_of_order_come_when_they_came(tmp_path: Path) -> None:
+    assert play_rows(tmp_path, a_fleet(), *reversed(THREE)) == play_rows(tmp_path, a_fleet(), *THREE)
+
+
+def test_the_queue_decides_who_waits(tmp_path: Path) -> None:
+    """A long one of size 200 and short ones of 10 behind one that has the only host until 100."""
+    rows = [(0, 100, 1), (1, 200, 1), *((2, 10, 1) for _ in range(5))]
+    fifo, size = (play_rows(tmp_path, a_fleet(a_pool(max_slots=1), queue=queue), *rows) for queue in ("fifo", "size"))
+    assert (fifo.wait.p50, size.wait.p50) == (308, 118)
+    assert (fifo.makespan, size.makespan) == (350, 350)
+
+
+@pytest.mark.parametrize(
+    ("market", "rate", "interrupted"), [("spot", 60.0, True), ("on-demand", 60.0, False), ("spot", 0.0, False)]
+)
+def test_spot_machines_are_interrupted_at_the_rate(market: str, rate: float, interrupted: bool, tmp_path: Path) -> None:
+    offering = {"name": "c1", "market": market, "resources": {"cpus": 1}}
+    fleet = a_fleet(an_ec2_pool(offerings=[offering]), {"interruption_rate": rate, "seed": 3})
+    summary = play_rows(tmp_path, fleet, *((at, 20, 2) for at in range(0, 2000, 100)))
+    assert (summary.interruptions > 0) == interrupted
+    assert summary.finished == 20
+
+
+def test_the_same_seed_brings_the_same_interruptions(tmp_path: Path) -> None:
+    rows = [(at, 50, 2) for at in range(0, 3000, 60)]
+
+    def play_seed(seed: int) -> Summary:
+        return play_rows(tmp_path, a_fleet(an_ec2_pool(), {"interruption_rate": 30, "seed": seed}), *rows)
+
+    assert play_seed(1) == play_seed(1) != play_seed(2)
+
+
+def test_a_planned_outage_delays_the_jobs_that_come_in_it(tmp_path: Path) -> None:
+    outage = {"pool": "p", "at": 0, "until": 500}
+    summary = play_rows(tmp_path, a_fleet(an_ec2_pool(capacity_hold=50), {"outages": [outage]}), (100, 10, 1))
+    assert summary.wait.mean == 500
+    assert summary.launches > 1
+
+
+def test_a_fleet_that_never_serves_a_job_is_told_not_waited_for(tmp_path: Path) -> None:
+    """A host that is used up is empty until it registers again, which no host of a trace does."""
+    with pytest.raises(InvalidInputError, match=r"expected a fleet that serves every job of the trace, got.*job-2"):
+        play_rows(tmp_path, a_fleet(a_pool(max_slots=1, max_uses=1)), (0, 10, 1), (20, 10, 1))
+
+
+def test_a_job_is_a_reservation_as_the_contract_says() -> None:
+    job = Job(7, 60, 300, 8, 600, user=12, group=2, application=33, queue=1)
+    assert make_wish(job, "job-1", "x", 0).model_dump(exclude_defaults=True) == {
+        "id": "job-1",
+        "system": "x",
+        "account": "user-12",
+        "size": 4800,
+        "ttl": 0,
+        "runtime": 300,
+        "components": ({"name": "main", "count": 8, "resources": {"cpus": 1}},),
+    }
+    unknown = Job(7, 60, 300, 8, None, user=-1, group=-1, application=-1, queue=-1)
+    assert (make_wish(unknown, "job-1", "x", 0).size, make_wish(unknown, "job-1", "x", 0).account) == (2400, None)
+
+
+def test_submits_count_from_the_first_one() -> None:
+    jobs = [Job(1, at, 10, 1, None, 1, 1, 1, 1) for at in (50, 60.5)]
+    found = list_wishes(Workload(Path("log"), tuple(jobs), ()), "x")
+    assert [(at, wish.id) for at, wish in found] == [(0, "job-1"), (10.5, "job-2")]
+
+
+def test_bad_lines_name_themselves_and_are_skipped_when_that_is_asked_for(tmp_path: Path) -> None:
+    fleet = a_fleet()
+    rows: list[Row | str] = [
+        *THREE,
+        "1 2 3",
+        a_line(5, (7, -3, 1)),
+        a_line(6, (8, 3, 99)),
+        a_line(7, (9, 0, 1), status=5),
+        (10, 5, 1),
+    ]
+    path = a_log(tmp_path, *rows)
+    workload = read_workload(path, fleet.most_processors, skip_bad=True)
+    assert list(workload.skipped) == [
+        f"{path}:5: expected 18 fields, got 3",
+        f"{path}:6: expected a run time >= 0, or -1 for unknown, got -3",
+        f"{path}:7: expected at most 2 processors, as many as the fleet could ever have, got 99",
+        f"{path}:8: cancelled before it ran",
+    ]
+    summary = play(workload, fleet)
+    assert (summary.jobs, summary.finished, summary.skipped, summary.left) == (8, 4, 4, 0)
+
+
+def test_a_log_that_is_cut_off_is_played_as_far_as_it_goes_when_that_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "cut.swf.gz"
+    whole = pack(make_log(jobs=200))
+    path.write_bytes(whole[: len(whole) // 2])
+    workload = read_workload(path, 128, skip_bad=True)
+    assert 0 < len(workload.jobs) < 200
+    assert len(workload.skipped) == 1
+    assert workload.skipped[0].endswith("expected a whole gzip file, got one that is cut off or damaged")
+
+
+def test_a_limit_counts_what_is_skipped_too(tmp_path: Path) -> None:
+    path = a_log(tmp_path, THREE[0], "1 2 3", THREE[1], THREE[2])
+    for limit, jobs, skipped in ((1, 1, 0), (2, 1, 1), (3, 2, 1), (9, 3, 1)):
+        workload = read_workload(path, 2, limit=limit, skip_bad=True)
+        assert (len(workload.jobs), len(workload.skipped)) == (jobs, skipped)
+
+
+POOLS: tuple[Document, ...] = (
+    a_pool(max_slots=4),
+    a_pool(max_slots=2, resources={"cpus": 2}),
+    an_ec2_pool(max_slots=4, idle_scale_down=30),
+    {"system": "x", "max_slots": 4},
+)
+CLOUD: Document = {"launch": 1, "boot": 5, "terminate": 3, "interruption_rate": 20}
+ROWS = st.lists(
+    st.tuples(st.integers(0, 300).map(float), st.integers(0, 60).map(float), st.integers(1, 5)), min_size=1, max_size=12
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    ROWS,
+    st.sampled_from(POOLS),
+    st.sampled_from(["fifo", "priority", "size", "dynsize"]),
+    st.sampled_from(["pack", "spread"]),
+    st.booleans(),
+    st.integers(0, 5),
+)
+def test_of_any_trace_every_job_is_finished_or_skipped_and_a_second_play_is_the_same(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[tuple[float, float, int]],
+    pool: Document,
+    queue: str,
+    profile: str,
+    backfill: bool,
+    seed: int,
+) -> None:
+    # Where machines are launched and lost, the first one in a queue without backfill may wait for ever.
+    may_block = pool.get("provider") == "static"
+    scheduler = {"queue": queue, "profile": profile, "backfill": backfill or not may_block}
+    fleet = a_fleet(pool, {**CLOUD, "seed": seed}, **scheduler)
+    path = a_log(tmp_path_factory.mktemp("log"), *rows)
+    workload = read_workload(path, fleet.most_processors, skip_bad=True)
+    summary = play(workload, fleet)
+    assert summary.finished + summary.skipped == summary.jobs == len(rows)
+    assert summary.left == 0
+    assert 0 <= summary.utilisation <= 1
+    assert summary.slowdown.mean >= 1 or not summary.finished
+    assert 0 <= summary.wait.mean <= summary.turnaround.mean
+    assert summary == play(workload, fleet)
+
+
+def test_what_is_over_is_forgotten() -> None:
+    """The memory of a play grows with what goes on at a time, not with the trace."""
+    jobs = [Job(number, number * 10.0, 5.0, 2, None, 1, 1, 1, 1) for number in range(1000)]
+    played = TracePlay(Workload(Path("log"), tuple(jobs), ()), a_fleet())
+    played.play()
+    store = played.stage.store
+    assert played.sum_up().finished == 1000
+    assert len(store.find_reservations(limit=1000)) < 500
+    assert len(store.events) < 2000
