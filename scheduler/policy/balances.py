@@ -32,7 +32,9 @@ class Balances:
         """
         if any(account.forgotten_upto for account in self.accounts.values()):
             return None
-        return dict(self._levels)
+        by_name: dict[str | None, int] = {None: FREE}
+        by_name.update(self._levels)
+        return by_name
 
     def move(self, cost: Levels, payer: Account, payee: Account | None) -> None:
         """The payer takes over what the payee paid so far; an account that does not exist gets nothing."""

@@ -31,6 +31,8 @@ class Clockwork:
         self._kicks, self._wakes = kicks, wakes
         self.ticks = 0
         """How many were played."""
+        self.before_tick: Callable[[], None] = _nothing
+        """What befalls the schedulers before each tick: nothing, unless a test wants them to die."""
 
     def next_instant(self) -> float:
         """When something falls due; infinity when nothing does."""
@@ -60,6 +62,7 @@ class Clockwork:
 
     def tick(self, between: Callable[[], None] = _nothing) -> None:
         """One scheduling pass, in the two halves of `operations.tick`, with something in between."""
+        self.before_tick()
         engine, leader = self._stage.engine, self._stage.leader
         self._stage.bell.hear()
         self._stage.dispatcher.due = None

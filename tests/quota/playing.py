@@ -10,7 +10,7 @@ from typing import Any
 
 from scheduler.operations.tick import Leader, decide, take_tenure
 from scheduler.simulation.play import Player
-from scheduler.simulation.scenario import Step, read_scenario
+from scheduler.simulation.scenario import read_scenario
 from tests.quota.nouns import World
 from tests.quota.paragraphs import tick
 from tests.quota.words import WORDS, add_job, change_rules, put_place
@@ -76,9 +76,10 @@ class RestartedPlayer(Player):
 
     def __init__(self, document: Document, random: Random) -> None:
         super().__init__(read_scenario(document))
+        self._clockwork.before_tick = self._die
         self._random, self._deaths = random, 0
 
-    def _tick(self, between: tuple[Step, ...]) -> None:
+    def _die(self) -> None:
         engine = self.stage.engine
         while self._random.random() < DEATHS:
             self._deaths += 1
@@ -86,7 +87,6 @@ class RestartedPlayer(Player):
             if self._random.random() < LOST_VIEWS:
                 engine.board.rebuild(engine.store.read_rows())
             decide(engine, self.stage.leader, take_tenure(engine, self.stage.leader))
-        super()._tick(between)
 
 
 def play_engine(document: Document, player: Player | None = None) -> Iterator[Document]:
