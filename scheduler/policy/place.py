@@ -151,8 +151,11 @@ def _cover_returning(draft: Draft, search: _Search) -> list[Reservation]:
 
 
 def wait_for(draft: Draft, reservation: Reservation, places: Sequence[Place]) -> None:
-    """It waits for those of its places that are not ready yet."""
+    """It waits for those of its places that are not ready yet; where all are, it was preempted just now."""
     awaited = {each.slot.id: each.state for each in places if each.state != "ready"}
+    if not awaited:
+        draft.wait(reservation, "no_capacity", "was preempted in this tick; the next one places it")
+        return
     names = ", ".join(f"{name} ({state})" for name, state in awaited.items())
     draft.wait(reservation, "booting", f"waits for {names}")
 
