@@ -89,15 +89,16 @@ def shared(stack: Stack) -> Iterator[Stack]:
     """With a pool of one place for which two accounts compete, until the end of the test."""
     system = "shared-linux"
     pool = a_pool(system=system, max_slots=1, max_leases_per_slot=1)
-    accounts = {
-        "saver": {"charge_rate": [2], "max_charge_seconds": 600, "balance": [100]},
-        "spender": {"charge_rate": [0, 1], "max_charge_seconds": 600, "balance": [0, 50]},
-    }
+    accounts = {"saver": {"charge_rate": [2], "max_charge_seconds": 600, "balance": [100]}}
+    spender = {"charge_rate": [0, 1], "max_charge_seconds": 600, "balance": [0, 50]}
     settings = {"system": {system: {"queue": "quota", "preemption_grace": 0}}}
     stack.apply({"pools": {**RULES["pools"], "shared": pool}, "scheduler": settings, "accounts": accounts})
+    assert stack.ask("account", {"account": "spender", **spender})["balance"] == [0, 50, 0, 0, 0]
     yield stack
     for name in ("shared-2", "shared-1"):
         stack.ask("cancel", {"reservation": name})
+    assert stack.ask("reset_account", {"account": "spender"})["balance"] == [0] * 5
+    assert stack.ask("forget_account", {"account": "spender"})["ok"]
     stack.await_empty("shared")
     stack.apply(RULES)
     assert stack.slots("shared") == []
