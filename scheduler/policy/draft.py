@@ -260,7 +260,10 @@ class Draft:
 
     def finish(self, queue: Queue) -> Plan:
         """The plan, with those who wait in the order of the queue."""
-        ids = chain(queue.ids, (each.id for each in self.preempted))
+        ids: Iterable[str] = chain(queue.ids, (each.id for each in self.preempted))
+        if self.returning:
+            # Who got his claim and was preempted in this very tick holds his slot until his grace is over.
+            ids = (each for each in ids if each not in self.returning)
         waiting = tuple(filter(None, map(self.waiting.get, ids)))
         wake_at = None if self._wake_at == inf else self._wake_at
         for rooms in (self.ready, self.coming, self.launched, *self.kept.values()):

@@ -7,8 +7,8 @@ import pytest
 from scheduler.model.decisions import Launch
 from scheduler.model.view import Row, View
 from scheduler.policy.plan import plan
-from tests.builders import NOW, SYSTEM, a_slot
-from tests.policy.quotas import a_host, an_account, describe, quota_rules, runs, waits
+from tests.builders import NOW, SYSTEM, a_lease, a_slot
+from tests.policy.quotas import a_claim, a_host, an_account, describe, quota_rules, runs, waits
 
 X = {"x": "1"}
 B12I1, IMG1 = {"b1": "", "b2": "", "img": "1"}, {"img": "1"}
@@ -329,3 +329,12 @@ def test_accounts_are_charged_before_levels_are_taken() -> None:
     assert plan(View(rows), quota_rules(), NOW + 1).charged == ("A",)
     assert plan(View(rows), quota_rules(), NOW).charged == ()
     assert plan(View(rows), quota_rules(queue="fifo"), NOW + 1).charged == ()
+
+
+def test_who_gets_his_claim_and_is_preempted_in_the_same_tick_does_not_wait() -> None:
+    """He holds the slot until his own grace is over."""
+    claimant = waits("r8", **a_claim(a_lease("hosts-1", level=1, charged_at=NOW)))
+    rows: list[Row] = [a_host(), claimant, waits("r1", "A"), an_account("A", 1)]
+    decided, waiting = describe(*rows, rules=quota_rules(preemption_grace=30))
+    assert decided == ["r8 on 1 at 1", "r1 takes 1 of r8 by 30"]
+    assert waiting == {"r1": "no_capacity"}
