@@ -42,11 +42,14 @@ class Round:
         self._open_lots(waiters)
 
     def _open_lots(self, waiters: Queue) -> None:
-        known: dict[tuple[object, Demand], Lot] = {}
+        known: dict[tuple[str | None, Demand], Lot] = {}
         accounts, account_of = self.draft.balances.accounts, self.draft.balances.account_of
         is_known_by_name = not any(account.forgotten_upto for account in accounts.values())
         for reservation, demand in waiters:
-            key = (reservation.request.account if is_known_by_name else account_of(reservation), demand)
+            name = reservation.request.account
+            if not is_known_by_name and account_of(reservation) is None:
+                name = None
+            key = (name, demand)
             lot = known.get(key)
             if lot is None:
                 lot = known[key] = self._open_lot(len(known), reservation, demand)

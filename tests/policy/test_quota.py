@@ -338,3 +338,8 @@ def test_who_gets_his_claim_and_is_preempted_in_the_same_tick_does_not_wait() ->
     decided, waiting = describe(*rows, rules=quota_rules(preemption_grace=30))
     assert decided == ["r8 on 1 at 1", "r1 takes 1 of r8 by 30"]
     assert waiting == {"r1": "no_capacity"}
+
+
+def test_who_was_submitted_before_his_account_was_forgotten_runs_free_when_it_is_there_again() -> None:
+    rows: list[Row] = [a_host(1), a_host(2), waits("r1", "A"), waits("r2", "A")]
+    assert describe(*rows, an_account("A", 1, forgotten_upto=1))[0] == ["r2 on 1 at 0", "r1 on 2 at 5"]
