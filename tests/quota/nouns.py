@@ -4,6 +4,7 @@ Its words are others than the engine's on purpose: a *place* is a slot, a *job* 
 imported here.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -36,13 +37,26 @@ class Account:
 
     def take_settings(self, given: dict[str, Any]) -> None:
         """Change what is named."""
-        if "charge_rate" in given:
-            self.charge_rate = read_levels(given["charge_rate"])
-        if "max_charge_seconds" in given:
-            self.max_charge_seconds = Fraction(given["max_charge_seconds"])
-        self.max_fanout = given.get("max_fanout", self.max_fanout)
-        self.per_label_task_limits = given.get("per_label_task_limits", self.per_label_task_limits)
-        self.disable_free_tasks = given.get("disable_free_tasks", self.disable_free_tasks)
+        for name, read in SETTINGS.items():
+            if name in given:
+                setattr(self, name, read(given[name]))
+
+
+SETTINGS: dict[str, Callable[[Any], Any]] = {
+    "charge_rate": read_levels,
+    "max_charge_seconds": Fraction,
+    "max_fanout": int,
+    "per_label_task_limits": dict,
+    "disable_free_tasks": bool,
+}
+"""What an account is told to do, and how it is read."""
+UNSET: dict[str, Any] = {
+    "charge_rate": [],
+    "max_charge_seconds": 0,
+    "max_fanout": 0,
+    "per_label_task_limits": {},
+    "disable_free_tasks": False,
+}
 
 
 @dataclass
@@ -103,6 +117,8 @@ class World:
     places: list[Place] = field(default_factory=list)
     jobs: dict[str, Job] = field(default_factory=dict)
     accounts: dict[str, Account] = field(default_factory=dict)
+    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The accounts as the rules list them."""
 
     def place(self, name: str) -> Place:
         """The place of that name."""

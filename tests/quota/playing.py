@@ -77,13 +77,13 @@ class RestartedPlayer(Player):
     def __init__(self, document: Document, random: Random) -> None:
         super().__init__(read_scenario(document))
         self._clockwork.before_tick = self._die
-        self._random, self._deaths = random, 0
+        self._random, self.deaths = random, 0
 
     def _die(self) -> None:
         engine = self.stage.engine
         while self._random.random() < DEATHS:
-            self._deaths += 1
-            self.stage.leader = Leader(holder=f"process {self._deaths}", interval=inf, lock_seconds=inf)
+            self.deaths += 1
+            self.stage.leader = Leader(holder=f"process {self.deaths}", interval=inf, lock_seconds=inf)
             if self._random.random() < LOST_VIEWS:
                 engine.board.rebuild(engine.store.read_rows())
             decide(engine, self.stage.leader, take_tenure(engine, self.stage.leader))

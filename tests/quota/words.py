@@ -4,7 +4,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from tests.quota.nouns import Account, Job, Lease, Place, World, read_levels
+from tests.quota.nouns import UNSET, Account, Job, Lease, Place, World, read_levels
 from tests.quota.paragraphs import count_cost, end_lease, level_of
 
 
@@ -50,12 +50,15 @@ def confirm(world: World, name: str, slot: str) -> None:
     if job is None:
         place.stranger = True
         return
-    if job.lease and job.lease.place is not place:
-        count_cost(job.lease, world.now)
-        job.lease = Lease(place, job.lease.level, job.lease.cost, world.now, world.now)
-    elif job.lease is None:
+    known = job.lease
+    if known and known.place is not place:
+        end_lease(world, job)
+        count_cost(known, world.now)
+        job.lease = Lease(place, known.level, known.cost, world.now, world.now)
+    elif known is None:
         job.lease = Lease(place, level_of(world, job), read_levels(None), world.now, world.now)
-    job.phase, job.lease.confirmed, place.stranger = "leased", True, False
+    assert job.lease
+    job.phase, job.lease.confirmed = "leased", True
 
 
 def idle(world: World, slot: str, labels: dict[str, str] | None) -> None:
@@ -100,7 +103,16 @@ def change_rules(world: World, config: dict[str, Any]) -> None:
     world.min_run_time = Fraction(scheduler.get("min_run_time", world.min_run_time))
     world.confirm_timeout = Fraction(scheduler.get("confirm_timeout", world.confirm_timeout))
     for name, given in config.get("accounts", {}).items():
-        change_account(world, {"id": name, **given})
+        change_table(world, name, given)
+
+
+def change_table(world: World, name: str, given: dict[str, Any]) -> None:
+    """The page leaves this to the rules: what their table leaves out is unset; a balance counts where it is new."""
+    old = world.tables.get(name, {})
+    table = world.tables[name] = {**old, **given}
+    settings = {key: value for key, value in table.items() if key != "balance"}
+    is_new = "balance" in table and table["balance"] != old.get("balance")
+    change_account(world, {"id": name, **UNSET, **settings, **({"balance": table["balance"]} if is_new else {})})
 
 
 def put_place(world: World, given: dict[str, Any], pool: dict[str, Any]) -> None:
@@ -114,8 +126,11 @@ def put_place(world: World, given: dict[str, Any], pool: dict[str, Any]) -> None
 
 
 def set_priority(world: World, name: str, priority: float) -> None:
-    """Only 0 counts: on hold."""
-    world.jobs[name].priority = priority
+    """Only 0 counts: on hold. Who has claimed a place and is held back gives the claim up."""
+    job = world.jobs[name]
+    job.priority = priority
+    if priority == 0 and job.lease and job.lease.state == "claimed":
+        end_lease(world, job)
 
 
 def set_cordoned(world: World, slot: str, *, is_cordoned: bool) -> None:
