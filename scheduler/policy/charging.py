@@ -6,11 +6,15 @@ with its `weight` (1 = one worker). A lease whose `charged_at` is None runs up n
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
 from scheduler.model.accounts import NOTHING, PAID, Account, Levels, add, at_level, subtract
 from scheduler.model.reservations import Lease
+
+OVERLAP_SECONDS: Final = 35.0
+"""Longer than any transaction lasts: a clock that was put back by more is not taken for two who write at once."""
 
 
 def settle(lease: Lease, now: float) -> Lease:
@@ -36,8 +40,13 @@ def used_since_charge(account: Account, lease: Lease, now: float) -> Levels:
 def bill(account: Account, lease: Lease, follower: Lease | None, now: float) -> Account:
     """The account with what this lease has used since the last charge noted as due: it ends (None), or goes on in
     another way. What is due and what leases run up stay the same in sum, whatever becomes of a lease.
+
+    One that ends while a charge is written may have been charged for a moment longer than it ran: that is owed to the
+    account.
     """
     used = used_since_charge(account, lease, now)
+    if lease.charged_at is not None and lease.charged_at <= now < account.charged_at <= now + OVERLAP_SECONDS:
+        used = at_level(lease.level, lease.weight * (now - account.charged_at))
     if follower is not None:
         used = subtract(used, used_since_charge(account, follower, now))
     return msgspec.structs.replace(account, due=add(account.due, used)) if any(used) else account

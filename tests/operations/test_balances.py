@@ -1,0 +1,296 @@
+"""What accounts have is exact: over restarts of the scheduler, skipped ticks, and whoever ends a lease meanwhile."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+
+from scheduler.model.accounts import FREE, NOTHING, PAID
+from scheduler.model.decisions import Assign, Placement, Preempt
+from scheduler.operations.tick import decide, take_tenure, tick
+from scheduler.store.migrating import migrate
+from scheduler.store.opening import open_store
+from scheduler.view.shelf import Shelf
+from tests.operations.quota import QuotaRig
+from tests.operations.rig import NOW, CountingFleet
+from tests.operations.test_preemption import write
+from tests.operations.test_races import ROUNDS, Open, ask, open_one, race
+
+__all__ = ["open_one"]
+STEPS = 100
+ACTS = (
+    "tick",
+    "tick",
+    "tick",
+    "tick",
+    "tick",
+    "restart",
+    "die",
+    *["submit"] * 3,
+    "end",
+    "rate",
+    "reset",
+    "refill",
+    "refill",
+)
+RATES = [0.25, 0.5, 1, 2]
+START = {
+    "A": {"balance": [700, -650, 40], "charge_rate": [0.5, 1, 2], "max_charge_seconds": 300},
+    "B": {"balance": [3, 20], "charge_rate": [0.25, 0.25], "max_charge_seconds": 40},
+    "C": {"balance": [-610, 5], "charge_rate": [1], "max_charge_seconds": 8},
+    "D": {"balance": [0, 0, 9], "charge_rate": [0, 2], "max_charge_seconds": 100},
+    "E": {"balance": [12], "charge_rate": [0.25, 0, 1], "max_charge_seconds": 1000},
+}
+
+
+class Oracle:
+    """The same sums in exact fractions, from what is seen of leases after each step: who runs at which level."""
+
+    def __init__(self, rig: QuotaRig) -> None:
+        self.rig, self.at, self.seen = rig, rig.now, len(rig.events)
+        self.balance = {
+            account.id: [Fraction(each) for each in account.balance] for account in rig.store.find_accounts()
+        }
+        self.used = {name: [Fraction(0)] * len(PAID) for name in self.balance}
+        self.charged_at = dict.fromkeys(self.balance, rig.now)
+        self.cost: dict[str, list[Fraction]] = {}
+        self.running: dict[str, tuple[str, int]] = {}
+        self.preemptions = self.moves = 0
+
+    def pass_time(self) -> None:
+        """What runs has run until now."""
+        for name, (account, level) in self.running.items():
+            if level < FREE:
+                seconds = Fraction(self.rig.now) - Fraction(self.at)
+                self.used[account][level] += seconds
+                self.cost[name][level] += seconds
+        self.at = self.rig.now
+
+    def look(self) -> None:
+        """Take over what has happened: charges first, then who took whose place, then who runs at which level."""
+        for account in self.rig.store.find_accounts():
+            if account.charged_at != self.charged_at[account.id]:
+                self._charge(account.id)
+        events = self.rig.events
+        for event in events[self.seen :]:
+            if event.name == "reservation_leased":
+                self.cost[event.reservation or ""] = [Fraction(0)] * len(PAID)
+            for victim in event.detail.get("preempted") or ():  # type: ignore[union-attr]
+                self._move_cost(str(victim), event.reservation or "")
+            self.moves += event.name == "reservation_relevelled"
+        self.seen = len(events)
+        rows = self.rig.store.find_reservations(limit=10_000)
+        self.running = {
+            row.id: (str(row.request.account), lease.level)
+            for row in rows
+            for lease in row.leases
+            if row.phase == "leased"
+        }
+
+    def _charge(self, name: str) -> None:
+        rules = next(each for each in self.rig.store.find_accounts() if each.id == name)
+        elapsed = Fraction(self.at) - Fraction(self.charged_at[name])
+        for level in PAID:
+            rate = Fraction(rules.charge_rate[level])
+            left, cap = self.balance[name][level] - self.used[name][level], rate * Fraction(rules.max_charge_seconds)
+            self.balance[name][level] = min(cap, left + elapsed * rate) if left < cap else left
+        self.used[name], self.charged_at[name] = [Fraction(0)] * len(PAID), self.at
+
+    def _move_cost(self, victim: str, newcomer: str) -> None:
+        rows = {row.id: str(row.request.account) for row in self.rig.store.find_reservations(limit=10_000)}
+        for level in PAID:
+            self.balance[rows[victim]][level] += self.cost[victim][level]
+            self.balance[rows[newcomer]][level] -= self.cost[victim][level]
+            self.cost[newcomer][level] += self.cost[victim][level]
+        self.preemptions += 1
+
+
+class Life:
+    """One fleet, whose schedulers come and go."""
+
+    def __init__(self, rig: QuotaRig, random: Random) -> None:
+        self.rig, self.random, self.names = rig, random, 0
+        self.oracle = Oracle(rig)
+
+    def live(self) -> None:
+        for name, account in (("b1", "B"), ("c1", "C"), ("b2", "B")):
+            self.rig.submit(name, account=account)
+        for _ in range(STEPS):
+            self.rig.now += self.random.choice([0, 0.25, 0.5, 3, 20])
+            self.oracle.pass_time()
+            self._act()
+            self.oracle.look()
+            self._compare()
+
+    def _act(self) -> None:
+        random, rig = self.random, self.rig
+        match random.choice(ACTS):
+            case "tick":
+                tick(rig.engine, rig.leader)
+            case "restart":
+                rig.restart()
+                rig.seat.__init__()  # type: ignore[misc]
+            case "die":
+                decide(rig.engine, rig.leader, take_tenure(rig.engine, rig.leader))
+                rig.restart()
+            case "submit":
+                self.names += 1
+                rig.submit(f"r{self.names}", account=random.choice(sorted(START)))
+            case "end":
+                self._end()
+            case "rate":
+                rig.ask(
+                    "account", account=random.choice(sorted(START)), charge_rate=[random.choice(RATES) for _ in PAID]
+                )
+            case "reset":
+                self._set_balance("reset_account", "B", [0.0] * len(PAID))
+            case "refill":
+                balance = [random.choice([-650.0, 0.0, 2.25, 700.0]) for _ in PAID]
+                self._set_balance("account", random.choice(sorted(START)), balance)
+
+    def _set_balance(self, verb: str, name: str, balance: list[float]) -> None:
+        self.rig.ask(verb, account=name, **({"balance": balance} if verb == "account" else {}))
+        self.oracle.balance[name] = list(map(Fraction, balance))
+
+    def _end(self) -> None:
+        if self.oracle.running:
+            name = self.random.choice(sorted(self.oracle.running))
+            verb = self.random.choice(["release", "cancel", "suspend", "decline", "absent"])
+            token = {} if verb in {"cancel", "absent"} else {"token": self.rig.token(name)}
+            self.rig.ask(verb, reservation=name, **token)
+
+    def _compare(self) -> None:
+        for account in self.rig.store.find_accounts():
+            assert [Fraction(each) for each in account.balance] == self.oracle.balance[account.id], account.id
+
+
+class MovedRig(QuotaRig):
+    """Its store's time is that of the rig."""
+
+    def __init__(self, url: str) -> None:
+        self.now = NOW
+        super().__init__(3, store=open_store(url, self.clock), accounts=START)
+
+
+@contextmanager
+def a_rig(kind: str, folder: Path) -> Iterator[QuotaRig]:
+    url = "memory:" if kind == "memory" else f"sqlite:///{folder / 'leasehold.db'}"
+    if kind == "memory":
+        yield QuotaRig(3, accounts=START)
+        return
+    migrate(url)
+    rig = MovedRig(url)
+    yield rig
+    rig.store.close()
+
+
+@pytest.mark.parametrize(("kind", "seeds"), [("memory", range(8)), ("sqlite", [2])])
+def test_balances_are_what_exact_fractions_say_whoever_ticks_and_however_seldom(
+    kind: str, seeds: Sequence[int], tmp_path: Path
+) -> None:
+    preemptions = moves = 0
+    for seed in seeds:
+        with a_rig(kind, tmp_path) as rig:
+            life = Life(rig, Random(seed))
+            life.live()
+            preemptions += life.oracle.preemptions
+            moves += life.oracle.moves
+    assert min(preemptions, moves) >= len(seeds) / 5
+
+
+def test_two_half_steps_are_one_whole_step() -> None:
+    """Between the caps: what is earned and paid for does not depend on how often it is counted."""
+    found = []
+    for steps in ([8.0], [2.5, 0.5, 5.0]):
+        rig = QuotaRig(accounts={"A": {"balance": [5], "charge_rate": [0.5], "max_charge_seconds": 100}})
+        rig.give("r1", account="A")
+        for step in steps:
+            rig.now += step
+            tick(rig.engine, rig.leader)
+        found.append((rig.balance("A"), rig.account("A").charged_at))
+    assert found[0] == found[1] == ((1, 0, 0, 0, 0), NOW + 8)
+
+
+class Rivals:
+    """Two processes on one database; each time one of B runs, for 1,000 s that are not paid for yet, and one of A waits."""
+
+    SECONDS = 1000.0
+
+    def __init__(self, open_one: Open) -> None:
+        store, fleet = open_one(), CountingFleet()
+        shelf = Shelf(store.now)
+        accounts = {"A": {"balance": [9000]}, "B": {"balance": [0, 5000]}}
+        self.first = QuotaRig(store=store, shelf=shelf, fleet=fleet, accounts=accounts)
+        self.second = QuotaRig(0, store=open_one(), shelf=shelf, fleet=fleet, accounts=accounts)
+
+    def prepare(self, number: int) -> None:
+        rig = self.first
+        self.old, self.new = f"old-{number}", f"new-{number}"
+        rig.give(self.old, account="B")
+        self.began = rig.store.now() - self.SECONDS
+        row = rig.row(self.old)
+        lease = msgspec.structs.replace(row.leases[0], level=1, charged_at=self.began)
+        rig.put(
+            msgspec.structs.replace(row, leases=(lease,)),
+            *(
+                msgspec.structs.replace(rig.account(name), charged_at=self.began, balance=balance, due=NOTHING)
+                for name, balance in (("A", (9000.0, 0.0, 0.0, 0.0, 0.0)), ("B", (0.0, 5000.0, 0.0, 0.0, 0.0)))
+            ),
+        )
+        rig.submit(self.new, account="A")
+        self.token = rig.token(self.old)
+
+    def release(self) -> object:
+        request = f"release-{self.old}"
+        return ask(self.second.engine, "release", request=request, reservation=self.old, token=self.token)
+
+    def preempt(self) -> list[str]:
+        (lease,) = self.first.row(self.old).leases
+        place = (Placement(component="main", slot="lab-1", epoch=lease.epoch, resources={}),)
+        return write(
+            self.first,
+            Preempt(reservation=self.new, slot="lab-1", victims=(self.old,), level=0, leases=place),
+            Assign(reservation=self.new, leases=place, level=0),
+            charged=("A", "B"),
+        )
+
+    def settle(self) -> None:
+        assert write(self.first, charged=("A", "B")) == []
+        ask(self.first.engine, "cancel", request=f"cancel-{self.new}", reservation=self.new)
+
+
+@pytest.fixture
+def rivals(open_one: Open) -> Rivals:
+    return Rivals(open_one)
+
+
+def test_who_is_released_while_accounts_are_charged_is_paid_for_once(rivals: Rivals) -> None:
+    for number in range(ROUNDS):
+        rivals.prepare(number)
+        results = race(partial(write, rivals.first, charged=("A", "B")), rivals.release)
+        assert not [each for each in results if isinstance(each, Exception)]
+        rivals.settle()
+        ended = rivals.first.row(rivals.old).finished_at
+        assert ended is not None
+        assert rivals.first.balance("B")[1] == pytest.approx(5000 - (ended - rivals.began), abs=0.001)
+
+
+def test_who_is_released_while_it_is_preempted_costs_its_account_or_the_newcomers(rivals: Rivals) -> None:
+    for number in range(ROUNDS):
+        rivals.prepare(number)
+        lost, _ = race(rivals.preempt, rivals.release)
+        holders = rivals.first.holders()
+        rivals.settle()
+        kept, paid = rivals.first.balance("B")[1], -rivals.first.balance("A")[1]
+        if lost == []:
+            assert holders == {"lab-1": [rivals.new]}
+            assert kept == pytest.approx(5000, abs=0.001)
+            assert paid == pytest.approx(rivals.SECONDS, abs=60)
+        else:
+            assert (lost, holders, paid) == ([f"{rivals.old} is not on lab-1"] * 2, {}, 0)
+            assert 5000 - kept == pytest.approx(rivals.SECONDS, abs=60)
