@@ -44,21 +44,21 @@ class Need:
 
     def could_hold(self, pool: str, capacity: Resources | None, labels: Labels) -> bool:
         """Whether a slot of this pool with this much left, and these labels, could take it."""
-        if self.rank_labels(labels) is None:
+        if not (has_labels(labels, self.labels) and has_labels(labels, self.component.labels)):
             return False
         return capacity is None or fits(self.given[pool], capacity)
 
     def rank_labels(self, labels: Labels) -> tuple[int, int] | None:
         """Most preferred labels first, then fewest beyond those required; None without those."""
         required, own = self.labels, self.component.labels
+        if not has_labels(labels, required):
+            return None
         if own:
             if not has_labels(labels, own):
                 return None
             surplus = count_surplus(labels, {**required, **own})
         else:
             surplus = count_surplus(labels, required)
-        if not has_labels(labels, required):
-            return None
         return -count_preferred(labels, self.prefers), surplus
 
 
