@@ -217,7 +217,9 @@ def test_two_half_steps_are_one_whole_step() -> None:
 
 
 class Rivals:
-    """Two processes on one database; each time one of B runs, for 1,000 s that are not paid for yet, and one of A waits."""
+    """Two processes on one database; each time one of B runs, 1,000 s of which are not paid for yet, and one of A
+    waits.
+    """
 
     SECONDS = 1000.0
 
