@@ -8,6 +8,7 @@ _HEIGHT: Final = 20
 _WIDTH: Final = 110
 _TICKS: Final = 6
 _DAY: Final = 86400
+_MINUTES: Final = 600
 
 
 def draw_balances(samples: Sequence[dict[str, Any]], seconds: float, *, is_terminal: bool) -> str:
@@ -32,8 +33,8 @@ def draw_balances(samples: Sequence[dict[str, Any]], seconds: float, *, is_termi
         else:
             plotext.plot(times, line, marker=str(level))
     marks = _choose_marks(times)
-    plotext.xticks(marks, [_show_clock(at, seconds) for at in marks])
-    drawn = plotext.build()
+    plotext.xticks(marks, [_show_clock(at, marks[-1] - marks[0], seconds) for at in marks])
+    drawn = plotext.build().rstrip("\n")
     legend = "balance by level: " + ", ".join(f"line of {level}s = level {level}" for level in levels)
     return f"{drawn if is_terminal else plotext.uncolorize(drawn)}\n{legend}".rstrip()
 
@@ -54,5 +55,7 @@ def _choose_marks(times: Sequence[float]) -> list[float]:
     return [first + (last - first) * number / (_TICKS - 1) for number in range(_TICKS)]
 
 
-def _show_clock(at: float, seconds: float) -> str:
-    return datetime.fromtimestamp(at).astimezone().strftime("%m-%d %H:%M" if seconds > _DAY else "%H:%M")
+def _show_clock(at: float, drawn: float, seconds: float) -> str:
+    """With seconds where all is of a few minutes, with the day where it may be another one."""
+    told = "%H:%M:%S" if drawn < _MINUTES else "%H:%M"
+    return datetime.fromtimestamp(at).astimezone().strftime(f"%m-%d {told}" if seconds > _DAY else told)

@@ -195,6 +195,13 @@ def test_the_higher_balance_is_drawn_higher() -> None:
     assert len(rows["0"]) == len(rows["1"]) == 1
 
 
+@pytest.mark.parametrize(("until", "seconds", "form"), [(60, 60, 8), (7_200, 7_200, 5), (7_200, 90_000, 11)])
+def test_times_are_as_exact_as_they_have_to_be(until: float, seconds: float, form: int) -> None:
+    drawn = draw_balances([a_sample(at, 1.0) for at in (0.0, until)], seconds, is_terminal=False).splitlines()
+    first = drawn[-2].split("  ")
+    assert {len(each.strip()) for each in first if each.strip()} == {form}
+
+
 @pytest.mark.parametrize(
     ("samples", "last"),
     [
