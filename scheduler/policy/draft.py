@@ -11,7 +11,7 @@ import msgspec
 
 from scheduler.model.decisions import WAITING_CODES, Decision, Plan, Waiting
 from scheduler.model.moves import HOLDING
-from scheduler.model.reservations import Reservation, Shape
+from scheduler.model.reservations import Request, Reservation, Shape
 from scheduler.model.rules import Rules, SchedulerKeys
 from scheduler.model.slots import Slot
 from scheduler.model.view import View
@@ -72,6 +72,8 @@ class Draft:
         """Interrupted ones that keep their leases for a grace: demand for a launch, not yet for a lease."""
         self.over: set[str] = set()
         """Reservations whose time or leases this tick has ended."""
+        self.leased: list[Request] = []
+        """Of those to whom this tick gives leases."""
         self.places: dict[str, Place] = {}
         self.pools: dict[str, list[Place]] = {}
         self.vanished: list[Slot] = []
@@ -194,16 +196,25 @@ class Draft:
 
     def wait(self, reservation: Reservation, code: str, detail: str) -> None:
         """Say why it is left unplaced; of several codes the first in the order of WAITING_CODES stands."""
-        known = self.waiting.get(reservation.id)
-        if known is None or _RANK_OF_CODE[code] <= _RANK_OF_CODE[known.code]:
-            self.waiting[reservation.id] = Waiting(reservation.id, code, detail)
+        self._note(Waiting(reservation.id, code, detail))
 
     def wait_all(self, ids: list[str], code: str, detail: str) -> None:
         """Say the same of many."""
-        told, rank = self.waiting, _RANK_OF_CODE[code]
-        if not told.keys().isdisjoint(ids):
-            ids = [each for each in ids if each not in told or rank <= _RANK_OF_CODE[told[each].code]]
-        told.update(zip(ids, map(Waiting, ids, repeat(code), repeat(detail)), strict=False))
+        self.wait_each(ids, repeat(code), repeat(detail))
+
+    def wait_each(self, ids: list[str], codes: Iterable[str], details: Iterable[str]) -> None:
+        """Say of many why each is left unplaced."""
+        told = map(Waiting, ids, codes, details)
+        if self.waiting.keys().isdisjoint(ids):
+            self.waiting.update(zip(ids, told, strict=True))
+        else:
+            for waiting in told:
+                self._note(waiting)
+
+    def _note(self, waiting: Waiting) -> None:
+        known = self.waiting.get(waiting.reservation)
+        if known is None or _RANK_OF_CODE[waiting.code] <= _RANK_OF_CODE[known.code]:
+            self.waiting[waiting.reservation] = waiting
 
     def is_due(self, instant: float) -> bool:
         """Whether now >= instant; if not, the next tick is asked for at that instant."""

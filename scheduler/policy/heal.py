@@ -24,16 +24,15 @@ _AT_REST = frozenset({"ready", "empty"})
 def heal(draft: Draft) -> None:
     """Look after every slot and every reservation that holds one; one that fails spoils nothing else."""
     _release_those_whose_grace_is_over(draft)
-    for place in draft.all_places():
-        if place.slot.interrupted_at is not None and place.state not in INACTIVE | {"terminating"}:
+    for place in [each for each in draft.all_places() if each.slot.interrupted_at is not None]:
+        if place.state not in INACTIVE | {"terminating"}:
             _heal_interrupted(draft, place)
     for slot in draft.vanished:
         if slot.interrupted_at is not None:
             _take_back_from(draft, draft.leases_on(slot))
     _fail_those_without_slot(draft)
-    for place in draft.all_places():
-        if place.state not in _AT_REST:
-            _heal_stuck(draft, place)
+    for place in [each for each in draft.all_places() if each.state not in _AT_REST]:
+        _heal_stuck(draft, place)
     _restart(draft)
     requeue_unconfirmed(draft)
     retire(draft)
@@ -103,8 +102,8 @@ def _release_those_whose_grace_is_over(draft: Draft) -> None:
 
 def _fail_those_without_slot(draft: Draft) -> None:
     """A leased reservation whose essential slot is gone or silent fails; decided once, all leases end."""
-    hosts = [place for place in draft.all_places() if not place.pool.is_elastic]
-    silent = {place.slot.id for place in hosts if _is_silent(draft, place)}
+    hosts = [places for name, places in draft.pools.items() if not draft.rules.pools[name].is_elastic]
+    silent = {place.slot.id for places in hosts for place in places if _is_silent(draft, place)}
     leased = (each for each in draft.list_in_phase("leased") if each.id not in draft.returning)
     for reservation in leased:
         essential = [lease for lease in reservation.leases if lease.kind == "essential"]

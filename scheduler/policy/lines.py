@@ -30,11 +30,25 @@ class Stock:
     most: float
     after: "_After" = field(init=False)
     """What is left when so much is taken; None where it has not got so much."""
+    runs: dict[Step, tuple[int, "Stock"]] = field(default_factory=dict)
+    """How often so much may be taken, and what is left then, where that was asked for."""
 
     def can_give(self, step: Step) -> bool:
         """Whether one more lease, of so much, may be taken."""
         has_place = self.load < self.most and self.uses_left > 0
         return has_place and (self.free is None or fits(step.amounts, self.free))
+
+    def take_often(self, step: Step, most: int) -> tuple[int, "Stock"]:
+        """How many such leases may be taken one after the other, up to so many, and what is left then."""
+        known = self.runs.get(step)
+        if known is not None and known[0] <= most:
+            return known
+        given, stock = 0, self
+        while given < most and (after := stock.after[step]) is not None:
+            given, stock = given + 1, after
+        if given < most:
+            self.runs[step] = given, stock
+        return given, stock
 
 
 class _After(dict[Step, Stock | None]):
@@ -73,6 +87,7 @@ class Stocks:
         """They know each other no longer: nothing is left for the garbage collector to find."""
         for stock in self._known.values():
             stock.after.clear()
+            stock.runs.clear()
 
 
 @dataclass(slots=True, eq=False)

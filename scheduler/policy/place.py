@@ -4,7 +4,8 @@ Sources: the autoscaler's tick (queue order, pack), Arvados (one pass, backfill,
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import compress
 
 from scheduler.model.decisions import Assign, Placement
 from scheduler.model.reservations import Instance, Reservation, is_on_hold
@@ -30,7 +31,7 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
     waiters = Misfits(draft, limits).set_aside(queue)
     guard, search = Guard(draft, limits, queue.oldest), _Search(draft, waiters)
     decide, hopeless, runs = draft.decisions.append, search.hopeless, search.runs
-    is_unplaced = bytearray(b"\x01") * len(waiters.ids)
+    is_leased, is_unplaced = bytearray(len(waiters.ids)), bytearray(b"\x01") * len(waiters.ids)
     blocked: set[str] = set()
     for at, demand in enumerate(waiters.demands):
         if demand in hopeless:
@@ -38,12 +39,12 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
         reservation = waiters.reservations[at]
         if demand in runs and (run := runs[demand]):
             decide(Assign(reservation=reservation.id, leases=run.pop()))
-            is_unplaced[at] = False
+            is_leased[at], is_unplaced[at] = True, False
             continue
         places = search.find_ready(demand)
         if places is not None and demand.queue not in blocked:
             decide(_assign(reservation, demand, places))
-            is_unplaced[at] = False
+            is_leased[at], is_unplaced[at] = True, False
             continue
         if places is None and guard.keeps_any and guard.keeps_out(demand):
             draft.wait(reservation, "behind_queue", "one before it has waited for so long that it is not overtaken")
@@ -56,6 +57,9 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
             continue
         guard.protect(reservation, demand, is_covered=is_covered)
         search.note_hopeless(demand, guard)
+        if len(hopeless) == search.different:
+            break
+    draft.leased = [each.request for each in compress(waiters.reservations, is_leased)]
     unplaced = waiters.filter(is_unplaced)
     returning = _cover_returning(draft, search)
     return sort_queue(draft, unplaced.reservations + returning) if returning else unplaced
@@ -65,8 +69,9 @@ class _Search:
     """Room for one demand after the other. It only shrinks here: what failed for one fails for all that are alike."""
 
     def __init__(self, draft: Draft, waiters: Queue) -> None:
-        self._draft = draft
-        self.runs = {demand: _take_run(draft, demand, count) for demand, count in _list_alone(waiters)}
+        demands = set(waiters.demands)
+        self._draft, self.different = draft, len(demands)
+        self.runs = {demand: _take_run(draft, demand, waiters) for demand in _list_alone(demands)}
         """The leases of those who compete with nobody, the first one's last."""
         self._without_room: set[Demand] = set()
         self._without_cover: set[Demand] = set()
@@ -102,17 +107,16 @@ class _Search:
             self.hopeless.add(demand)
 
 
-def _list_alone(waiters: Queue) -> list[tuple[Demand, int]]:
-    """The demands with one instance that have their pools for themselves in this tick, each with how many share it.
+def _list_alone(demands: Collection[Demand]) -> list[Demand]:
+    """The demands with one instance that have their pools for themselves in this tick.
 
     Nothing that others get changes what they find, so that they are served in one go. Not those that spread, for whom
     each lease changes which slot is best, nor those whom another's wait may stop.
     """
-    counts = Counter(waiters.demands)
-    uses = Counter(name for demand in counts for name in demand.pools)
+    uses = Counter(name for demand in demands for name in demand.pools)
     return [
-        (demand, count)
-        for demand, count in counts.items()
+        demand
+        for demand in demands
         if len(demand.needs) == 1
         and demand.is_shared
         and demand.settings.backfill
@@ -121,9 +125,9 @@ def _list_alone(waiters: Queue) -> list[tuple[Demand, int]]:
     ]
 
 
-def _take_run(draft: Draft, demand: Demand, count: int) -> list[tuple[Placement, ...]]:
+def _take_run(draft: Draft, demand: Demand, waiters: Queue) -> list[tuple[Placement, ...]]:
     [instance], [need] = demand.shape.essential, demand.needs
-    runs = draft.ready.take_run(need, count)
+    runs = draft.ready.take_run(need, waiters.demands.count(demand))
     leases: list[tuple[Placement, ...]] = []
     for place, given in reversed(runs):
         leases += [(_place_instance(instance, need, place),)] * given
@@ -138,9 +142,8 @@ def _cover_returning(draft: Draft, search: _Search) -> list[Reservation]:
 
 def wait_for(draft: Draft, reservation: Reservation, places: Sequence[Place]) -> None:
     """It waits for those of its places that are not ready yet."""
-    awaited = {each.slot.id: each.state for each in places if each.state != "ready"}
-    names = ", ".join(f"{name} ({state})" for name, state in awaited.items())
-    draft.wait(reservation, "booting", f"waits for {names}")
+    awaited = [f"{each.slot.id} ({each.state})" for each in places if each.state != "ready"]
+    draft.wait(reservation, "booting", f"waits for {', '.join(dict.fromkeys(awaited))}")
 
 
 def _assign(reservation: Reservation, demand: Demand, places: Sequence[Place]) -> Assign:

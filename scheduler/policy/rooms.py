@@ -7,6 +7,7 @@ slots × reservations.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from math import inf
 
 from scheduler.policy.lines import Entry, Kind, Line, Stock, Stocks
 from scheduler.policy.needs import Demand, Need, Step
@@ -35,12 +36,23 @@ class Rooms:
         for place in places:
             self.add(place)
 
-    def add(self, place: Place) -> None:
-        """Let searches find this place."""
+    def add(self, place: Place, need: Need | None = None) -> None:
+        """Let searches find this place, where there is a need: what it leaves of it, as if it was taken at once."""
+        pool = place.pool
         self._places[place.order] = place
         kind = place.kind = self._open_kind(place)
         kind.places.append(place)
-        self._put(place, self._stocks.find(place.free, place.load, place.uses_left, place.pool.lease_limit))
+        uses_left = place.uses_left if pool.max_uses else inf
+        stock = self._stocks.find(place.free, place.load, uses_left, pool.lease_limit)
+        if need is not None:
+            after = stock.after[need.steps[kind.pool]]
+            assert after is not None, "what is added for a need has room for it"  # noqa: S101
+            place.given += 1
+            stock = after
+        if kind.lines:
+            self._put(place, stock)
+        else:
+            place.free, place.stock = stock.free, stock
 
     def remove(self, place: Place) -> None:
         """Let no search find this place any more."""
@@ -56,7 +68,9 @@ class Rooms:
 
     def find(self, need: Need, declined: Collection[str] = ()) -> Place | None:
         """The place for one instance; None when nothing has room."""
-        tiers = self._tiers.get(need) or self._rank(need)
+        tiers = self._tiers.get(need)
+        if tiers is None:
+            tiers = self._rank(need)
         if declined:
             return _find_but(tiers, declined)
         for lines in tiers:
@@ -90,10 +104,7 @@ class Rooms:
         """
         runs: list[tuple[Place, int]] = []
         while most > 0 and (place := self.find(need)) is not None:
-            stock, step, given = place.stock, need.steps[place.kind.pool], 0
-            while given < most and (after := stock.after[step]) is not None:
-                stock = after
-                given += 1
+            given, stock = place.stock.take_often(need.steps[place.kind.pool], most)
             runs.append((place, given))
             most -= given
             place.given += given
