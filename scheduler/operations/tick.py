@@ -246,6 +246,6 @@ def report(engine: Engine, leader: Leader, ticked: Ticked) -> None:
             "skipped": len(ticked.skipped),
             "view_lag": leader.lag,
             **describe_waits(ticked.plan, ticked.view, ticked.rules, ticked.now),
-            "waiting": {each.reservation: [each.code, each.detail] for each in ticked.plan.waiting},
+            "waiting": {name: list(reason) for name, reason in ticked.plan.waiting.items()},
         }
     )

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import compress, count, repeat
+from itertools import compress, count
 from math import inf, nextafter
 from operator import attrgetter
 from typing import Any
 
 import msgspec
 
-from scheduler.model.decisions import WAITING_CODES, Decision, Plan, Waiting
+from scheduler.model.decisions import WAITING_CODES, Decision, Plan, Reason, Waits
 from scheduler.model.moves import HOLDING
 from scheduler.model.reservations import Request, Reservation, Shape
 from scheduler.model.rules import Rules, SchedulerKeys
@@ -65,7 +65,8 @@ class Draft:
     def __init__(self, view: View, rules: Rules, now: float) -> None:
         self.view, self.rules, self.now = view, rules, now
         self.decisions: list[Decision] = []
-        self.waiting: dict[str, Waiting] = {}
+        self.waiting: dict[str, Reason] = {}
+        """By id of the reservation."""
         self.requeued: dict[str, Reservation] = {}
         """Those whose leases are over and who are pending again."""
         self.returning: dict[str, Reservation] = {}
@@ -196,25 +197,20 @@ class Draft:
 
     def wait(self, reservation: Reservation, code: str, detail: str) -> None:
         """Say why it is left unplaced; of several codes the first in the order of WAITING_CODES stands."""
-        self._note(Waiting(reservation.id, code, detail))
+        self._note(reservation.id, (code, detail))
 
-    def wait_all(self, ids: list[str], code: str, detail: str) -> None:
-        """Say the same of many."""
-        self.wait_each(ids, repeat(code), repeat(detail))
-
-    def wait_each(self, ids: list[str], codes: Iterable[str], details: Iterable[str]) -> None:
-        """Say of many why each is left unplaced."""
-        told = map(Waiting, ids, codes, details)
+    def wait_all(self, ids: list[str], reasons: Iterable[Reason]) -> None:
+        """Say of each of many why it is left unplaced."""
         if self.waiting.keys().isdisjoint(ids):
-            self.waiting.update(zip(ids, told, strict=True))
+            self.waiting.update(zip(ids, reasons, strict=False))
         else:
-            for waiting in told:
-                self._note(waiting)
+            for name, reason in zip(ids, reasons, strict=False):
+                self._note(name, reason)
 
-    def _note(self, waiting: Waiting) -> None:
-        known = self.waiting.get(waiting.reservation)
-        if known is None or _RANK_OF_CODE[waiting.code] <= _RANK_OF_CODE[known.code]:
-            self.waiting[waiting.reservation] = waiting
+    def _note(self, name: str, reason: Reason) -> None:
+        known = self.waiting.get(name)
+        if known is None or _RANK_OF_CODE[reason[0]] <= _RANK_OF_CODE[known[0]]:
+            self.waiting[name] = reason
 
     def is_due(self, instant: float) -> bool:
         """Whether now >= instant; if not, the next tick is asked for at that instant."""
@@ -251,7 +247,8 @@ class Draft:
 
     def finish(self, queue: Queue) -> Plan:
         """The plan, with those who wait in the order of the queue."""
-        waiting = tuple(filter(None, map(self.waiting.get, queue.ids)))
+        reasons = list(map(self.waiting.get, queue.ids))
+        waiting = Waits(compress(queue.ids, reasons), filter(None, reasons))
         wake_at = None if self._wake_at == inf else self._wake_at
         for rooms in (self.ready, self.coming, self.launched, *self.kept.values()):
             rooms.close()

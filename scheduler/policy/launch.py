@@ -5,6 +5,7 @@ Sources: the autoscaler's tick (what is in flight counts first), Arvados (choice
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import repeat
 
 from scheduler.model.reservations import Reservation
 from scheduler.policy.draft import Draft, Queue
@@ -56,10 +57,9 @@ def _refuse_all(
     draft: Draft, refused: Mapping[Demand | str, "_Refusal"], ids: list[str], demands: list[Demand]
 ) -> None:
     """Once nothing is launched any more for any of them, what holds for one holds for all that are alike."""
-    codes = {demand: refusal.code for demand, refusal in refused.items()}
-    details = {demand: refusal.detail for demand, refusal in refused.items()}
-    draft.wait_each(ids, map(codes.__getitem__, demands), map(details.__getitem__, demands))
-    draft.withheld += [demand for demand in demands if codes[demand] in WITHHELD]
+    reasons = {demand: (refusal.code, refusal.detail) for demand, refusal in refused.items()}
+    draft.wait_all(ids, map(reasons.__getitem__, demands))
+    draft.withheld += [demand for demand in demands if refused[demand].is_for_room]
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class _Refusal:
 
     def tell(self, draft: Draft) -> None:
         """Say it to all of them."""
-        draft.wait_all(self.ids, self.code, self.detail)
+        draft.wait_all(self.ids, repeat((self.code, self.detail)))
 
 
 def _launch_for(draft: Draft, reservation: Reservation, demand: Demand, limits: Limits) -> str:

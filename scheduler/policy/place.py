@@ -83,10 +83,17 @@ class _Search:
         """Ready places for all its instances, their room spent."""
         if demand in self._without_room:
             return None
-        places = fill(demand, (self._draft.ready,))
-        if places is None:
-            self._without_room.add(demand)
-        return places
+        ready = self._draft.ready
+        if len(demand.needs) > 1:
+            places = fill(demand, (ready,))
+            if places is not None:
+                return places
+        elif (place := ready.find(demand.needs[0], demand.declined)) is not None:
+            ready.take(place, demand.needs[0])
+            place.wanted = True
+            return [place]
+        self._without_room.add(demand)
+        return None
 
     def cover(self, reservation: Reservation, demand: Demand) -> bool:
         """Set all its instances against room that is ready or on its way, if all of them have some."""

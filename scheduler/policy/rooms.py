@@ -93,7 +93,10 @@ class Rooms:
         place.given += 1
         place.free, place.stock, left = after.free, after, after.after
         for line in place.kind.lines:
-            if (line.first is not place or line.spreads) and left[line.step] is not None:
+            if line.first is place:
+                if line.spreads:
+                    line.tell_of_first(left)
+            elif left[line.step] is not None:
                 line.tell(place)
         return before
 
@@ -126,9 +129,11 @@ class Rooms:
 
     def _put(self, place: Place, stock: Stock) -> None:
         """From now on that place has this stock: the lines that it stands in are told."""
-        place.free, place.stock = stock.free, stock
+        place.free, place.stock, left = stock.free, stock, stock.after
         for line in place.kind.lines:
-            if stock.after[line.step] is not None:
+            if line.first is place:
+                line.tell_of_first(left)
+            elif left[line.step] is not None:
                 line.tell(place)
 
     def _open_kind(self, place: Place) -> Kind:

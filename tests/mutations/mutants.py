@@ -29,7 +29,7 @@ MUTANTS = (
     Mutant(
         "draft",
         "of two codes the first in the contract's order is told",
-        "if known is None or _RANK_OF_CODE[waiting.code] <= _RANK_OF_CODE[known.code]:",
+        "if known is None or _RANK_OF_CODE[reason[0]] <= _RANK_OF_CODE[known[0]]:",
         "if True:",
     ),
     Mutant("expire", "an expired one gives back what it holds", "        draft.end(reservation)", "        pass"),
