@@ -115,8 +115,11 @@ class Draft:
 
     def leases_on(self, slot: Slot) -> Leases:
         """The leases of the slot's present epoch, as they were before this tick."""
-        found = self.view.leases_on.get(slot.id)
-        return {key: lease for key, lease in found.items() if lease.epoch == slot.epoch} if found else {}
+        found, epoch = self.view.leases_on.get(slot.id, NO_LEASES), slot.epoch
+        for lease in found.values():
+            if lease.epoch != epoch:
+                return {key: each for key, each in found.items() if each.epoch == epoch}
+        return found
 
     def decide(self, decision: Decision) -> None:
         """Append a decision to the plan."""

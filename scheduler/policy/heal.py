@@ -104,8 +104,7 @@ def _fail_those_without_slot(draft: Draft) -> None:
     """A leased reservation whose essential slot is gone or silent fails; decided once, all leases end."""
     hosts = [places for name, places in draft.pools.items() if not draft.rules.pools[name].is_elastic]
     silent = {place.slot.id for places in hosts for place in places if _is_silent(draft, place)}
-    leased = (each for each in draft.list_in_phase("leased") if each.id not in draft.returning)
-    for reservation in leased:
+    for reservation in _list_suspects(draft, silent):
         essential = [lease for lease in reservation.leases if lease.kind == "essential"]
         reason = None
         if any(lease.slot in silent for lease in essential):
@@ -114,6 +113,19 @@ def _fail_those_without_slot(draft: Draft) -> None:
             reason = "slot_gone"
         if reason:
             _fail(draft, reservation, reason)
+
+
+def _list_suspects(draft: Draft, silent: Container[str]) -> list[Reservation]:
+    """The leased reservations with any lease that does not stand, in order of submission: of all that hold, few."""
+    slots, suspects = draft.view.slots, []
+    for reservation in draft.view.by_phase["leased"].values():
+        for lease in reservation.leases:
+            slot = slots.get(lease.slot)
+            if slot is None or slot.epoch != lease.epoch or slot.state not in HOLDING or slot.id in silent:
+                suspects.append(reservation)
+                break
+    left = [each for each in suspects if each.id not in draft.over and each.id not in draft.returning]
+    return sorted(left, key=lambda each: each.sequence)
 
 
 def _fail(draft: Draft, reservation: Reservation, reason: str) -> None:

@@ -17,7 +17,7 @@ Leases = dict[tuple[str, str], Lease]
 
 
 NO_LEASES: Final[Leases] = {}
-"""Of all places that carry none; only what is there ever ends."""
+"""Of all places that carry none."""
 
 
 class Place(msgspec.Struct, eq=False):
@@ -32,7 +32,7 @@ class Place(msgspec.Struct, eq=False):
     """None: this slot counts leases only."""
     labels: Labels
     leases: Leases
-    """Leases of the slot's present epoch."""
+    """Leases of the slot's present epoch; the view's own table where nothing ended, so never changed but replaced."""
     free: Resources | None
     market: str
     """Market of the offering that it was launched from; "" where the pool lists none."""
@@ -96,7 +96,7 @@ class Place(msgspec.Struct, eq=False):
 
     def end_lease(self, key: tuple[str, str], now: float) -> None:
         """One of its leases ends in this tick; if it was the last one, it is idle from now on."""
-        del self.leases[key]
+        self.leases = {other: lease for other, lease in self.leases.items() if other != key}
         self.idle_since = now
         self.unclean = self.pool.recycle_unclean
         self.count_free()
@@ -105,7 +105,7 @@ class Place(msgspec.Struct, eq=False):
         """Work out what is free from its capacity and its leases."""
         self.free = self.capacity
         if self.capacity is not None and self.leases:
-            self.free = subtract(self.capacity, total(lease.resources for lease in self.leases.values()))
+            self.free = subtract(self.capacity, total([lease.resources for lease in self.leases.values()]))
 
 
 def open_place(slot: Slot, pool: Pool, order: int, leases: Leases = NO_LEASES) -> Place:
