@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from scheduler.model.decisions import WAITING_CODES, Decision, Plan, Reason, Waits
-from scheduler.model.moves import HOLDING
+from scheduler.model.moves import HOLDING, IN_FLIGHT
 from scheduler.model.reservations import Request, Reservation, Shape
 from scheduler.model.rules import Rules, SchedulerKeys
 from scheduler.model.slots import Slot
@@ -239,9 +239,9 @@ class Draft:
 
     def open_rooms(self) -> None:
         """Let placing begin: whatever heal left in service, ready or on its way."""
-        open_places = [place for place in self.all_places() if not place.slot.cordoned and not place.stuck]
-        self.ready = Rooms(place for place in open_places if place.state == "ready")
-        self.coming = Rooms(place for place in open_places if place.is_coming)
+        places = [place for place in self.all_places() if not place.slot.cordoned and not place.stuck]
+        self.ready = Rooms([place for place in places if place.state == "ready"])
+        self.coming = Rooms([place for place in places if place.state in IN_FLIGHT])
         self.launched, self.kept = Rooms([]), {}
 
     def all_places(self) -> Iterable[Place]:

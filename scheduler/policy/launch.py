@@ -36,9 +36,10 @@ def launch(draft: Draft, unplaced: Queue, limits: Limits) -> None:
         kind = name if kept and name in kept else demand
         refusal = refused.get(kind)
         if refusal is None or (refusal.launches != limits.launches and not refusal.still_stands(limits)):
-            code = _launch_for(draft, unplaced.reservations[tried - 1], demand, limits)
+            launches, code = limits.launches, _launch_for(draft, unplaced.reservations[tried - 1], demand, limits)
+            if limits.launches != launches:
+                open_demands |= different  # that may change it for all
             if not code:
-                open_demands |= different  # what was launched may change it for all
                 continue
             if refusal is not None:
                 refusal.tell(draft)
@@ -59,7 +60,8 @@ def _refuse_all(
     """Once nothing is launched any more for any of them, what holds for one holds for all that are alike."""
     reasons = {demand: (refusal.code, refusal.detail) for demand, refusal in refused.items()}
     draft.wait_all(ids, map(reasons.__getitem__, demands))
-    draft.withheld += [demand for demand in demands if refused[demand].is_for_room]
+    for_room = {demand for demand, refusal in refused.items() if refusal.is_for_room}
+    draft.withheld += filter(for_room.__contains__, demands)
 
 
 @dataclass(slots=True)

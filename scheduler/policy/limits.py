@@ -203,8 +203,9 @@ class Limits:
 
     def _count(self, pools: Sequence[str]) -> int:
         """Active slots of these pools, and machines that no slot knows."""
-        strangers = sum(map(self._count_strangers, pools)) if self._strangers else 0
-        return sum([self._active.get(name, 0) for name in pools]) + strangers
+        if len(pools) == 1 and not self._strangers:
+            return self._active[pools[0]]
+        return sum(self._active.get(name, 0) + self._count_strangers(name) for name in pools)
 
     def _count_strangers(self, name: str) -> int:
         """Machines that run under this pool's tags and that no slot knows, as the last sweep saw them."""

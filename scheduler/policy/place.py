@@ -37,12 +37,12 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
         if demand in hopeless:
             continue
         reservation = waiters.reservations[at]
-        if demand in runs and (run := runs[demand]):
+        if runs and (run := runs.get(demand)):
             decide(Assign(reservation=reservation.id, leases=run.pop()))
             is_leased[at], is_unplaced[at] = True, False
             continue
         places = search.find_ready(demand)
-        if places is not None and demand.queue not in blocked:
+        if places is not None and not (blocked and demand.queue in blocked):
             decide(_assign(reservation, demand, places))
             is_leased[at], is_unplaced[at] = True, False
             continue
