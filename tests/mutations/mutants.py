@@ -107,8 +107,8 @@ MUTANTS = (
     Mutant(
         "lines",
         "spread: the emptiest first",
-        "return (load < other_load) is self.spreads",
-        "return load > other_load",
+        "return stock.load if self.spreads",
+        "return -stock.load if self.spreads",
     ),
     Mutant(
         "guard",
@@ -144,8 +144,8 @@ MUTANTS = (
     Mutant(
         "limits",
         "no more active slots than `max_slots`",
-        "any(self._count(pools) >= most",
-        "any(self._count(pools) > most",
+        "if self._count(pools) >= most:",
+        "if self._count(pools) > most:",
     ),
     Mutant(
         "limits",
@@ -205,14 +205,14 @@ MUTANTS = (
     Mutant(
         "retire",
         "a slot whose offering is no longer configured drains",
-        "    if not is_configured(slot, pool):\n        return",
+        "    if slot.offering is not None and not is_configured(slot, pool):\n        return",
         "    if False:\n        return",
     ),
     Mutant(
-        "places",
+        "lines",
         "no more leases on a machine than `max_uses`",
-        "max(0, most - self.slot.uses - self.given)",
-        "max(0, most - self.slot.uses)",
+        "before.uses_left - 1",
+        "before.uses_left",
     ),
     Mutant(
         "confirming",
