@@ -21,7 +21,7 @@ from typing import Any
 from bench._carrying import list_churn
 from bench._quota_fleet import NOW, TICK, Fleet, carry_out, make_fleet
 from bench._quota_loops import place_by_loops
-from scheduler.model.decisions import Assign, Decision, Placement, Plan, Preempt
+from scheduler.model.decisions import Assign, Decision, Placement, Plan, Preempt, Waits
 from scheduler.model.view import View
 from scheduler.policy.plan import plan
 
@@ -106,7 +106,7 @@ def _plan_by_loops(view: View, _: Fleet, now: float) -> Plan:
         if victims:
             decisions.append(Preempt(reservation=name, slot=slot, victims=victims, level=level, leases=leases))
         decisions.append(Assign(reservation=name, leases=leases, level=level))
-    return Plan(tuple(decisions), (), None, tuple(view.accounts))
+    return Plan(tuple(decisions), Waits(), None, tuple(view.accounts))
 
 
 PLANNERS: dict[str, Planner] = {"engine": _plan_by_engine, "plain": _plan_by_loops}

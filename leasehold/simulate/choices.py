@@ -21,8 +21,10 @@ class Combination:
 
     @property
     def label(self) -> str:
-        """`queue=size profile=pack`; of a single run nothing."""
-        return " ".join(f"{name}={value}" for name, value in self.settings.items())
+        """`queue=size profile=pack`; of a single run nothing. Of a path its last part, where that is enough."""
+        last = [name.rpartition(".")[2] for name in self.settings]
+        shown = last if len(set(last)) == len(last) else list(self.settings)
+        return " ".join(f"{name}={value}" for name, value in zip(shown, self.settings.values(), strict=True))
 
 
 def read_choices(words: Sequence[str]) -> dict[str, tuple[str, ...]]:

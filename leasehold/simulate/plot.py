@@ -25,6 +25,10 @@ SPANS: Final = (
 """Seconds, and how they are called."""
 POINTS: Final = 300
 """As many as a line of this width can show."""
+FEW_POINTS: Final = 100
+"""Where lines go up and down all the time, and lie over each other."""
+LEGEND_WIDTH: Final = 150
+"""Characters beside each other."""
 LONG_DAYS: Final = 2.0
 
 
@@ -61,7 +65,8 @@ def draw(runs: Sequence[Run], title: str, path: Path) -> None:
     _label(panels, name)
     if len(runs) > 1:
         handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(runs), 4), frameon=False)
+        columns = max(1, min(len(runs), LEGEND_WIDTH // (max(map(len, labels)) + 10)))
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
     figure.suptitle(title, fontsize=14)
     try:
         figure.savefig(path, dpi=130)
@@ -83,9 +88,9 @@ def _draw_run(panels: Sequence["Axes"], run: Run, unit: float, style: Style) -> 
     queue, slots, share, waits = panels
     picture = run.picture
     queue.plot(*_points(picture.waiting_jobs, unit), label=run.label, **style)
-    slots.plot(*_points(picture.machines, unit), **style)
-    times, leased = _points(picture.leased, unit)
-    _, present = _points(picture.present, unit)
+    slots.plot(*_points(picture.machines, unit, FEW_POINTS), **style)
+    times, leased = _points(picture.leased, unit, FEW_POINTS)
+    _, present = _points(picture.present, unit, FEW_POINTS)
     used = [part / whole if whole else nan for part, whole in zip(leased, present, strict=True)]
     share.plot(times, used, **style)
     count = len(picture.waits)
@@ -94,9 +99,9 @@ def _draw_run(panels: Sequence["Axes"], run: Run, unit: float, style: Style) -> 
     )
 
 
-def _points(curve: Curve, unit: float) -> tuple[list[float], list[float]]:
+def _points(curve: Curve, unit: float, most: int = POINTS) -> tuple[list[float], list[float]]:
     """As many means as can be seen, at the middles of their times."""
-    together = max(1, -(-len(curve.means) // POINTS))
+    together = max(1, -(-len(curve.means) // most))
     parts = [curve.means[begin : begin + together] for begin in range(0, len(curve.means), together)]
     middles = [(number + 0.5) * together * curve.width / unit for number in range(len(parts))]
     return middles, [sum(part) / len(part) for part in parts]

@@ -5,6 +5,7 @@ many as there are reservations, and they cannot form cycles: the garbage collect
 (`gc=False`).
 """
 
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -153,12 +154,48 @@ WAITING_CODES = (
 """Why a reservation waits; the first that applies is told."""
 
 
+Reason = tuple[str, str]
+"""Why one waits: a code, and prose."""
+
+
 class Waiting(msgspec.Struct, frozen=True, gc=False):
     """One reservation that the plan leaves unplaced: a stable code, and prose."""
 
     reservation: str
     code: str
     detail: str
+
+
+class Waits:
+    """Those whom a plan leaves unplaced, in the order of the queue: iterating tells of each.
+
+    Many wait for the same reason, which is kept once: (code, detail).
+    """
+
+    __slots__ = ("names", "reasons")
+
+    def __init__(self, names: Iterable[str] = (), reasons: Iterable[Reason] = ()) -> None:
+        self.names, self.reasons = tuple(names), tuple(reasons)
+
+    def __iter__(self) -> Iterator[Waiting]:
+        return (Waiting(name, *reason) for name, reason in self.items())
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Waits):
+            return NotImplemented
+        return self.names == other.names and self.reasons == other.reasons
+
+    __hash__ = None  # type: ignore[assignment]  # compared in tests, never a key
+
+    def __repr__(self) -> str:
+        return f"Waits({list(self)})"
+
+    def items(self) -> Iterator[tuple[str, Reason]]:
+        """(reservation, reason) of each."""
+        return zip(self.names, self.reasons, strict=True)
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -169,7 +206,7 @@ class Plan(msgspec.Struct, frozen=True):
     """
 
     decisions: tuple[Decision, ...]
-    waiting: tuple[Waiting, ...]
+    waiting: Waits
     wake_at: float | None
     charged: tuple[str, ...] = ()
 

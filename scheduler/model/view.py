@@ -55,8 +55,8 @@ class View:
 
     leases_on: slot id -> (reservation, component) -> lease; by_phase: phase -> id -> reservation;
     shapes: reservation id -> its shape, one object for all that are alike; special: reservation id -> one that is not
-    placed as its shape says alone, because it is on hold, declined slots, was interrupted or has a claim; waiters: who
-    is pending.
+    placed as its shape says alone, because it is on hold, declined slots, was interrupted or has a claim; mortal:
+    reservation id -> one that expires; waiters: who is pending.
     """
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
@@ -68,6 +68,7 @@ class View:
         self.by_phase: dict[str, dict[str, Reservation]] = {phase: {} for phase in PHASES}
         self.shapes: dict[str, Shape] = {}
         self.special: dict[str, Reservation] = {}
+        self.mortal: dict[str, Reservation] = {}
         self._interned: dict[Hashable, Shape] = {}
         self._slots_of: dict[str, dict[str, Slot]] = {}
         """By pool."""
@@ -153,6 +154,8 @@ class View:
             self.waiters.add(reservation, shape)
         if is_special(reservation):
             self.special[reservation.id] = reservation
+        if reservation.expires_at is not None:
+            self.mortal[reservation.id] = reservation
         for lease in reservation.leases:
             self.leases_on.setdefault(lease.slot, {})[reservation.id, lease.component] = lease
 
@@ -171,6 +174,7 @@ class View:
         if reservation.phase == "pending":
             self.waiters.note_departure()
         self.special.pop(reservation.id, None)
+        self.mortal.pop(reservation.id, None)
         for lease in reservation.leases:
             held = self.leases_on.get(lease.slot, {})
             held.pop((reservation.id, lease.component), None)

@@ -4,7 +4,7 @@ Heartbeats come on a path of their own (see `Pulse`), so neither a full queue no
 look dead. Our clock decides: a heartbeat has an age, never a time. Source: Orchard's workers.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import inf
 from typing import Any
 
@@ -48,9 +48,8 @@ def hear_before_judging(engine: Engine, view: View, rules: Rules, tenure: Tenure
     """
     if not _static_pools(rules):
         return
-    silent = [
-        slot for slot in _list_hosts(view.slots.values(), rules) if is_silent(slot, rules.pools.get(slot.pool), now)
-    ]
+    heard_of = (slot for slot in view.slots.values() if slot.last_seen is not None)
+    silent = [slot for slot in heard_of if is_silent(slot, rules.pools.get(slot.pool), now)]
     if not silent:
         return
     heard = engine.pulse.listen(_machines(silent))
@@ -85,12 +84,6 @@ def describe_host(engine: Engine, name: str, machine: str) -> dict[str, Any]:
 
 def _static_pools(rules: Rules) -> set[str]:
     return {name for name, pool in rules.pools.items() if not pool.is_elastic}
-
-
-def _list_hosts(slots: Iterable[Slot], rules: Rules) -> list[Slot]:
-    """The slots of static pools on which somebody serves."""
-    pools = _static_pools(rules)
-    return [slot for slot in slots if slot.pool in pools and slot.state in HOLDING]
 
 
 def _machines(hosts: Sequence[Slot]) -> dict[str, str]:

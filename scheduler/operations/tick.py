@@ -261,6 +261,6 @@ def report(engine: Engine, leader: Leader, ticked: Ticked) -> None:
             "view_lag": leader.lag,
             **describe_waits(ticked.plan, ticked.view, ticked.rules, ticked.now),
             "accounts": describe_account_waits(ticked.plan, ticked.view),
-            "waiting": {each.reservation: [each.code, each.detail] for each in ticked.plan.waiting},
+            "waiting": {name: list(reason) for name, reason in ticked.plan.waiting.items()},
         }
     )

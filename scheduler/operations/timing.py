@@ -41,11 +41,11 @@ def describe_waits(plan: Plan, view: View, rules: Rules, now: float) -> dict[str
     """
     begun = (
         row.created_at
-        for each in plan.waiting
-        if each.code not in NOT_A_WAIT and (row := view.reservations.get(each.reservation)) is not None
+        for name, (code, _) in plan.waiting.items()
+        if code not in NOT_A_WAIT and (row := view.reservations.get(name)) is not None
     )
     return {
-        "codes": Counter(each.code for each in plan.waiting),
+        "codes": Counter(code for code, _ in plan.waiting.reasons),
         "longest_wait": max(0.0, now - min(begun, default=now)),
         "at_quota": [name for name in rules.pools if _is_at_quota(view, name, now)],
     }

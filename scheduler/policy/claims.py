@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from scheduler.model.decisions import Assign, Requeue
+from scheduler.model.decisions import Requeue
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.resources import fits, subtract, total
 from scheduler.policy.draft import Draft
@@ -77,5 +77,4 @@ def _has_room(place: Place, reservation: Reservation) -> bool:
 def _assign(tick: Round, reservation: Reservation) -> None:
     leases = tuple(msgspec.structs.replace(lease, state="held") for lease in reservation.leases)
     tick.hold(reservation, leases)
-    decision = Assign(reservation=reservation.id, leases=name_placements(leases), level=leases[0].level)
-    tick.draft.decide(decision)
+    tick.draft.assign(reservation, name_placements(leases), leases[0].level)

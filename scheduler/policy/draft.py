@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, compress, count, repeat
+from itertools import chain, compress, count
 from math import inf, nextafter
 from operator import attrgetter
 from typing import Any
 
 import msgspec
 
-from scheduler.model.decisions import WAITING_CODES, Decision, Plan, Waiting
-from scheduler.model.moves import HOLDING
-from scheduler.model.reservations import Reservation, Shape, is_claimant
+from scheduler.model.decisions import WAITING_CODES, Assign, Decision, Placement, Plan, Reason, Waits
+from scheduler.model.moves import HOLDING, IN_FLIGHT
+from scheduler.model.reservations import Request, Reservation, Shape, is_claimant
 from scheduler.model.rules import Rules, SchedulerKeys
 from scheduler.model.slots import Slot
 from scheduler.model.view import View
@@ -66,7 +66,8 @@ class Draft:
     def __init__(self, view: View, rules: Rules, now: float) -> None:
         self.view, self.rules, self.now = view, rules, now
         self.decisions: list[Decision] = []
-        self.waiting: dict[str, Waiting] = {}
+        self.waiting: dict[str, Reason] = {}
+        """By id of the reservation."""
         self.requeued: dict[str, Reservation] = {}
         """Those whose leases are over and who are pending again."""
         self.returning: dict[str, Reservation] = {}
@@ -79,6 +80,8 @@ class Draft:
         """Those who are pending again because better work took their place at once: others come first in this tick."""
         self.over: set[str] = set()
         """Reservations whose time or leases this tick has ended."""
+        self.leased: list[Request] = []
+        """Of those to whom this tick gives leases."""
         self.places: dict[str, Place] = {}
         self.pools: dict[str, list[Place]] = {}
         self.vanished: list[Slot] = []
@@ -119,12 +122,20 @@ class Draft:
 
     def leases_on(self, slot: Slot) -> Leases:
         """The leases of the slot's present epoch, as they were before this tick."""
-        found = self.view.leases_on.get(slot.id)
-        return {key: lease for key, lease in found.items() if lease.epoch == slot.epoch} if found else {}
+        found, epoch = self.view.leases_on.get(slot.id, NO_LEASES), slot.epoch
+        for lease in found.values():
+            if lease.epoch != epoch:
+                return {key: each for key, each in found.items() if each.epoch == epoch}
+        return found
 
     def decide(self, decision: Decision) -> None:
         """Append a decision to the plan."""
         self.decisions.append(decision)
+
+    def assign(self, reservation: Reservation, leases: tuple[Placement, ...], level: int) -> None:
+        """Give these leases to one whose quota level this is."""
+        self.leased.append(reservation.request)
+        self.decide(Assign(reservation=reservation.id, leases=leases, level=level))
 
     def end(self, reservation: Reservation) -> None:
         """Its leases are over, and it is no longer pending: nothing in this tick counts it any more."""
@@ -206,16 +217,20 @@ class Draft:
 
     def wait(self, reservation: Reservation, code: str, detail: str) -> None:
         """Say why it is left unplaced; of several codes the first in the order of WAITING_CODES stands."""
-        known = self.waiting.get(reservation.id)
-        if known is None or _RANK_OF_CODE[code] <= _RANK_OF_CODE[known.code]:
-            self.waiting[reservation.id] = Waiting(reservation.id, code, detail)
+        self._note(reservation.id, (code, detail))
 
-    def wait_all(self, ids: list[str], code: str, detail: str) -> None:
-        """Say the same of many."""
-        told, rank = self.waiting, _RANK_OF_CODE[code]
-        if not told.keys().isdisjoint(ids):
-            ids = [each for each in ids if each not in told or rank <= _RANK_OF_CODE[told[each].code]]
-        told.update(zip(ids, map(Waiting, ids, repeat(code), repeat(detail)), strict=False))
+    def wait_all(self, ids: list[str], reasons: Iterable[Reason]) -> None:
+        """Say of each of many why it is left unplaced."""
+        if self.waiting.keys().isdisjoint(ids):
+            self.waiting.update(zip(ids, reasons, strict=False))
+        else:
+            for name, reason in zip(ids, reasons, strict=False):
+                self._note(name, reason)
+
+    def _note(self, name: str, reason: Reason) -> None:
+        known = self.waiting.get(name)
+        if known is None or _RANK_OF_CODE[reason[0]] <= _RANK_OF_CODE[known[0]]:
+            self.waiting[name] = reason
 
     def is_due(self, instant: float) -> bool:
         """Whether now >= instant; if not, the next tick is asked for at that instant."""
@@ -245,9 +260,12 @@ class Draft:
 
     def open_rooms(self) -> None:
         """Let placing begin: whatever heal left in service, ready or on its way."""
-        open_places = [place for place in self.all_places() if not place.slot.cordoned and not place.stuck]
-        self.ready = Rooms(place for place in open_places if self.is_offered(place) and not self._is_done_with(place))
-        self.coming = Rooms(place for place in open_places if place.is_coming)
+        places = [place for place in self.all_places() if not place.slot.cordoned and not place.stuck]
+        ready = [place for place in places if place.state == "ready" and place.slot.stranger is None]
+        if self.rules.has_quota:
+            ready = [place for place in ready if not self._is_done_with(place)]
+        self.ready = Rooms(ready)
+        self.coming = Rooms([place for place in places if place.state in IN_FLIGHT])
         self.launched, self.kept = Rooms([]), {}
 
     def _is_done_with(self, place: Place) -> bool:
@@ -260,11 +278,12 @@ class Draft:
 
     def finish(self, queue: Queue) -> Plan:
         """The plan, with those who wait in the order of the queue."""
-        ids: Iterable[str] = chain(queue.ids, (each.id for each in self.preempted))
+        ids = list(chain(queue.ids, (each.id for each in self.preempted)))
         if self.returning:
             # Who got his claim and was preempted in this very tick holds his slot until his grace is over.
-            ids = (each for each in ids if each not in self.returning)
-        waiting = tuple(filter(None, map(self.waiting.get, ids)))
+            ids = [each for each in ids if each not in self.returning]
+        reasons = list(map(self.waiting.get, ids))
+        waiting = Waits(compress(ids, reasons), filter(None, reasons))
         wake_at = None if self._wake_at == inf else self._wake_at
         for rooms in (self.ready, self.coming, self.launched, *self.kept.values()):
             rooms.close()

@@ -11,8 +11,7 @@ def expire(draft: Draft) -> None:
     Its leases are given back in the same tick, so that `place` can give their slots to others; it is never
     assigned in the tick in which it expires.
     """
-    mortal = [each for each in draft.view.reservations.values() if each.expires_at is not None]
-    alive = (each for each in mortal if each.phase not in ENDED)
+    alive = (each for each in draft.view.mortal.values() if each.phase not in ENDED)
     due = [each for each in alive if each.expires_at is not None and draft.is_due(each.expires_at)]
     for reservation in sorted(due, key=lambda each: each.sequence):
         draft.decide(Expire(reservation=reservation.id))

@@ -25,17 +25,16 @@ _AT_REST = frozenset({"ready", "empty"})
 def heal(draft: Draft) -> None:
     """Look after every slot and every reservation that holds one; one that fails spoils nothing else."""
     _release_those_whose_grace_is_over(draft)
-    for place in draft.all_places():
-        if place.slot.interrupted_at is not None and place.state not in INACTIVE | {"terminating"}:
+    for place in [each for each in draft.all_places() if each.slot.interrupted_at is not None]:
+        if place.state not in INACTIVE | {"terminating"}:
             _heal_interrupted(draft, place)
     for slot in draft.vanished:
         if slot.interrupted_at is not None:
             _take_back_from(draft, draft.leases_on(slot))
     _fail_those_without_slot(draft)
     drop_claims(draft)
-    for place in draft.all_places():
-        if place.state not in _AT_REST:
-            _heal_stuck(draft, place)
+    for place in [each for each in draft.all_places() if each.state not in _AT_REST]:
+        _heal_stuck(draft, place)
     _restart(draft)
     requeue_unconfirmed(draft)
     retire(draft)
@@ -105,10 +104,9 @@ def _release_those_whose_grace_is_over(draft: Draft) -> None:
 
 def _fail_those_without_slot(draft: Draft) -> None:
     """A leased reservation whose essential slot is gone or silent fails; decided once, all leases end."""
-    hosts = [place for place in draft.all_places() if not place.pool.is_elastic]
-    silent = {place.slot.id for place in hosts if _is_silent(draft, place)}
-    leased = (each for each in draft.list_in_phase("leased") if each.id not in draft.returning)
-    for reservation in leased:
+    hosts = [places for name, places in draft.pools.items() if not draft.rules.pools[name].is_elastic]
+    silent = {place.slot.id for places in hosts for place in places if _is_silent(draft, place)}
+    for reservation in _list_suspects(draft, silent):
         essential = [lease for lease in reservation.leases if lease.kind == "essential"]
         reason = None
         if any(lease.slot in silent for lease in essential):
@@ -117,6 +115,19 @@ def _fail_those_without_slot(draft: Draft) -> None:
             reason = "slot_gone"
         if reason:
             _fail(draft, reservation, reason)
+
+
+def _list_suspects(draft: Draft, silent: Container[str]) -> list[Reservation]:
+    """The leased reservations with any lease that does not stand, in order of submission: of all that hold, few."""
+    slots, suspects = draft.view.slots, []
+    for reservation in draft.view.by_phase["leased"].values():
+        for lease in reservation.leases:
+            slot = slots.get(lease.slot)
+            if slot is None or slot.epoch != lease.epoch or slot.state not in HOLDING or slot.id in silent:
+                suspects.append(reservation)
+                break
+    left = [each for each in suspects if each.id not in draft.over and each.id not in draft.returning]
+    return sorted(left, key=lambda each: each.sequence)
 
 
 def _fail(draft: Draft, reservation: Reservation, reason: str) -> None:

@@ -3,7 +3,9 @@
 Sources: the autoscaler's tick (what is in flight counts first), Arvados (choice of the offering, holds).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import repeat
 
 from scheduler.model.reservations import Reservation
 from scheduler.policy.draft import Draft, Queue
@@ -25,22 +27,41 @@ def launch(draft: Draft, unplaced: Queue, limits: Limits) -> None:
     What cannot be launched whole launches nothing and waits with the code of what holds it back.
     """
     refused: dict[Demand | str, _Refusal] = {}
-    for reservation, demand in unplaced:
-        kind = reservation.id if reservation.id in draft.kept else demand
+    ids, demands, kept = unplaced.ids, unplaced.demands, draft.kept
+    different = set(demands)
+    open_demands, tried = set(different), 0
+    while tried < len(ids) and (open_demands or kept):
+        name, demand = ids[tried], demands[tried]
+        tried += 1
+        kind = name if kept and name in kept else demand
         refusal = refused.get(kind)
-        if refusal is None or not (refusal.launches == limits.launches or refusal.still_stands(limits)):
-            code = _launch_for(draft, reservation, demand, limits)
+        if refusal is None or (refusal.launches != limits.launches and not refusal.still_stands(limits)):
+            launches, code = limits.launches, _launch_for(draft, unplaced.reservations[tried - 1], demand, limits)
+            if limits.launches != launches:
+                open_demands |= different  # that may change it for all
             if not code:
                 continue
             if refusal is not None:
                 refusal.tell(draft)
             refusal = refused[kind] = _Refusal(demand, code, limits.describe(code, demand.pools))
             refusal.note(limits)
-        refusal.ids.append(reservation.id)
+        open_demands.discard(demand)
+        refusal.ids.append(name)
         if refusal.is_for_room:
             draft.withheld.append(demand)
     for refusal in refused.values():
         refusal.tell(draft)
+    _refuse_all(draft, refused, ids[tried:], demands[tried:])
+
+
+def _refuse_all(
+    draft: Draft, refused: Mapping[Demand | str, "_Refusal"], ids: list[str], demands: list[Demand]
+) -> None:
+    """Once nothing is launched any more for any of them, what holds for one holds for all that are alike."""
+    reasons = {demand: (refusal.code, refusal.detail) for demand, refusal in refused.items()}
+    draft.wait_all(ids, map(reasons.__getitem__, demands))
+    for_room = {demand for demand, refusal in refused.items() if refusal.is_for_room}
+    draft.withheld += filter(for_room.__contains__, demands)
 
 
 @dataclass(slots=True)
@@ -72,11 +93,13 @@ class _Refusal:
 
     def tell(self, draft: Draft) -> None:
         """Say it to all of them."""
-        draft.wait_all(self.ids, self.code, self.detail)
+        draft.wait_all(self.ids, repeat((self.code, self.detail)))
 
 
 def _launch_for(draft: Draft, reservation: Reservation, demand: Demand, limits: Limits) -> str:
     """Give it room on what this tick launches; "" or, with nothing launched, the code of what holds it back."""
+    if len(demand.needs) == 1:
+        return _launch_for_one(draft, reservation, demand, limits)
     there = [draft.ready, draft.coming]
     if reservation.id in draft.kept:
         there.insert(1, draft.kept[reservation.id])
@@ -87,6 +110,23 @@ def _launch_for(draft: Draft, reservation: Reservation, demand: Demand, limits: 
         opening.probe()
         return opening.find_code()
     wait_for(draft, reservation, places)
+    return ""
+
+
+def _launch_for_one(draft: Draft, reservation: Reservation, demand: Demand, limits: Limits) -> str:
+    """The same for a single instance, as almost all are: nothing is ready or on its way for it, and nothing to undo."""
+    need, launched = demand.needs[0], draft.launched
+    place = launched.find(need, demand.declined)
+    if place is not None:
+        launched.take(place, need)
+    else:
+        found = limits.find_launch(demand, need)
+        if isinstance(found, str):
+            return found or ("cordoned" if limits.has_cordoned_room(need) else "no_capacity")
+        place = limits.launch(*found, "demand")
+        launched.add(place, need)
+    place.wanted = True
+    draft.wait(reservation, "booting", f"waits for {place.slot.id} ({place.state})")
     return ""
 
 

@@ -97,11 +97,24 @@ class Limits:
 
     def list_choices(self, demand: Demand, need: Need) -> Iterator[tuple[str, Choice, str | None]]:
         """What could be launched for one instance, best first: (pool, choice, what holds it back or None)."""
+        for name, choice in self._find_eligible(demand, need):
+            yield name, choice, self.find_code(name, choice)
+
+    def find_launch(self, demand: Demand, need: Need) -> tuple[str, Choice] | str:
+        """The first of these that nothing holds back; else the code that is told, "" where there is no choice."""
+        codes: list[str] = []
+        for each in self._find_eligible(demand, need):
+            code = self.find_code(*each)
+            if code is None:
+                return each
+            codes.append(code)
+        return first_code(codes)
+
+    def _find_eligible(self, demand: Demand, need: Need) -> list[tuple[str, Choice]]:
         wanted = (need, demand.impatient)
         if wanted not in self._eligible:
             self._eligible[wanted] = list(self._list_eligible(demand, need))
-        for name, choice in self._eligible[wanted]:
-            yield name, choice, self.find_code(name, choice)
+        return self._eligible[wanted]
 
     def list_fitting(self, name: str, need: Need) -> list[Choice]:
         """What a new slot of that pool could be and hold one instance, the cheapest first."""
@@ -181,12 +194,18 @@ class Limits:
         return max(0, min(left, len(self._empty[name])))
 
     def _is_full(self, name: str) -> bool:
-        return not self._empty[name] or any(self._count(pools) >= most for most, pools in self._bounds[name])
+        if not self._empty[name]:
+            return True
+        for most, pools in self._bounds[name]:  # noqa: SIM110  it is asked for every launch: a generator takes twice as long
+            if self._count(pools) >= most:
+                return True
+        return False
 
     def _count(self, pools: Sequence[str]) -> int:
         """Active slots of these pools, and machines that no slot knows."""
-        strangers = sum(map(self._count_strangers, pools)) if self._strangers else 0
-        return sum(self._active.get(name, 0) for name in pools) + strangers
+        if len(pools) == 1 and not self._strangers:
+            return self._active[pools[0]]
+        return sum(self._active.get(name, 0) + self._count_strangers(name) for name in pools)
 
     def _count_strangers(self, name: str) -> int:
         """Machines that run under this pool's tags and that no slot knows, as the last sweep saw them."""

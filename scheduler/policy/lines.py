@@ -30,26 +30,40 @@ class Stock:
     most: float
     after: "_After" = field(init=False)
     """What is left when so much is taken; None where it has not got so much."""
+    runs: dict[Step, tuple[int, "Stock"]] = field(default_factory=dict)
+    """How often so much may be taken, and what is left then, where that was asked for."""
 
     def can_give(self, step: Step) -> bool:
         """Whether one more lease, of so much, may be taken."""
         has_place = self.load < self.most and self.uses_left > 0
         return has_place and (self.free is None or fits(step.amounts, self.free))
 
+    def take_often(self, step: Step, most: int) -> tuple[int, "Stock"]:
+        """How many such leases may be taken one after the other, up to so many, and what is left then."""
+        known = self.runs.get(step)
+        if known is not None and known[0] <= most:
+            return known
+        given, stock = 0, self
+        while given < most and (after := stock.after[step]) is not None:
+            given, stock = given + 1, after
+        if given < most:
+            self.runs[step] = given, stock
+        return given, stock
+
 
 class _After(dict[Step, Stock | None]):
     """Worked out when it is asked for the first time."""
 
-    def __init__(self, stocks: "Stocks", stock: Stock) -> None:
-        super().__init__()
-        self._stocks, self._stock = stocks, stock
+    __slots__ = ("stock", "stocks")
+    stock: Stock
+    stocks: "Stocks"
 
     def __missing__(self, step: Step) -> Stock | None:
-        before = self._stock
+        before = self.stock
         after = None
         if before.can_give(step):
             free = None if before.free is None else subtract(before.free, step.amounts)
-            after = self._stocks.find(free, before.load + 1, before.uses_left - 1, before.most)
+            after = self.stocks.find(free, before.load + 1, before.uses_left - 1, before.most)
         self[step] = after
         return after
 
@@ -66,13 +80,15 @@ class Stocks:
         stock = self._known.get(key)
         if stock is None:
             stock = self._known[key] = Stock(len(self._known), free, load, uses_left, most)
-            stock.after = _After(self, stock)
+            stock.after = _After()
+            stock.after.stock, stock.after.stocks = stock, self
         return stock
 
     def close(self) -> None:
         """They know each other no longer: nothing is left for the garbage collector to find."""
         for stock in self._known.values():
             stock.after.clear()
+            stock.runs.clear()
 
 
 @dataclass(slots=True, eq=False)
@@ -100,7 +116,7 @@ class Line:
     """How much is asked."""
     spreads: bool
     first: "Place | None" = None
-    """No worse than all others, unless it has no longer enough; None where nobody has."""
+    """No worse than all others; where it has no longer enough it is passed over. None where nobody has."""
     changed: list[Entry] = field(default_factory=list)
     """Others that came since the line was opened, as a heap."""
     untouched: list[Entry] = field(default_factory=list)
@@ -116,18 +132,21 @@ class Line:
         return stock.load if self.spreads else -stock.load
 
     def tell(self, place: "Place") -> None:
-        """A place that has enough has come, or has another stock now."""
+        """A place that has enough and is not the first one has come, or has another stock now."""
         first = self.first
-        if first is place:
-            heappush(self.changed, self._enter(place))
-            self.first = self._next()
-        elif first is None:
+        if first is None:
             self.first = place
         elif self.is_before(place, first):
             self.first = place
             heappush(self.changed, self._enter(first))
         else:
             heappush(self.changed, self._enter(place))
+
+    def tell_of_first(self, left: "_After") -> None:
+        """The first one has less good a stock now, of which this is left."""
+        if self.first is not None and left[self.step] is not None:
+            heappush(self.changed, self._enter(self.first))
+        self.first = self._next()
 
     def is_before(self, place: "Place", other: "Place") -> bool:
         """Whether that place is better than the other one."""

@@ -3,7 +3,7 @@
 Source: Arvados (what no instance type could hold).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from scheduler.model.labels import Labels
 from scheduler.model.reservations import Reservation, is_on_hold
@@ -16,6 +16,7 @@ from scheduler.policy.limits import Limits
 from scheduler.policy.needs import Demand, Need
 from scheduler.policy.places import Place
 
+_Kind = tuple[Resources | None, Labels]
 Told = tuple[str, str]
 """A waiting code, and the sentence."""
 
@@ -26,8 +27,9 @@ class Misfits:
     def __init__(self, draft: Draft, limits: Limits) -> None:
         self._draft, self._limits = draft, limits
         self._told: dict[Demand, Told | None] = {}
-        self._kinds: dict[str, list[tuple[Resources | None, Labels]]] = {}
-        """By pool, where that was asked for: capacity and labels of what there is."""
+        self._kinds: dict[str, list[_Kind]] = {name: [] for name in draft.pools}
+        """By pool: what was found to be there so far."""
+        self._more_kinds = {name: _list_kinds(places) for name, places in draft.pools.items()}
 
     def set_aside(self, queue: Queue) -> Queue:
         """Those for whom something is to be tried; the others are told why they wait."""
@@ -63,19 +65,26 @@ class Misfits:
     def _could_ever_hold(self, name: str, need: Need) -> bool:
         if self._draft.rules.pools[name].is_elastic and self._limits.list_fitting(name, need):
             return True
-        if name not in self._kinds:
-            self._kinds[name] = list(_list_kinds(self._draft.pools[name]))
-        return any(need.could_hold(name, *kind) for kind in self._kinds[name])
+        return any(need.could_hold(name, *kind) for kind in self._iterate_kinds(name))
+
+    def _iterate_kinds(self, name: str) -> Iterator[_Kind]:
+        """All kinds of that pool, found only as far as they are looked at: the first ones hold most that is asked."""
+        yield from self._kinds[name]
+        for kind in self._more_kinds[name]:
+            self._kinds[name].append(kind)
+            yield kind
 
 
-def _list_kinds(places: Iterable[Place]) -> Iterable[tuple[Resources | None, Labels]]:
+def _list_kinds(places: Iterable[Place]) -> Iterator[_Kind]:
     """Capacity and labels of the active ones and of hosts that are away, those that are alike once."""
-    kinds: dict[tuple[object, object], tuple[Resources | None, Labels]] = {}
+    known: set[tuple[object, object]] = set()
     for place in places:
         if place.is_active or not place.pool.is_elastic:
             held = None if place.capacity is None else tuple(place.capacity.items())
-            kinds.setdefault((held, tuple(place.labels.items())), (place.capacity, place.labels))
-    return kinds.values()
+            kind = (held, tuple(place.labels.items()))
+            if kind not in known:
+                known.add(kind)
+                yield place.capacity, place.labels
 
 
 def find_misfits(reservations: Iterable[Reservation], slots: Iterable[Slot], rules: Rules) -> dict[str, Told]:

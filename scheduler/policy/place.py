@@ -4,7 +4,8 @@ Sources: the autoscaler's tick (queue order, pack), Arvados (one pass, backfill,
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import compress
 
 from scheduler.model.decisions import Assign, Placement
 from scheduler.model.reservations import Instance, Reservation, is_on_hold
@@ -33,20 +34,20 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
     draft.open_rooms()
     guard, search = Guard(draft, limits, queue.oldest), _Search(draft, waiters)
     decide, hopeless, runs = draft.decisions.append, search.hopeless, search.runs
-    is_unplaced = bytearray(b"\x01") * len(waiters.ids)
+    is_leased, is_unplaced = bytearray(len(waiters.ids)), bytearray(b"\x01") * len(waiters.ids)
     blocked: set[str] = set()
     for at, demand in enumerate(waiters.demands):
         if demand in hopeless:
             continue
         reservation = waiters.reservations[at]
-        if demand in runs and (run := runs[demand]):
+        if runs and (run := runs.get(demand)):
             decide(Assign(reservation=reservation.id, leases=run.pop()))
-            is_unplaced[at] = False
+            is_leased[at], is_unplaced[at] = True, False
             continue
         places = search.find_ready(demand)
-        if places is not None and demand.queue not in blocked:
+        if places is not None and not (blocked and demand.queue in blocked):
             decide(_assign(reservation, demand, places))
-            is_unplaced[at] = False
+            is_leased[at], is_unplaced[at] = True, False
             continue
         if places is None and guard.keeps_any and guard.keeps_out(demand):
             draft.wait(reservation, "behind_queue", "one before it has waited for so long that it is not overtaken")
@@ -59,6 +60,9 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
             continue
         guard.protect(reservation, demand, is_covered=is_covered)
         search.note_hopeless(demand, guard)
+        if len(hopeless) == search.different:
+            break
+    draft.leased += [each.request for each in compress(waiters.reservations, is_leased)]
     unplaced = waiters.filter(is_unplaced)
     late, returning = _cover_demanding(draft, demanding, search), _cover_returning(draft, search)
     if returning or (late.reservations and unplaced.reservations):
@@ -70,8 +74,9 @@ class _Search:
     """Room for one demand after the other. It only shrinks here: what failed for one fails for all that are alike."""
 
     def __init__(self, draft: Draft, waiters: Queue) -> None:
-        self._draft = draft
-        self.runs = {demand: _take_run(draft, demand, count) for demand, count in _list_alone(waiters)}
+        demands = set(waiters.demands)
+        self._draft, self.different = draft, len(demands)
+        self.runs = {demand: _take_run(draft, demand, waiters) for demand in _list_alone(demands)}
         """The leases of those who compete with nobody, the first one's last."""
         self._without_room: set[Demand] = set()
         self._without_cover: set[Demand] = set()
@@ -83,10 +88,17 @@ class _Search:
         """Ready places for all its instances, their room spent."""
         if demand in self._without_room:
             return None
-        places = fill(demand, (self._draft.ready,))
-        if places is None:
-            self._without_room.add(demand)
-        return places
+        ready = self._draft.ready
+        if len(demand.needs) > 1:
+            places = fill(demand, (ready,))
+            if places is not None:
+                return places
+        elif (place := ready.find(demand.needs[0], demand.declined)) is not None:
+            ready.take(place, demand.needs[0])
+            place.wanted = True
+            return [place]
+        self._without_room.add(demand)
+        return None
 
     def cover(self, reservation: Reservation, demand: Demand) -> bool:
         """Set all its instances against room that is ready or on its way, if all of them have some."""
@@ -107,17 +119,16 @@ class _Search:
             self.hopeless.add(demand)
 
 
-def _list_alone(waiters: Queue) -> list[tuple[Demand, int]]:
-    """The demands with one instance that have their pools for themselves in this tick, each with how many share it.
+def _list_alone(demands: Collection[Demand]) -> list[Demand]:
+    """The demands with one instance that have their pools for themselves in this tick.
 
     Nothing that others get changes what they find, so that they are served in one go. Not those that spread, for whom
     each lease changes which slot is best, nor those whom another's wait may stop.
     """
-    counts = Counter(waiters.demands)
-    uses = Counter(name for demand in counts for name in demand.pools)
+    uses = Counter(name for demand in demands for name in demand.pools)
     return [
-        (demand, count)
-        for demand, count in counts.items()
+        demand
+        for demand in demands
         if len(demand.needs) == 1
         and demand.is_shared
         and demand.settings.backfill
@@ -126,9 +137,9 @@ def _list_alone(waiters: Queue) -> list[tuple[Demand, int]]:
     ]
 
 
-def _take_run(draft: Draft, demand: Demand, count: int) -> list[tuple[Placement, ...]]:
+def _take_run(draft: Draft, demand: Demand, waiters: Queue) -> list[tuple[Placement, ...]]:
     [instance], [need] = demand.shape.essential, demand.needs
-    runs = draft.ready.take_run(need, count)
+    runs = draft.ready.take_run(need, waiters.demands.count(demand))
     leases: list[tuple[Placement, ...]] = []
     for place, given in reversed(runs):
         leases += [(_place_instance(instance, need, place),)] * given
@@ -152,12 +163,11 @@ def _cover_returning(draft: Draft, search: _Search) -> list[Reservation]:
 
 def wait_for(draft: Draft, reservation: Reservation, places: Sequence[Place]) -> None:
     """It waits for those of its places that are not ready yet; where all are, it was preempted just now."""
-    awaited = {each.slot.id: each.state for each in places if each.state != "ready"}
-    if not awaited:
+    awaited = [f"{each.slot.id} ({each.state})" for each in places if each.state != "ready"]
+    if awaited:
+        draft.wait(reservation, "booting", f"waits for {', '.join(dict.fromkeys(awaited))}")
+    else:
         draft.wait(reservation, "no_capacity", "was preempted in this tick; the next one places it")
-        return
-    names = ", ".join(f"{name} ({state})" for name, state in awaited.items())
-    draft.wait(reservation, "booting", f"waits for {names}")
 
 
 def _assign(reservation: Reservation, demand: Demand, places: Sequence[Place]) -> Assign:

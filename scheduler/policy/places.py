@@ -17,7 +17,7 @@ Leases = dict[tuple[str, str], Lease]
 
 
 NO_LEASES: Final[Leases] = {}
-"""Of all places that carry none; only what is there ever ends."""
+"""Of all places that carry none."""
 
 
 class Place(msgspec.Struct, eq=False):
@@ -32,7 +32,7 @@ class Place(msgspec.Struct, eq=False):
     """None: this slot counts leases only."""
     labels: Labels
     leases: Leases
-    """Leases of the slot's present epoch."""
+    """Leases of the slot's present epoch; the view's own table where nothing ended, so never changed but replaced."""
     free: Resources | None
     market: str
     """Market of the offering that it was launched from; "" where the pool lists none."""
@@ -99,7 +99,7 @@ class Place(msgspec.Struct, eq=False):
 
     def end_lease(self, key: tuple[str, str], now: float) -> None:
         """One of its leases ends in this tick; if it was the last one, it is idle from now on."""
-        del self.leases[key]
+        self.leases = {other: lease for other, lease in self.leases.items() if other != key}
         self.idle_since = now
         self.unclean = self.pool.recycle_unclean
         self.count_free()
@@ -112,7 +112,7 @@ class Place(msgspec.Struct, eq=False):
         if any(lease.state == "claimed" for lease in self.leases.values()):
             self._count_claims()
         elif self.capacity is not None:
-            self.free = subtract(self.capacity, total(lease.resources for lease in self.leases.values()))
+            self.free = subtract(self.capacity, total([lease.resources for lease in self.leases.values()]))
 
     def _count_claims(self) -> None:
         by_state: dict[str, list[Resources]] = {"held": [], "revoking": [], "claimed": []}

@@ -7,7 +7,7 @@ with it, so that a later preemptor pays for the whole chain. The sum of balances
 import msgspec
 
 from scheduler.model.accounts import Levels
-from scheduler.model.decisions import Assign, Preempt
+from scheduler.model.decisions import Preempt
 from scheduler.model.labels import has_labels
 from scheduler.policy.lots import Lines, Lot
 from scheduler.policy.places import Place
@@ -142,7 +142,7 @@ def _carry_out(tick: Round, lot: Lot, place: Place, victims: list[Run], level: i
         for victim in victims:
             tick.end(victim)
         tick.hold(reservation, leases)
-        draft.decide(Assign(reservation=reservation.id, leases=name_placements(leases), level=level))
+        draft.assign(reservation, name_placements(leases), level)
 
 
 def _revoke(tick: Round, victim: Run) -> None:

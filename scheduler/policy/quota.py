@@ -5,7 +5,7 @@ its account can pay; better work preempts worse. Last the free level takes what 
 that cannot be placed holds nobody up, and an idle slot is never kept for a better reservation. Source: qscheduler.
 """
 
-from itertools import chain
+from itertools import chain, repeat
 
 from scheduler.model.accounts import FREE, PAID
 from scheduler.model.reservations import Reservation
@@ -72,7 +72,7 @@ def _list_unplaced(tick: Round, waiters: Queue) -> Queue:
         reason = None if lot.is_served else refusals.find(lot)
         if reason is not None:
             names = [each.id for each in lot.rest]
-            draft.wait_all(names, *reason)
+            draft.wait_all(names, repeat(reason))
             told.update(names)
     done = tick.served | told
     unplaced = waiters.filter([name not in done for name in waiters.ids])

@@ -31,7 +31,8 @@ def release(draft: Draft) -> None:
     Slots that drain or terminate already count as room being made.
     """
     for name, places in draft.pools.items():
-        count = draft.withheld_launches.get(name, 0)
+        if not (count := draft.withheld_launches.get(name, 0)):
+            continue
         in_the_making = sum(place.state in {"draining", "terminating"} for place in places)
         for place in _list_unneeded(draft, places)[: max(0, count - in_the_making)]:
             _let_go(draft, place)
@@ -44,8 +45,10 @@ def _list_unneeded(draft: Draft, places: list[Place]) -> list[Place]:
 
 
 def _is_unneeded(place: Place) -> bool:
+    if place.wanted:
+        return False
     is_coming = place.is_coming and place.slot.state not in INACTIVE and not place.slot.cordoned
-    return place.pool.is_elastic and (place.is_idle or (is_coming and not place.wanted))
+    return place.pool.is_elastic and (place.is_idle or is_coming)
 
 
 def _let_go(draft: Draft, place: Place) -> None:

@@ -51,9 +51,9 @@ def _find_end(slot: Slot, *, is_free: bool) -> Drain | Terminate | Reset | None:
 def find_reason_to_retire(place: Place) -> SlotReason | None:
     """Why a ready slot is no longer to be used; None while it is."""
     slot, pool = place.slot, place.pool
-    if not is_configured(slot, pool):
+    if slot.offering is not None and not is_configured(slot, pool):
         return "unconfigured"
-    if is_unhealthy(pool, place.unconfirmed, slot.failed_probes):
+    if pool.unhealthy_after and is_unhealthy(pool, place.unconfirmed, slot.failed_probes):
         return "unhealthy"
     if place.unclean:
         return "unclean"

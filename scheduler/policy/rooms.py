@@ -7,6 +7,7 @@ slots × reservations.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from math import inf
 
 from scheduler.policy.lines import Entry, Kind, Line, Stock, Stocks
 from scheduler.policy.needs import Demand, Need, Step
@@ -35,12 +36,23 @@ class Rooms:
         for place in places:
             self.add(place)
 
-    def add(self, place: Place) -> None:
-        """Let searches find this place."""
+    def add(self, place: Place, need: Need | None = None) -> None:
+        """Let searches find this place, where there is a need: what it leaves of it, as if it was taken at once."""
+        pool = place.pool
         self._places[place.order] = place
         kind = place.kind = self._open_kind(place)
         kind.places.append(place)
-        self._put(place, self._stocks.find(place.free, place.load, place.uses_left, place.pool.lease_limit))
+        uses_left = place.uses_left if pool.max_uses else inf
+        stock = self._stocks.find(place.free, place.load, uses_left, pool.lease_limit)
+        if need is not None:
+            after = stock.after[need.steps[kind.pool]]
+            assert after is not None, "what is added for a need has room for it"  # noqa: S101
+            place.given += 1
+            stock = after
+        if kind.lines:
+            self._put(place, stock)
+        else:
+            place.free, place.stock = stock.free, stock
 
     def remove(self, place: Place) -> None:
         """Let no search find this place any more."""
@@ -56,7 +68,9 @@ class Rooms:
 
     def find(self, need: Need, declined: Collection[str] = ()) -> Place | None:
         """The place for one instance; None when nothing has room."""
-        tiers = self._tiers.get(need) or self._rank(need)
+        tiers = self._tiers.get(need)
+        if tiers is None:
+            tiers = self._rank(need)
         if declined:
             return _find_but(tiers, declined)
         for lines in tiers:
@@ -79,7 +93,10 @@ class Rooms:
         place.given += 1
         place.free, place.stock, left = after.free, after, after.after
         for line in place.kind.lines:
-            if (line.first is not place or line.spreads) and left[line.step] is not None:
+            if line.first is place:
+                if line.spreads:
+                    line.tell_of_first(left)
+            elif left[line.step] is not None:
                 line.tell(place)
         return before
 
@@ -90,10 +107,7 @@ class Rooms:
         """
         runs: list[tuple[Place, int]] = []
         while most > 0 and (place := self.find(need)) is not None:
-            stock, step, given = place.stock, need.steps[place.kind.pool], 0
-            while given < most and (after := stock.after[step]) is not None:
-                stock = after
-                given += 1
+            given, stock = place.stock.take_often(need.steps[place.kind.pool], most)
             runs.append((place, given))
             most -= given
             place.given += given
@@ -115,9 +129,11 @@ class Rooms:
 
     def _put(self, place: Place, stock: Stock) -> None:
         """From now on that place has this stock: the lines that it stands in are told."""
-        place.free, place.stock = stock.free, stock
+        place.free, place.stock, left = stock.free, stock, stock.after
         for line in place.kind.lines:
-            if stock.after[line.step] is not None:
+            if line.first is place:
+                line.tell_of_first(left)
+            elif left[line.step] is not None:
                 line.tell(place)
 
     def _open_kind(self, place: Place) -> Kind:

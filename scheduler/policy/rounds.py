@@ -6,7 +6,7 @@ Here leases are given: a decision, and what it changes for the steps that follow
 from collections.abc import Iterable, Iterator, Sequence
 
 from scheduler.model.accounts import FREE
-from scheduler.model.decisions import Assign, Placement
+from scheduler.model.decisions import Placement
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.resources import Resources, subtract, total
 from scheduler.policy.asks import Ask, Asks
@@ -86,7 +86,7 @@ class Round:
         for place, lease in zip(places, leases, strict=True):
             self._spend(place, lease.resources)
         self.running.add(reservation, leases)
-        self.draft.decide(Assign(reservation=reservation.id, leases=name_placements(leases), level=level))
+        self.draft.assign(reservation, name_placements(leases), level)
 
     def serve(self, lot: Lot) -> Reservation:
         """Its first one has its place; the next one's turn comes."""

@@ -3,10 +3,8 @@
 What was there before the tick is noted by the steps that looked at it and found it not yet due.
 """
 
-from collections.abc import Iterable
-
 from scheduler.model.decisions import Assign, Decision, Fail, Launch, Preempt, Requeue, Restart, Terminate
-from scheduler.model.reservations import Reservation
+from scheduler.model.reservations import Request, Reservation
 from scheduler.policy.draft import Draft
 from scheduler.policy.heal import is_restart_due, may_restart_again
 from scheduler.policy.ttl import expiry_of_lease, expiry_of_pending
@@ -14,11 +12,14 @@ from scheduler.policy.ttl import expiry_of_lease, expiry_of_pending
 
 def wake(draft: Draft) -> None:
     """Ask for a tick at each instant at which a decision of this one gives the next one something to do."""
-    for decision in draft.decisions:
-        if not isinstance(decision, Assign):
+    others = [each for each in draft.decisions if type(each) is not Assign]
+    for name in {each.pool for each in others if isinstance(each, Launch)}:
+        _wake_after_timeout(draft, draft.rules.pools[name].launch_timeout)
+    for decision in others:
+        if type(decision) is not Launch:
             _wake_after(draft, decision)
-    for reservation in _list_leased(draft):
-        _wake_for_lease(draft, reservation)
+    for request in {(each.ttl, each.pool, each.system): each for each in draft.leased}.values():
+        _wake_for_lease(draft, request)
     if any(place.state == "draining" and not place.leases for place in draft.all_places()):
         draft.wake_by(draft.now)  # the following tick lets it go, also where its last lease ended in this one
 
@@ -34,25 +35,16 @@ def _wake_after(draft: Draft, decision: Decision) -> None:
                 draft.wake_by(expiry_of_pending(draft.view.reservations[victim].request, draft.rules, draft.now))
         case Fail():
             _wake_for_restart(draft, draft.view.reservations[decision.reservation])
-        case Launch():
-            _wake_after_timeout(draft, draft.places[decision.slot].pool.launch_timeout)
         case Terminate() if decision.slot in draft.places:
             _wake_after_timeout(draft, draft.places[decision.slot].pool.terminating_timeout)
         case _:
             pass
 
 
-def _list_leased(draft: Draft) -> Iterable[Reservation]:
-    """Those that this tick gives leases to, one for all whose time to live and settings are the same."""
-    rows = draft.view.reservations
-    leased = [rows[each.reservation] for each in draft.decisions if isinstance(each, Assign)]
-    return {(each.request.ttl, each.request.pool, each.request.system): each for each in leased}.values()
-
-
-def _wake_for_lease(draft: Draft, reservation: Reservation) -> None:
+def _wake_for_lease(draft: Draft, request: Request) -> None:
     """Its time ends, and its holder has to confirm it."""
-    draft.wake_by(expiry_of_lease(reservation.request, draft.rules, draft.now))
-    _wake_after_timeout(draft, draft.settings_of(reservation).confirm_timeout)
+    draft.wake_by(expiry_of_lease(request, draft.rules, draft.now))
+    _wake_after_timeout(draft, draft.rules.settings_of(request.pool, request.system).confirm_timeout)
 
 
 def _wake_after_timeout(draft: Draft, timeout: float) -> None:

@@ -26,8 +26,10 @@ class _Work:
 class Holders:
     """Progress at the rate (leased components) / (all its components) while the essential ones are leased."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, *, confirm_needlessly: bool = True) -> None:
+        """`confirm_needlessly`: also where no `confirm_timeout` asks for it, so that `confirmed_at` says when."""
         self._stage = stage
+        self._confirm_needlessly = confirm_needlessly
         self._works: dict[str, _Work] = {}
 
     def watch(self, reservation: Reservation) -> None:
@@ -48,12 +50,18 @@ class Holders:
             instances = sum(component.count for component in reservation.request.components)
             work = _Work(runtime * instances, 0.0, now, reservation.token)
             self._works[reservation.id] = work
-            self._note(reservation.id, work.token, now, self._confirm)
+            if self._has_to_confirm(reservation):
+                self._note(reservation.id, work.token, now, self._confirm)
             self._note_renewal(reservation)
         work.left -= work.rate * (now - work.since)
         work.rate, work.since = float(len(reservation.leases)), now
         if work.rate:
             self._note(reservation.id, work.token, now + work.left / work.rate, self._finish)
+
+    def _has_to_confirm(self, reservation: Reservation) -> bool:
+        request = reservation.request
+        settings = self._stage.engine.rules().settings_of(request.pool, request.system)
+        return self._confirm_needlessly or settings.confirm_timeout > 0
 
     def _note(self, name: str, token: int, at: float, act) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
         self._stage.agenda.note(at, lambda: act(name, token))

@@ -5,9 +5,12 @@ from math import inf
 from time import monotonic
 from typing import Final
 
+import msgspec
+
 from scheduler.model.events import Event
 from scheduler.model.validation import fault
 from scheduler.model.wishes import ReservationDocument
+from scheduler.operations.ledger import Ledger
 from scheduler.operations.tick import Ticked
 from scheduler.operations.words import INTERRUPTED
 from scheduler.simulation.clockwork import Clockwork
@@ -28,7 +31,7 @@ class TracePlay:
     def __init__(self, workload: Workload, fleet: Fleet, elastic_share: float = 0.0) -> None:
         self._workload, self._fleet = workload, fleet
         self.stage = build_stage(fleet.document, fleet.cloud)
-        self._holders = Holders(self.stage)
+        self._holders = Holders(self.stage, confirm_needlessly=False)
         self._hazards = Hazards(self.stage)
         self._figures = Figures(fleet.rules)
         self._clockwork = Clockwork(self.stage, self._tell_events, _ignore, kicks=True, wakes=True)
@@ -36,9 +39,23 @@ class TracePlay:
         self._next = next(self._wishes, None)
         self._seen = len(self.stage.store.events)
         self._wall_seconds = 0.0
-        for host in fleet.list_hosts():
-            put_slot(self.stage, host)
+        self._put_hosts()
         self._tell_events()
+
+    def _put_hosts(self) -> None:
+        """Hosts that nobody hears of count as present: without a heartbeat there is none to be missed."""
+        hosts = self._fleet.list_hosts()
+        for host in hosts:
+            put_slot(self.stage, host)
+
+        def load(ledger: Ledger) -> None:
+            ledger.load(slots=[host.id for host in hosts])
+
+        def forget_heartbeats(ledger: Ledger) -> None:
+            for slot in list(ledger.slots.values()):
+                ledger.put(msgspec.structs.replace(slot, last_seen=None))
+
+        self.stage.change(forget_heartbeats, load)
 
     @property
     def ended(self) -> int:

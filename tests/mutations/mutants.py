@@ -29,7 +29,7 @@ MUTANTS = (
     Mutant(
         "draft",
         "of two codes the first in the contract's order is told",
-        "if known is None or _RANK_OF_CODE[code] <= _RANK_OF_CODE[known.code]:",
+        "if known is None or _RANK_OF_CODE[reason[0]] <= _RANK_OF_CODE[known[0]]:",
         "if True:",
     ),
     Mutant("expire", "an expired one gives back what it holds", "        draft.end(reservation)", "        pass"),
@@ -107,8 +107,8 @@ MUTANTS = (
     Mutant(
         "lines",
         "spread: the emptiest first",
-        "return (load < other_load) is self.spreads",
-        "return load > other_load",
+        "return stock.load if self.spreads",
+        "return -stock.load if self.spreads",
     ),
     Mutant(
         "guard",
@@ -144,8 +144,8 @@ MUTANTS = (
     Mutant(
         "limits",
         "no more active slots than `max_slots`",
-        "any(self._count(pools) >= most",
-        "any(self._count(pools) > most",
+        "if self._count(pools) >= most:",
+        "if self._count(pools) > most:",
     ),
     Mutant(
         "limits",
@@ -205,14 +205,14 @@ MUTANTS = (
     Mutant(
         "retire",
         "a slot whose offering is no longer configured drains",
-        "    if not is_configured(slot, pool):\n        return",
+        "    if slot.offering is not None and not is_configured(slot, pool):\n        return",
         "    if False:\n        return",
     ),
     Mutant(
-        "places",
+        "lines",
         "no more leases on a machine than `max_uses`",
-        "max(0, most - self.slot.uses - self.given)",
-        "max(0, most - self.slot.uses)",
+        "before.uses_left - 1",
+        "before.uses_left",
     ),
     Mutant(
         "confirming",

@@ -6,7 +6,7 @@ import pytest
 
 from leasehold.cli.telling import describe_event
 from scheduler.model.accounts import Account, BalanceSample
-from scheduler.model.decisions import Assign, Decision, Placement, Plan, Preempt, Relevel
+from scheduler.model.decisions import Assign, Decision, Placement, Plan, Preempt, Relevel, Waits
 from scheduler.model.view import View
 from scheduler.operations.commit import commit
 from scheduler.operations.engine import announce
@@ -136,4 +136,4 @@ class TestPreemptions:
 def test_what_nobody_waits_for_is_not_told() -> None:
     rig = a_rig()
     view = View(rig.store.read_rows())
-    assert describe_account_waits(Plan((), (), None), view) == {}
+    assert describe_account_waits(Plan((), Waits(), None), view) == {}

@@ -9,6 +9,7 @@ from scheduler.model.slots import Slot
 from scheduler.model.view import View
 from scheduler.policy.draft import Draft
 from scheduler.policy.lines import Stock
+from scheduler.policy.needs import Need
 from scheduler.policy.places import Place
 from tests.builders import NOW, a_reservation, a_slot, some_rules
 
@@ -64,3 +65,69 @@ def test_what_is_put_back_is_found_again_as_if_it_had_not_been_taken(seed: int) 
     for place, stock in reversed(taken):
         draft.ready.put_back(place, stock)
     assert list_names(draft.ready.take_run(need, 40)) == take_one_by_one(seed, 40)
+
+
+def find_by_looking_at_all(places: list[Place], need: Need, declined: tuple[str, ...]) -> Place | None:
+    """Most preferred labels, fewest surplus ones, most leases (fewest where it spreads), slot order."""
+
+    def rank(place: Place) -> tuple[object, ...]:
+        return need.rank_labels(place.labels), place.load if need.spreads else -place.load, place.order
+
+    able = [
+        place
+        for place in places
+        if place.has_place
+        and place.slot.id not in declined
+        and need.could_hold(place.slot.pool, place.free, place.labels)
+    ]
+    return min(able, key=rank, default=None)
+
+
+def a_mixed_draft(random: Random) -> tuple[Draft, list[Need]]:
+    """Slots with up to a dozen kinds of labels, and needs that differ in amounts, labels and what they prefer."""
+    labels = [{"zone": zone, "rack": rack} for zone in "ab" for rack in "123456"][: random.choice([2, 4, 12])]
+    slots = [
+        a_slot(f"linux-{number}", resources={"cpus": random.choice([2, 4, 8])}, labels=random.choice(labels))
+        for number in range(1, random.randint(2, 20))
+    ]
+    waiting = [
+        a_reservation(
+            f"r{number}",
+            resources={"cpus": random.choice([0, 1, 2, 3])},
+            labels=random.choice([{}, {}, {"zone": "a"}]),
+            prefers=random.choice([{}, {"zone": "b"}, {"rack": "1"}]),
+        )
+        for number in range(6)
+    ]
+    rules = some_rules(
+        {
+            "scheduler": {"profile": random.choice(["pack", "spread"])},
+            "pools": {"linux": {"resources": {"cpus": 4}, "max_leases_per_slot": random.choice([2, 5])}},
+        }
+    )
+    draft = Draft(View([*slots, *waiting]), rules, NOW)
+    draft.open_rooms()
+    return draft, [draft.demand_of(each).needs[0] for each in waiting]
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_rooms_find_what_looking_at_all_places_finds_whatever_came_before(seed: int) -> None:
+    """Takes, takes that are undone, places that leave and come back, and needs that are asked for late."""
+    random = Random(seed)
+    draft, needs = a_mixed_draft(random)
+    rooms, away = draft.ready, list[Place]()
+    taken: list[tuple[Place, Stock]] = []
+    for _ in range(60):
+        need, declined = random.choice(needs), random.choice([(), (), ("linux-1", "linux-2")])
+        place = rooms.find(need, declined)
+        assert place is find_by_looking_at_all(list(rooms.list_places()), need, declined)
+        match random.choice(["take", "take", "take", "undo", "leave", "return"]):
+            case "take" if place is not None:
+                taken.append((place, rooms.take(place, need)))
+            case "undo" if taken:
+                rooms.put_back(*taken.pop())
+            case "leave" if place is not None and place.given == 0:
+                rooms.remove(place)
+                away.append(place)
+            case "return" if away:
+                rooms.add(away.pop())

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from scheduler.model.decisions import Plan
+from scheduler.model.decisions import Plan, Waits
 from scheduler.model.rules import Rules
 from scheduler.model.view import Row, View
 from scheduler.operations.tick import Ticked
@@ -23,7 +23,7 @@ class Seen:
         self.before, self.rules = before, rules
         self.after: list[Row] = []
         self.now = 0.0
-        self.plan: Plan = Plan((), (), None)
+        self.plan: Plan = Plan((), Waits(), None)
         self.skipped: list[str] = []
 
     @property
