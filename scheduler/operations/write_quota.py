@@ -99,6 +99,7 @@ class QuotaWriter:
 
     def _object_to_victims(self, current: Reservation, victims: Sequence[Reservation], decision: Preempt) -> str | None:
         """Why one of them may not be preempted, as it now is."""
+        account = self.ledger.account_of(current)
         for victim in victims:
             there = [each for each in victim.leases if each.slot == decision.slot and self.ledger.is_there(each)]
             if victim.phase != "leased" or not there:
@@ -110,7 +111,7 @@ class QuotaWriter:
                 self.now - lease.assigned_at < settings.min_run_time for lease in there
             ):
                 return f"{victim.id} may not be preempted"
-            if victim.request.account is not None and victim.request.account == current.request.account:
+            if account is not None and account == self.ledger.account_of(victim):
                 return f"{victim.id} is work of its own account"
         return None
 

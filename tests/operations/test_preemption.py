@@ -116,6 +116,16 @@ def test_nobody_preempts_work_of_his_own_account() -> None:
     assert write(rig, *TAKE) == ["old is work of its own account"] * 2
 
 
+def test_work_from_before_an_account_was_forgotten_is_nobody_s_to_the_new_one() -> None:
+    """qscheduler: its leases run on unpaid; created again, the account starts anew."""
+    rig = QuotaRig(accounts={"A": {"balance": [0]}}).give("old", account="A")
+    rig.ask("forget_account", account="A")
+    rig.ask("account", account="A", balance=[9])
+    rig.submit("new", account="A")
+    assert write(rig, *TAKE) == []
+    assert (rig.phase("old"), rig.phase("new")) == ("pending", "leased")
+
+
 def test_a_preemption_without_its_assignment_is_none() -> None:
     rig = a_rig()
     assert write(rig, TAKE[0]) == ["nobody is put in their place"]
