@@ -247,8 +247,8 @@ MUTANTS = (
     Mutant(
         "place",
         "a replacement is launched while the holder has its grace",
-        "    returning = _cover_returning(draft, search)",
-        "    returning: list[Reservation] = []",
+        ", _cover_returning(draft, search)\n",
+        ", list[Reservation]()\n",
     ),
     Mutant("launch", "what cannot be launched whole launches nothing", "        opening.undo()\n", ""),
     Mutant("ttl", "an own ttl of 0 means never", "if request.ttl is not None:", "if request.ttl:"),
@@ -277,5 +277,18 @@ MUTANTS = (
         "the boot that makes it enough holds its pool at once",
         "        streak = (hold.streak if hold else 0) + len(failed_now)",
         "        streak = hold.streak if hold else 0",
+    ),
+    Mutant(
+        "forecast",
+        "an account that keeps nothing of what it earns cannot pay again",
+        "account.charge_rate[level] * account.max_charge_seconds <= 0",
+        "account.charge_rate[level] <= 0",
+    ),
+    Mutant("forecast", "what runs slows down what an account earns", " - found.use[level]\n", "\n"),
+    Mutant(
+        "changes_of_accounts",
+        "a balance is asked for at a level at which the account earns",
+        "(each not in earned, -each)",
+        "-each",
     ),
 )

@@ -1,5 +1,6 @@
 """Waits that a quota account makes, or ends: what it has left, when it can pay again, and the smallest change."""
 
+import json
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from scheduler.policy.changes_of_accounts import grant_balance, list_freed_work
 from scheduler.policy.forecast import describe_account, forecast, list_recoveries
 from scheduler.policy.suggest import Kind, Search, describe_change, suggest_change
 from tests.builders import NOW, a_lease, a_reservation, a_slot, some_rules
+from tests.policy.waits import is_served_after, look_at
+from tests.scenarios.playing import Document, a_pool, a_scenario, a_wish, tick
 
 RATES = (2.0, 0.5, 0.0, 0.0, 0.0)
 
@@ -219,3 +222,45 @@ def test_one_that_has_taken_a_place_waits_for_the_end_of_the_grace() -> None:
     found = suggest_change(search, KINDS_OF_CHANGE)
     assert found is not None
     assert (found.text, found.wait_seconds) == ("those whom it preempted have to give linux-1 back in 30 s", 30)
+
+
+SLOTS = [{"id": f"hosts-{number}", "pool": "hosts", "labels": {"image": "web"}} for number in (1, 2)]
+EARNS = {"charge_rate": [1.0], "max_charge_seconds": 60}
+PLAYED: dict[str, tuple[Document, list[Document], str]] = {
+    # the account, who else asks before, the kind of change that is found
+    "time": ({**EARNS, "balance": [-20], "disable_free_tasks": True}, [], "wait"),
+    "a balance": ({"balance": [-20], "disable_free_tasks": True}, [], "balance"),
+    "max_fanout": (
+        {"balance": [90], "max_fanout": 1, "disable_free_tasks": True},
+        [{"account": "ci"}],
+        "account_limit",
+    ),
+    "a limit by label": (
+        {"balance": [90], "per_label_task_limits": {"image": 1}},
+        [{"account": "ci"}],
+        "account_limit",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLAYED)
+def test_what_is_printed_ends_the_wait_when_it_is_played(name: str) -> None:
+    account, others, kind = PLAYED[name]
+    wishes = [*(a_wish(f"r{number}", **fields) for number, fields in enumerate(others, 2)), a_wish("r1", account="ci")]
+    fleet = a_scenario(
+        *({"at": 0, "submit": wish} for wish in wishes),
+        *(tick(0), tick(3)),
+        pools={"hosts": a_pool(provider="static", max_slots=None, max_leases_per_slot=1)},
+        scheduler={"queue": "quota"},
+        slots=SLOTS,
+    )
+    fleet["config"]["accounts"] = {"ci": account}
+    del fleet["config"]["pools"]["hosts"]["max_slots"]
+    view, rules, now = look_at(fleet)
+    found = suggest_change(Search(view, rules, view.reservations["r1"], now), KINDS_OF_CHANGE)
+    assert found is not None
+    assert found.kind == kind
+    change = json.loads(json.dumps(describe_change(view, found)))
+    assert is_served_after(fleet, change, "r1")
+    less = {**change, "actions": [], "wait_seconds": change["wait_seconds"] * 0.99}
+    assert not is_served_after(fleet, less, "r1")
