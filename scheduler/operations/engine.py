@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from scheduler.model.events import Event
+from scheduler.model.moves import PHASES
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
@@ -16,6 +17,8 @@ from scheduler.operations.spending import count_spending
 from scheduler.operations.timing import observe_times
 from scheduler.ports import Bell, Board, Dispatcher, Fleet, Lock, Meter, Outgoing, Probe, Pulse, Store, StoredRules
 
+_NOTICED = frozenset({*(f"reservation_{phase}" for phase in PHASES), "reservation_moved"})
+"""What waiters are told of."""
 ASKED_AGAIN = "slot_asked_again"
 """The event of a termination that is asked for once more: no change of state."""
 
@@ -76,11 +79,13 @@ def send_slow_work(engine: Engine, outcome: Outcome) -> None:
 
 
 def send_notices(engine: Engine, outcome: Outcome) -> None:
-    """Tell the waiters of each reservation what became of it; of a new one there is nothing to tell."""
+    """Tell the waiters of each reservation what became of it; of a new one there is nothing to tell, nor of what
+    changes neither its phase nor its place.
+    """
     rows = {row.id: row for row in outcome.rows if isinstance(row, Reservation)}
-    for event in last_by_reservation(outcome.events):
+    for event in last_by_reservation(event for event in outcome.events if event.name in _NOTICED):
         row = rows.get(event.reservation or "")
-        if row is not None and event.name != "reservation_submitted":
+        if row is not None:
             engine.bell.notify(row.id, describe_notice(event, row, outcome.slots))
 
 

@@ -78,7 +78,11 @@ def describe_host(engine: Engine, name: str, machine: str) -> dict[str, Any]:
         "state": slot.state,
         "cordoned": slot.cordoned,
         "offline_timeout": None if pool is None else pool.offline_timeout,
-        "leases": [_describe_lease(owner, lease) for owner, lease in leases if lease.epoch == slot.epoch],
+        "leases": [
+            _describe_lease(owner, lease)
+            for owner, lease in leases
+            if lease.epoch == slot.epoch and lease.state != "claimed"
+        ],
     }
 
 

@@ -10,6 +10,8 @@ from scheduler.model.accounts import add
 from scheduler.model.decisions import Assign, Decision, Expire, Placement, Preempt, Relevel
 from scheduler.operations import commit as committing
 from scheduler.operations.commit import commit
+from scheduler.operations.engine import announce
+from scheduler.operations.hosts import describe_host
 from scheduler.operations.tick import carry_out, decide, take_tenure, tick
 from tests.operations.quota import QuotaRig
 from tests.operations.rig import NOW, Killed, Saboteur
@@ -264,12 +266,40 @@ class TestWithAGrace:
         assert write(rig, Requeue(reservation="new", reason="slot_gone")) == ["the place that it waits for is there"]
         assert rig.row("new").leases[0].state == "claimed"
 
-    def test_waiters_hear_of_the_notice(self) -> None:
+    def test_the_host_hears_of_who_is_there_and_not_of_who_waits_for_it(self) -> None:
+        rig = self.a_claim()
+        told = describe_host(rig.engine, "lab-1", "m1")["leases"]
+        assert [(each["reservation"], each["state"]) for each in told] == [("old", "revoking")]
+
+    def test_events_tell_who_claims_the_place_of_whom_until_when(self) -> None:
         rig = self.a_claim()
         (told,) = [event.detail for event in rig.events if event.name == "reservation_revoking"]
         assert (told["by"], told["level"], told["deadline"]) == ("new", 0, NOW + 30)
         (claimed,) = [event.detail for event in rig.events if event.name == "reservation_claimed"]
         assert (claimed["preempted"], claimed["deadline"]) == (["old"], NOW + 30)
+
+
+class TestNotices:
+    """What waiters are told, as hints."""
+
+    def told(self, rig: QuotaRig, *decisions: Decision) -> list[tuple[str, str]]:
+        tenure = take_tenure(rig.engine, rig.leader)
+        rig.bell.notices.clear()
+        for skipped, outcome in commit(rig.store, decisions, rig.engine.rules(), tenure, rig.engine.new_id, rig.now):
+            assert skipped == []
+            announce(rig.engine, outcome, kick=False)
+        return [(name, notice["event"]) for name, notice in rig.bell.notices]
+
+    def test_a_lease_is_told_of_though_its_level_changed_at_once(self) -> None:
+        rig = QuotaRig()
+        rig.submit("r1", account="A")
+        decisions = (Assign(reservation="r1", leases=PLACE, level=4), Relevel(reservation="r1", source=4, to=1))
+        assert self.told(rig, *decisions) == [("r1", "leased")]
+        assert rig.row("r1").leases[0].level == 1
+
+    def test_a_claim_is_no_news_but_for_who_has_to_go(self) -> None:
+        preemption = msgspec.structs.replace(TAKE[0], revoke_by=NOW + 30)
+        assert self.told(a_rig(30), preemption) == [("old", "revoking")]
 
 
 class TestRelevel:

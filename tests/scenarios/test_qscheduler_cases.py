@@ -1,5 +1,6 @@
 """The cases of qscheduler's page: a static pool, one lease a slot, no grace; each row as the page has it."""
 
+import json
 from typing import Any
 
 import pytest
@@ -321,3 +322,54 @@ def test_a_notice_leaves_it_as_the_page_says(case: str) -> None:
 def test_a_victim_with_a_grace_moves_to_the_slot_that_came_free_meanwhile() -> None:
     timeline, parts, _ = DECIDED["grace 30: victim on s1, s2 becomes idle at 5"]
     assert play_quota(*timeline, **parts).slots == {"lab-1": "ready r2", "lab-2": "ready r1"}
+
+
+def test_a_simulated_holder_lets_go_at_once_when_its_lease_is_revoked() -> None:
+    played = play_quota(
+        ask(0, "r1", runtime=100),
+        tick(0),
+        ask(5, "r2", account="A"),
+        slots=idle("lab-1"),
+        accounts={"A": RICH},
+        grace=30,
+        kicks=True,
+    )
+    assert played.ticks_at[5] == [
+        "preempt r2 lab-1 of r1 at 0",
+        "r2 waits no_capacity",
+        "assign r2 lab-1 at 0",
+        "r1 waits no_capacity",
+    ]
+    assert played.events[-3:] == [
+        "5 reservation_revoking r1",
+        "5 reservation_pending r1",
+        "5 reservation_leased r2",
+    ]
+
+
+def test_the_lines_have_the_fields_of_the_contract() -> None:
+    played = play_quota(
+        ask(0, "r2", account="B"),
+        tick(0),
+        tick(2),
+        slots=[runs("lab-1", "r1", 2, [0, 0, 1])],
+        reservations=[held("r1", "A")],
+        accounts={"A": an_account([0, 0, 5]), "B": an_account([900], [2], max_charge_seconds=500, max_fanout=3)},
+    )
+    (line,) = [line for line in played.lines if line.get("tick") == 1]
+    assert json.loads(json.dumps(line["decisions"])) == [
+        {"do": "preempt", "reservation": "r2", "slot": "lab-1", "victims": ["r1"], "level": 0},
+        {"do": "assign", "reservation": "r2", "leases": [{"component": "main", "slot": "lab-1"}], "level": 0},
+    ]
+    (slot,) = played.state["slots"]
+    assert slot["leases"] == [{"reservation": "r2", "component": "main", "level": 0, "cost": [2, 0, 1, 0, 0]}]
+    assert played.state["accounts"][1] == {
+        "id": "B",
+        "balance": [902, 0, -1, 0, 0],
+        "charge_rate": [2, 0, 0, 0, 0],
+        "max_charge_seconds": 500,
+        "max_fanout": 3,
+        "per_label_task_limits": {},
+        "disable_free_tasks": False,
+        "description": "",
+    }
