@@ -5,6 +5,8 @@ from itertools import compress
 
 from scheduler.model.reservations import Reservation, Shape
 
+Groups = tuple[list[list[Reservation]], list[int]]
+
 
 class Waiters:
     """The pending reservations of a view, the oldest first: by creation, then in order of submission.
@@ -21,6 +23,7 @@ class Waiters:
         self._shapes: list[Shape] = []
         self._has_left = False
         self._is_sorted = True
+        self._groups: Groups | None = None
 
     def add(self, reservation: Reservation, shape: Shape) -> None:
         """One more."""
@@ -29,10 +32,11 @@ class Waiters:
         self._reservations.append(reservation)
         self._ids.append(reservation.id)
         self._shapes.append(shape)
+        self._groups = None
 
     def note_departure(self) -> None:
         """One of them has left, or has another row now."""
-        self._has_left = True
+        self._has_left, self._groups = True, None
 
     def list(self) -> tuple[list[Reservation], list[str], list[Shape]]:
         """The rows, their ids and their shapes."""
@@ -52,6 +56,23 @@ class Waiters:
         rows = {row.id: (row, shape) for row, shape in zip(self._reservations, self._shapes, strict=True)}
         self._ids = list(rows)
         self._reservations, self._shapes = [row for row, _ in rows.values()], [shape for _, shape in rows.values()]
+
+    def group(self) -> Groups:
+        """Those of one account's name and one shape together, each group in the order of age, and for each of `list`
+        the number of its group. Worked out again only when somebody came or left; not to be changed by who asks.
+        """
+        if self._groups is None:
+            rows, _, shapes = self.list()
+            known: dict[tuple[str | None, Shape], int] = {}
+            numbers = [
+                known.setdefault((row.request.account, shape), len(known))
+                for row, shape in zip(rows, shapes, strict=True)
+            ]
+            found: list[list[Reservation]] = [[] for _ in known]
+            for number, row in zip(numbers, rows, strict=True):
+                found[number].append(row)
+            self._groups = found, numbers
+        return self._groups
 
     def _sort(self) -> None:
         """By the last tie-breaker first: equal ones stay as they are, and plain numbers sort fastest."""

@@ -26,15 +26,10 @@ class Balances:
         account = self.account_of(reservation)
         return FREE if account is None else self._levels[account.id]
 
-    def levels_by_name(self) -> dict[str | None, int] | None:
-        """The levels by the accounts' names, where a name says who pays; None where an account was forgotten, so that
-        it pays only for those who came after.
-        """
-        if any(account.forgotten_upto for account in self.accounts.values()):
-            return None
-        by_name: dict[str | None, int] = {None: FREE}
-        by_name.update(self._levels)
-        return by_name
+    @property
+    def are_by_name(self) -> bool:
+        """Whether the name of an account says who pays; not where one was forgotten and pays for later ones only."""
+        return not any(account.forgotten_upto for account in self.accounts.values())
 
     def move(self, cost: Levels, payer: Account, payee: Account | None) -> None:
         """The payer takes over what the payee paid so far; an account that does not exist gets nothing."""

@@ -15,6 +15,7 @@ from scheduler.model.reservations import Request, Reservation, Shape, is_claiman
 from scheduler.model.rules import Rules, SchedulerKeys
 from scheduler.model.slots import Slot
 from scheduler.model.view import View
+from scheduler.model.waiters import Groups
 from scheduler.policy.balances import Balances
 from scheduler.policy.needs import Demand, Steps, make_needs
 from scheduler.policy.places import NO_LEASES, Leases, Place, open_place
@@ -41,12 +42,23 @@ class Queue:
     def sort(self, rank: Callable[[Reservation], Any]) -> "Queue":
         """Another one, sorted by this, less first; equal ones stay as they are."""
         ranks = list(map(rank, self.reservations))
-        order = sorted(range(len(ranks)), key=ranks.__getitem__)
-        reservations, ids, demands = self.reservations, self.ids, self.demands
+        return self._arrange(sorted(range(len(ranks)), key=ranks.__getitem__))
+
+    def sort_groups(self, numbers: Sequence[int], ranks: Sequence[float]) -> "Queue":
+        """The same by the rank of the group that each is in, of which there are few different ones."""
+        found: dict[float, list[int]] = {rank: [] for rank in sorted(ranks)}
+        if len(found) <= 1:
+            return self
+        notes = [found[rank].append for rank in ranks]
+        for at, number in enumerate(numbers):
+            notes[number](at)
+        return self._arrange(list(chain.from_iterable(found.values())))
+
+    def _arrange(self, order: list[int]) -> "Queue":
         return Queue(
-            list(map(reservations.__getitem__, order)),
-            list(map(ids.__getitem__, order)),
-            list(map(demands.__getitem__, order)),
+            list(map(self.reservations.__getitem__, order)),
+            list(map(self.ids.__getitem__, order)),
+            list(map(self.demands.__getitem__, order)),
             self.oldest,
         )
 
@@ -181,6 +193,14 @@ class Draft:
         if not self.over:
             return self._make_queue(reservations, ids, shapes)
         return self.sort_queue([each for each in reservations if each.id not in self.over] + [*self.requeued.values()])
+
+    def group_waiters(self) -> Groups | None:
+        """Those who wait by account and shape, and for each waiter the number of its group; None where that does not
+        tell who is alike: the tick has changed who waits, or some are not placed as their shape says.
+        """
+        if self.over or self.view.special or not self.balances.are_by_name:
+            return None
+        return self.view.waiters.group()
 
     def sort_queue(self, reservations: Iterable[Reservation]) -> Queue:
         """These reservations, the oldest first, each with what it needs."""

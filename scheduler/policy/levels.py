@@ -6,10 +6,9 @@ Source: qscheduler: the level goes first, then who demands most, then who has wa
 from collections.abc import Callable
 from typing import Final
 
-from scheduler.model.accounts import FREE
 from scheduler.model.labels import shape_of
 from scheduler.model.reservations import Reservation, Shape
-from scheduler.policy.draft import Draft
+from scheduler.policy.draft import Draft, Queue
 
 _MOST_LABELS: Final = 1 << 20
 """More than any reservation requires: no number of labels outweighs a level."""
@@ -25,7 +24,7 @@ def count_required(shape: Shape) -> int:
 
 def rank_by_level(draft: Draft) -> Callable[[Reservation], float]:
     """A number that sorts by level, then by required labels, most first; ties go to the older one, as everywhere."""
-    level_of, levels, shapes = draft.balances.level_of, draft.balances.levels_by_name(), draft.view.shapes
+    level_of, shapes = draft.balances.level_of, draft.view.shapes
     counts: dict[Shape, int] = {}
 
     def rank(reservation: Reservation) -> float:
@@ -33,7 +32,15 @@ def rank_by_level(draft: Draft) -> Callable[[Reservation], float]:
         count = counts.get(shape)
         if count is None:
             count = counts[shape] = count_required(shape)
-        level = level_of(reservation) if levels is None else levels.get(reservation.request.account, FREE)
-        return level * _MOST_LABELS - count
+        return level_of(reservation) * _MOST_LABELS - count
 
     return rank
+
+
+def sort_by_level(draft: Draft, queue: Queue) -> Queue:
+    """The waiters of the tick, the oldest first, sorted so."""
+    rank, groups = rank_by_level(draft), draft.group_waiters()
+    if groups is None:
+        return queue.sort(rank)
+    alike, numbers = groups
+    return queue.sort_groups(numbers, [rank(group[0]) for group in alike])

@@ -3,7 +3,7 @@ lots is found. Everybody in a lot finds the same, so that a slot looks at the fi
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Generic, TypeVar
 
@@ -34,7 +34,8 @@ class Lot:
     """What the place of the first instance must have."""
     preferred: Ask | None
     """The same with all that it prefers; None where no place can have both."""
-    reservations: list[Reservation] = field(default_factory=list)
+    reservations: list[Reservation]
+    """In order."""
     served: int = 0
     """So many of them, from the first on, have their place."""
 

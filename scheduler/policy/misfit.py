@@ -29,6 +29,8 @@ class Misfits:
         self._told: dict[Demand, Told | None] = {}
         self._kinds: dict[str, list[_Kind]] = {name: [] for name in draft.pools}
         """By pool: what was found to be there so far."""
+        self._held: dict[tuple[object, ...], bool] = {}
+        """Whether any of that could hold an instance, for all that ask for the same."""
         self._more_kinds = {name: _list_kinds(places) for name, places in draft.pools.items()}
 
     def set_aside(self, queue: Queue) -> Queue:
@@ -65,7 +67,11 @@ class Misfits:
     def _could_ever_hold(self, name: str, need: Need) -> bool:
         if self._draft.rules.pools[name].is_elastic and self._limits.list_fitting(name, need):
             return True
-        return any(need.could_hold(name, *kind) for kind in self._iterate_kinds(name))
+        labels = (frozenset(need.labels.items()), frozenset(need.component.labels.items()))
+        key = (name, need.steps[name], *labels)
+        if key not in self._held:
+            self._held[key] = any(need.could_hold(name, *kind) for kind in self._iterate_kinds(name))
+        return self._held[key]
 
     def _iterate_kinds(self, name: str) -> Iterator[_Kind]:
         """All kinds of that pool, found only as far as they are looked at: the first ones hold most that is asked."""

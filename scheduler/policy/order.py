@@ -5,7 +5,7 @@ from math import nextafter
 
 from scheduler.model.reservations import Reservation, Shape
 from scheduler.policy.draft import Draft, Queue
-from scheduler.policy.levels import rank_by_level
+from scheduler.policy.levels import rank_by_level, sort_by_level
 from scheduler.policy.needs import given_to
 
 Rank = Callable[[Reservation], float]
@@ -74,7 +74,10 @@ def _find_first_size(draft: Draft, shape: Shape) -> float:
 
 def order(draft: Draft) -> Queue:
     """The pending reservations, first one first; those who return to the queue keep their old place."""
-    return _rank(draft, draft.list_waiters())
+    waiters = draft.list_waiters()
+    if draft.rules.scheduler.queue == "quota" and not draft.rules.scheduler.system:
+        return sort_by_level(draft, waiters)
+    return _rank(draft, waiters)
 
 
 def sort_queue(draft: Draft, reservations: Iterable[Reservation]) -> Queue:

@@ -44,9 +44,9 @@ def split_by_queue(draft: Draft, waiters: Queue) -> tuple[Queue, Queue]:
     """Those whose settings say that their queue is `quota`, and all others. The only place that tells them apart."""
     if not draft.rules.has_quota:
         return Queue(), waiters
-    is_by_quota = [demand.settings.queue == "quota" for demand in waiters.demands]
-    if all(is_by_quota):
+    if not draft.rules.scheduler.system:
         return waiters, Queue()
+    is_by_quota = [demand.settings.queue == "quota" for demand in waiters.demands]
     return waiters.filter(is_by_quota), waiters.filter([not each for each in is_by_quota])
 
 

@@ -42,27 +42,27 @@ class Round:
         self._open_lots(waiters)
 
     def _open_lots(self, waiters: Queue) -> None:
-        known: dict[tuple[str | None, Demand], Lot] = {}
-        accounts, account_of = self.draft.balances.accounts, self.draft.balances.account_of
-        is_known_by_name = not any(account.forgotten_upto for account in accounts.values())
-        for reservation, demand in waiters:
-            name = reservation.request.account
-            if not is_known_by_name and account_of(reservation) is None:
-                name = None
-            key = (name, demand)
-            lot = known.get(key)
-            if lot is None:
-                lot = known[key] = self._open_lot(len(known), reservation, demand)
-            lot.reservations.append(reservation)
+        groups = self.draft.group_waiters()
+        if groups is None or len(groups[1]) != len(waiters.ids):
+            alike = self._group(waiters)
+        else:
+            alike = [(self.draft.demand_of(rows[0]), rows) for rows in groups[0]]
+        for number, (demand, rows) in enumerate(alike):
+            self._open_lot(number, demand, rows)
 
-    def _open_lot(self, number: int, first: Reservation, demand: Demand) -> Lot:
+    def _group(self, waiters: Queue) -> list[tuple[Demand, list[Reservation]]]:
+        account_of, found = self.draft.balances.account_of, dict[tuple[str | None, Demand], list[Reservation]]()
+        for reservation, demand in waiters:
+            account = account_of(reservation)
+            found.setdefault((account.id if account else None, demand), []).append(reservation)
+        return [(demand, rows) for (_, demand), rows in found.items()]
+
+    def _open_lot(self, number: int, demand: Demand, rows: list[Reservation]) -> None:
         if demand not in self._required:
             self._required[demand] = (count_required(demand.shape), *self._find_asks(demand))
-        account, level = self.draft.balances.account_of(first), self.draft.balances.level_of(first)
+        account, level = self.draft.balances.account_of(rows[0]), self.draft.balances.level_of(rows[0])
         likeness = find_likeness(account, demand.shape) if account and account.max_fanout else None
-        lot = Lot(number, account, demand, level, likeness, *self._required[demand])
-        self.lots[level].append(lot)
-        return lot
+        self.lots[level].append(Lot(number, account, demand, level, likeness, *self._required[demand], rows))
 
     def _find_asks(self, demand: Demand) -> tuple[Ask, Ask | None]:
         need = demand.needs[0]

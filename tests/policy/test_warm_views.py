@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler.model.accounts import Account
 from scheduler.model.holds import Hold, hold_id
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
@@ -30,7 +31,7 @@ RULES = [
             },
         }
     )
-    for queue, profile in (("fifo", "pack"), ("priority", "spread"))
+    for queue, profile in (("fifo", "pack"), ("priority", "spread"), ("quota", "pack"))
 ]
 VERSIONS = st.integers(1, 5)
 
@@ -75,6 +76,7 @@ def reservations(draw: st.DrawFn) -> Reservation:
         resources=draw(st.sampled_from([{}, {"cpus": 1}, {"cpus": 3}])),
         labels=draw(st.sampled_from([{}, {}, {"zone": "a"}])),
         prefers=draw(st.sampled_from([{}, {"disk": "ssd"}])),
+        account=draw(st.sampled_from([None, "A", "B"])),
         declined=draw(st.sampled_from([(), (), ("linux-1",)])),
         interruptions=draw(st.sampled_from([0, 0, 1])),
         **held,
@@ -91,9 +93,22 @@ def _hold(kind: Any, version: int, seconds: float) -> Hold:
     return Hold(id=name, version=version, pool="linux", kind=kind, refused_at=NOW - 5, until=NOW + seconds)
 
 
+def accounts() -> st.SearchStrategy[Account]:
+    """One of two, with something left at some level, or forgotten for those who came first."""
+    balances = st.sampled_from([(0.0, 9.0, 0.0, 0.0, 0.0), (50.0, 0.0, 0.0, 0.0, 0.0), (-1.0, 0.0, 0.0, 0.0, 0.0)])
+    return st.builds(
+        Account,
+        id=st.sampled_from(["A", "B"]),
+        version=VERSIONS,
+        balance=balances,
+        charged_at=st.just(NOW),
+        forgotten_upto=st.sampled_from([0, 0, 5]),
+    )
+
+
 def changes() -> st.SearchStrategy[Change]:
     """Any row in any version, or that one is gone."""
-    row = st.one_of(slots(), reservations(), reservations(), holds())
+    row = st.one_of(slots(), reservations(), reservations(), holds(), accounts())
     gone = row.map(lambda each: Gone(KINDS[type(each)], each.id, each.version + 1))
     return st.one_of(row, row, row, row, gone)
 
