@@ -1,9 +1,10 @@
 """What accounts do, for the metrics: who waits for them, what they spend, and whose place they take."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from scheduler.model.accounts import FREE, PAID, Account, level_of
+from scheduler.model.accounts import FREE, PAID, find_account, level_of
 from scheduler.model.decisions import Plan
 from scheduler.model.events import Event
 from scheduler.model.reservations import Reservation
@@ -48,18 +49,15 @@ def describe_account_waits(plan: Plan, view: View) -> Mapping[str, list[int]]:
     """By account: how many of those who wait would be placed at each level, the free one last, by what it has now.
     Accounts for which nobody waits are left out.
     """
-    found: dict[str, list[int]] = {}
-    if not view.accounts:
-        return found
-    levels = {name: level_of(account.balance) for name, account in view.accounts.items()}
-    for each in plan.waiting:
-        account = _find_payer(view, each.reservation)
-        if account is not None:
-            counts = found.setdefault(account.id, [0] * len(LEVELS))
-            counts[levels[account.id]] += 1
-    return found
-
-
-def _find_payer(view: View, name: str) -> Account | None:
-    row = view.reservations.get(name)
-    return None if row is None else view.account_of(row)
+    accounts, rows = view.accounts, view.reservations
+    if not accounts:
+        return {}
+    # Counted by account first, and levelled once for all: a hundred thousand may wait for ten accounts.
+    counted = Counter(
+        account.id
+        for name in plan.waiting.names
+        if (row := rows.get(name)) is not None
+        and (account := find_account(accounts, row.request.account, row.sequence)) is not None
+    )
+    levels = {name: level_of(accounts[name].balance) for name in counted}
+    return {name: [count if level == levels[name] else 0 for level in LEVELS] for name, count in counted.items()}
