@@ -106,6 +106,8 @@ class Draft:
         """Ready ones that the starvation guard keeps, by the gang that it protects, under "" for all others together:
         nothing else is left for these to take.
         """
+        self.deferred: set[str] = set()
+        """Those whose room is looked for when a gang before them has been seen to."""
         self.withheld: list[Demand] = []
         """Who would get a launch but for quota or `max_slots`, in queue order."""
         self.withheld_launches: dict[str, int] = {}

@@ -98,7 +98,7 @@ class _Refusal:
 
 def _launch_for(draft: Draft, reservation: Reservation, demand: Demand, limits: Limits) -> str:
     """Give it room on what this tick launches; "" or, with nothing launched, the code of what holds it back."""
-    if len(demand.needs) == 1:
+    if len(demand.needs) == 1 and reservation.id not in draft.deferred:
         return _launch_for_one(draft, reservation, demand, limits)
     there = [draft.ready, draft.coming]
     if reservation.id in draft.kept:

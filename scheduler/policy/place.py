@@ -20,6 +20,8 @@ from scheduler.policy.quota import place_by_quota, split_by_queue
 from scheduler.policy.refusals import lacks_quota
 from scheduler.policy.rooms import fill
 
+BEHIND = "one before it in the queue waits, and backfill is off"
+
 
 def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
     """Serve each reservation in queue order; gives back those for whom nothing is ready or on its way.
@@ -27,7 +29,8 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
     First room on ready slots (at once a lease), else room that is ready or on its way for all its instances,
     which it keeps (`booting`). One that finds neither is passed over and later ones are still tried, but not on
     slots that the starvation guard keeps for it. Without `backfill` the first that gets no lease ends the
-    placing: the room that those behind it would have taken is kept for them all the same.
+    placing: the room that those behind it would have taken is kept for them all the same, but for a gang before
+    them, which uses what is ready together with what is launched for it.
     """
     by_quota, waiters = split_by_queue(draft, Misfits(draft, limits).set_aside(queue))
     demanding = place_by_quota(draft, by_quota)
@@ -35,7 +38,7 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
     guard, search = Guard(draft, limits, queue.oldest), _Search(draft, waiters)
     decide, hopeless, runs = draft.decisions.append, search.hopeless, search.runs
     is_leased, is_unplaced = bytearray(len(waiters.ids)), bytearray(b"\x01") * len(waiters.ids)
-    blocked: set[str] = set()
+    blocked: dict[str, bool] = {}
     for at, demand in enumerate(waiters.demands):
         if demand in hopeless:
             continue
@@ -43,6 +46,10 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
         if runs and (run := runs.get(demand)):
             decide(Assign(reservation=reservation.id, leases=run.pop()))
             is_leased[at], is_unplaced[at] = True, False
+            continue
+        if blocked and blocked.get(demand.queue):
+            draft.deferred.add(reservation.id)
+            draft.wait(reservation, "behind_queue", BEHIND)
             continue
         places = search.find_ready(demand)
         if places is not None and not (blocked and demand.queue in blocked):
@@ -53,10 +60,8 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
             draft.wait(reservation, "behind_queue", "one before it has waited for so long that it is not overtaken")
         is_covered = places is not None or search.cover(reservation, demand)
         is_unplaced[at] = not is_covered
-        if demand.queue in blocked:
-            draft.wait(reservation, "behind_queue", "one before it in the queue waits, and backfill is off")
         if not demand.settings.backfill:
-            blocked.add(demand.queue)
+            _block(draft, reservation, demand, blocked, is_gang=not is_covered and len(demand.needs) > 1)
             continue
         guard.protect(reservation, demand, is_covered=is_covered)
         search.note_hopeless(demand, guard)
@@ -68,6 +73,13 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
     if returning or (late.reservations and unplaced.reservations):
         return sort_queue(draft, unplaced.reservations + late.reservations + returning)
     return late if late.reservations else unplaced
+
+
+def _block(draft: Draft, reservation: Reservation, demand: Demand, blocked: dict[str, bool], *, is_gang: bool) -> None:
+    """Those behind it get no lease, nor does it if there is one before it; behind a gang they keep no room either."""
+    if demand.queue in blocked:
+        draft.wait(reservation, "behind_queue", BEHIND)
+    blocked[demand.queue] = is_gang
 
 
 class _Search:

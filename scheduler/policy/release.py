@@ -5,7 +5,9 @@ only unneeded slots go, and only as many as launches are withheld.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from math import inf
 from typing import Final
 
@@ -113,6 +115,8 @@ class _WhatIf:
     by_limit: Counter[str] = field(default_factory=Counter)
     demand: Demand | None = None
     made: list[tuple[Place, Counter[str]]] = field(default_factory=list)
+    numbers: Iterator[int] = field(default_factory=count)
+    """Of the places, those that were undone too: no two stand in the same order."""
 
     def begin(self, demand: Demand) -> None:
         """The launches from now on are for this one."""
@@ -135,7 +139,7 @@ class _WhatIf:
         return None
 
     def _imagine(self, name: str, choice: Choice) -> Place:
-        number = self.by_quota[name] + self.by_limit[name]
+        number = next(self.numbers)
         slot = Slot(id=f"{name}+{number}", pool=name, state="launching")
         place = open_place(slot, self.limits.pool(name), self.orders[name] + number)
         place.capacity = place.free = choice.capacity

@@ -289,3 +289,14 @@ def test_a_slot_that_takes_a_lease_is_not_idle_though_a_gang_behind_was_kept_off
 
 
 TWO = {"name": "w", "count": 2, "resources": {"cpus": 1}}
+
+
+def test_those_behind_a_gang_take_nothing_of_what_it_waits_for_where_backfill_is_off() -> None:
+    """They kept the ready slots among themselves: the gang waited for four new ones for ever, beside an empty slot."""
+    slots = [a_slot(f"linux-{number}") for number in (1, 2, 3)]
+    gang = act(0, "submit", {"id": "gang", "system": SYSTEM, "components": [{"name": "node", "count": 4}]})
+    behind = submit(0, "r1", "r2", "r3")
+    played = play(a_scenario(gang, behind, slots=slots, scheduler={"backfill": False}, kicks=True, wakes=True, until=1))
+    assert [each["slot"] for each in played.decisions("launch")] == ["linux-4"]
+    assert played.reservations["gang"]["phase"] == "leased"
+    assert played.codes == {"r1": "at_max_slots", "r2": "behind_queue", "r3": "behind_queue"}

@@ -70,6 +70,8 @@ class Pass:
         """Slots that the starvation guard keeps, by the one whom it protects."""
         self.blocked: list[str] = []
         """Queues that end at one that got no lease, for want of `backfill`."""
+        self.behind_gang: list[str] = []
+        """Those of them in which a gang comes first that neither ready room nor what is on its way completes."""
         self.unserved: list[Reservation] = []
         self.withheld: list[Reservation] = []
         """Those who lack nothing but room for a launch."""
@@ -115,11 +117,16 @@ class Pass:
         `booting` and spends that room"; a gang "keeps the ready room until it is complete".
 
         "With `backfill` false the first that gets no ready slot ends the placing: … the room that they would have
-        taken is still kept for them."
+        taken is still kept for them." (Not before a gang, which "asks for launches of all that it lacks at once":
+        what is ready is no part of that.)
         """
         queue = system_of(self.picture.rules, each)
         queue = queue if queue in self.picture.rules.scheduler.system else ""
         is_blocked = queue in self.blocked
+        if queue in self.behind_gang:
+            self.tell(each, "behind_queue")
+            self.unserved.append(each)
+            return
         if is_blocked or self.is_kept_out(each):
             self.tell(each, "behind_queue")
         found = serve(self.picture, each, [self.ready])
@@ -133,6 +140,8 @@ class Pass:
             self.unserved.append(each)
         if not settings_of(self.picture.rules, each).backfill:
             self.blocked.append(queue)
+            if not is_covered and len(list_essential(each)) > 1:
+                self.behind_gang.append(queue)
         else:
             self.guard(each)
 
