@@ -80,7 +80,7 @@ class SlotWriter:
     def _is_to_go(self, current: Slot, reason: SlotReason) -> bool:
         """Whether the row as it now is gives this reason to drain it."""
         pool = self.rules.pools.get(current.pool)
-        is_free = not self.ledger.leases_on(current)
+        is_free = not self.ledger.leases_on(current) and current.stranger is None
         match reason:
             case "idle":
                 return self._is_idle(current)
@@ -100,7 +100,7 @@ class SlotWriter:
     def _is_idle(self, current: Slot) -> bool:
         pool = self.rules.pools.get(current.pool)
         since = current.since if current.idle_since is None else current.idle_since
-        is_free = not current.cordoned and not self.ledger.leases_on(current)
+        is_free = not current.cordoned and not self.ledger.leases_on(current) and current.stranger is None
         return pool is not None and is_free and self.now - since > pool.idle_scale_down
 
     def _terminate(self, current: Slot, decision: Terminate) -> str | None:

@@ -32,6 +32,8 @@ def describe_slot(slot: Slot, pool: Pool | None, now: float) -> list[str]:
     said = [*_describe_way(slot, pool, now), *_describe_silence(slot, pool, now), *_describe_end(slot, now)]
     if slot.cordoned:
         said.append("cordoned: takes no new leases")
+    if slot.stranger is not None:
+        said.append(f"{slot.stranger}, which nobody knows, was confirmed there: offered to nobody until it is idle")
     if slot.unconfirmed:
         said.append(f"unconfirmed leases in a row: {_of(slot.unconfirmed, pool)}")
     if slot.failed_probes:

@@ -67,6 +67,7 @@ class Lines(Generic[Found]):
     def __init__(self, lots: Iterable[tuple[Ask, Lot]], is_out: Callable[[Lot], bool]) -> None:
         self._lots: dict[Ask, list[Lot]] = {}
         self._heaps: dict[tuple[Ask, ...], list[tuple[Rank, int, Lot]]] = {}
+        """By the asks that lots of these lines have, and by whatever asks a place meets besides."""
         self._is_out = is_out
         """Whether nobody of a lot is to be placed here any more."""
         for ask, lot in lots:
@@ -76,7 +77,10 @@ class Lines(Generic[Found]):
         """The first one in order, of those whose ask is met, that is accepted; with what `accept` found for it."""
         heap = self._heaps.get(met)
         if heap is None:
-            heap = self._heaps[met] = self._open(met)
+            own = tuple(ask for ask in met if ask in self._lots)
+            if own not in self._heaps:
+                self._heaps[own] = self._open(own)
+            heap = self._heaps[met] = self._heaps[own]
         aside, answer = [], None
         while heap and answer is None:
             rank, number, lot = heap[0]
@@ -93,7 +97,7 @@ class Lines(Generic[Found]):
         return answer
 
     def _open(self, met: tuple[Ask, ...]) -> list[tuple[Rank, int, Lot]]:
-        lots = (lot for ask in met for lot in self._lots.get(ask, ()))
+        lots = (lot for ask in met for lot in self._lots[ask])
         heap = [(lot.rank, lot.number, lot) for lot in lots if not lot.is_served]
         heapify(heap)
         return heap

@@ -307,17 +307,19 @@ def test_refusals_that_come_at_once_make_one_hold_and_empty_every_slot(rivals: R
 THREADS = 6
 PIECES = 40
 SLOTS = ("linux-1", "linux-2", "linux-3")
-ACTS = (*["submit", "tick", "prune"] * 3, "release", "cancel", "suspend", "resume", "cordon", *["uncordon"] * 3, "slow")
+ACTS = (
+    *["submit", "tick", "prune"] * 3,
+    *("release", "cancel", "suspend", "resume", "cordon", *["uncordon"] * 3, "slow"),
+    *("account", "account", "forget_account", "confirm", "idle", "absent"),
+)
+ACCOUNTS = ("a", "b", "c")
 
 
 def crowd(number: int, rig: Rig) -> list[str]:
     """What one process does of everything, on few rows and in any order; what of it went well."""
     random, done = Random(number), []
-    names = [f"r{index}" for index in range(16)]
     for piece in range(PIECES):
         act = random.choice(ACTS)
-        request = f"{number}/{piece}"
-        some = random.sample(names, 4)
         if act == "tick":
             with suppress(DeposedError):
                 tick(rig.engine, rig.leader)
@@ -328,20 +330,30 @@ def crowd(number: int, rig: Rig) -> list[str]:
             rig.play_tasks()
         elif act == "prune":
             rig.store.prune(events_before=0.0, requests_before=0.0, ended_before=rig.store.now())
-        elif act == "submit":
-            items: list[dict[str, object]] = [{"id": name, "system": "x86_64-linux"} for name in some]
-            ask(rig.engine, act, request=request, items=items)
-        elif act in {"cordon", "uncordon"}:
-            ask(
-                rig.engine,
-                act,
-                request=request,
-                items=[{"slot": f"linux-{index}"} for index in random.sample([1, 2, 3], 2)],
-            )
         else:
-            ask(rig.engine, act, request=request, items=[{"reservation": name, "token": 1} for name in some])
+            ask(rig.engine, act, request=f"{number}/{piece}", items=make_items(act, random))
         done.append(act)
     return done
+
+
+def make_items(verb: str, random: Random) -> list[dict[str, object]]:
+    """What is said about some of the few rows."""
+    some = random.sample([f"r{index}" for index in range(16)], 4)
+    match verb:
+        case "submit":
+            return [{"id": name, "system": "x86_64-linux", "account": random.choice(ACCOUNTS)} for name in some]
+        case "account":
+            return [{"account": name, "balance": [random.choice([0, 50])]} for name in random.sample(ACCOUNTS, 2)]
+        case "forget_account":
+            return [{"account": random.choice(ACCOUNTS)}]
+        case "cordon" | "uncordon" | "idle":
+            return [{"slot": slot} for slot in random.sample(SLOTS, 2)]
+        case "confirm":
+            return [{"reservation": name, "slot": random.choice(SLOTS), "token": 1} for name in some]
+        case "absent":
+            return [{"reservation": name} for name in some]
+        case _:
+            return [{"reservation": name, "token": 1} for name in some]
 
 
 def test_nobody_waits_in_a_circle(postgresql_url: str) -> None:
@@ -350,7 +362,12 @@ def test_nobody_waits_in_a_circle(postgresql_url: str) -> None:
     fleet, shelf = CountingFleet(), Shelf(first.now)
     pool = {**CONFIG["pools"]["linux"], "max_slots": 3, "max_leases_per_slot": 4}
     stores = [open_store(postgresql_url) for _ in range(THREADS)]
-    rigs = [Rig({"pools": {"linux": pool}}, store=store, fleet=fleet, shelf=shelf) for store in stores]
+    rules = {
+        "scheduler": {"queue": "quota", "preemption_grace": 0},
+        "pools": {"linux": pool},
+        "accounts": {name: {"balance": [50 * number]} for number, name in enumerate(ACCOUNTS)},
+    }
+    rigs = [Rig(rules, store=store, fleet=fleet, shelf=shelf) for store in stores]
     for name in SLOTS:
         make_ready(rigs[0], name)
     states: list[str] = []

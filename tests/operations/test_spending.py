@@ -11,6 +11,7 @@ from scheduler.model.view import View
 from scheduler.operations.commit import commit
 from scheduler.operations.engine import announce
 from scheduler.operations.spending import describe_account_waits
+from scheduler.ports import DeposedError
 from scheduler.view.memory import MemoryMeter
 from tests.builders import a_lease, a_reservation, a_slot
 from tests.operations.rig import NOW, Rig
@@ -87,6 +88,18 @@ class TestCharges:
         rig.now += 60
         carry_out(rig)
         assert rig.store.read_balances("ci") == []
+
+    def test_a_deposed_leader_counts_and_keeps_nothing(self) -> None:
+        rig = a_rig()
+        with rig.store.transaction() as transaction:
+            deposed = transaction.take_term("me")
+            transaction.take_term("another")
+        rig.now += 60
+        rules = rig.store.load_rules().rules
+        with pytest.raises(DeposedError):
+            next(commit(rig.store, (), rules, deposed, str, rig.now, ("ci", "lab")))
+        assert counts_of(rig) == {}
+        assert rig.store.read_balances("lab") == []
 
 
 class TestPreemptions:

@@ -37,6 +37,11 @@ SLOTS: dict[str, tuple[Pool | None, dict[str, Any], list[str]]] = {
     "interrupted": (EC2, {"interrupted_by": NOW + 100}, ["interrupted: EC2 takes it in 100 s"]),
     "draining": (EC2, {"state": "draining", "drain_reason": "requested"}, ["goes: an operator drains it"]),
     "cordoned": (EC2, {"cordoned": True}, ["cordoned: takes no new leases"]),
+    "a stranger": (
+        STATIC,
+        {"stranger": "ghost"},
+        ["ghost, which nobody knows, was confirmed there: offered to nobody until it is idle"],
+    ),
     "nearly unhealthy": (
         EC2,
         {"unconfirmed": 2, "failed_probes": 1},
