@@ -21,7 +21,7 @@ from scheduler.simulation.trace import TracePlay
 from scheduler.simulation.workload import read_workload
 from workers.configuration import read_configuration
 
-SIZES = (500, 1000, 2000, 4000)
+SIZES = (500, 1000, 2000)
 HOSTS: dict[str, Any] = {
     "pools": {"nodes": {"system": "x", "provider": "static", "max_slots": 128, "resources": {"cpus": 1}}}
 }
