@@ -166,7 +166,7 @@ def test_what_is_skipped_is_told_and_counted(run: Run, tmp_path: Path) -> None:
         (("--compare", "queue="), '--compare: expected KEY=VALUE,VALUE, got "queue="'),
         (
             ("--compare", "queue=fifo,sice"),
-            '--compare queue: expected one of fifo, priority, size, dynsize (did you mean "size"?), got "sice"',
+            '--compare queue: expected one of fifo, priority, size, dynsize, quota (did you mean "size"?), got "sice"',
         ),
         (
             ("--compare", "que=fifo"),

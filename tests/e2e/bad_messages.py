@@ -163,7 +163,8 @@ class Generator:
         return self._ask("submit", self._spoiled(name), name, "bad")
 
     def _bad_word(self, name: str) -> BadMessage:
-        verb = self._pick(*(each for each in WISHES if each != "submit"))
+        # Of one that nobody knows it is true that it is absent: nothing is refused, or changed.
+        verb = self._pick(*(each for each in WISHES if each not in {"submit", "absent"}))
         key = "reservation" if "reservation" in WISHES[verb].model_fields else "slot"
         junk = self._junk()
         return self._ask(verb, self._pick({}, {key: junk}, {key: self._target, "colour": junk}), name, "bad")
@@ -176,7 +177,8 @@ class Generator:
         return self._ask(verb, {"reservation": self._target, "token": token}, name, "forged token")
 
     def _forged_id(self, name: str) -> BadMessage:
-        verb = self._pick(*(each for each in WISHES if each != "submit"))
+        # Of one that nobody knows it is true that it is absent: nothing is refused, or changed.
+        verb = self._pick(*(each for each in WISHES if each not in {"submit", "absent"}))
         key = "reservation" if "reservation" in WISHES[verb].model_fields else "slot"
         more = {"priority": 3} if verb == "priority" else {}
         # Of another kind of row, or nearly a known one.

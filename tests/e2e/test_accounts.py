@@ -13,15 +13,15 @@ from tests.e2e.processes import wait_for
 from tests.e2e.stack import Stack
 
 pytestmark = pytest.mark.timeout(180)
-POOL = "shared-lab"
-HOSTS = ("shared-1", "shared-2")
+POOL = "budget-lab"
+HOSTS = ("budget-1", "budget-2")
 GRACE = 6.0
 """Seconds: far longer than it takes to let go, far shorter than a test waits."""
 SPENT, SAVED = ("spent-1", "spent-2"), ("saved-1", "saved-2")
 SHARED: dict[str, Any] = {
     "scheduler": {"system": {POOL: {"queue": "quota", "preemption_grace": GRACE}}},
     "pools": {**RULES["pools"], POOL: {"system": POOL, "provider": "static", "offline_timeout": 600}},
-    "accounts": {"spender": {}, "saver": {"balance": [1000]}},
+    "accounts": {"spending": {}, "saving": {"balance": [1000]}},
 }
 
 
@@ -33,7 +33,7 @@ def shared(stack: Stack) -> Iterator[Stack]:
         assert stack.ask("register", {"slot": name, "pool": POOL, "machine": f"m-{name}"})["ok"]
     yield stack
     stack.ask("cancel", {"items": [{"reservation": name} for name in (*SPENT, *SAVED)]})
-    stack.ask("remove", {"items": [{"slot": name} for name in HOSTS]})
+    assert stack.ask("remove", {"items": [{"slot": name} for name in HOSTS]})["ok"]
     stack.apply(RULES)
 
 
@@ -68,11 +68,11 @@ def history(stack: Stack, slot: str) -> list[tuple[str, str]]:
 
 
 def test_the_saver_preempts_and_no_place_is_ever_held_by_two(shared: Stack) -> None:
-    submit(shared, SPENT, "spender")
+    submit(shared, SPENT, "spending")
     victims = shared.await_phase(SPENT, "leased")
     assert [row.leases[0].level for row in victims] == [5, 5]
 
-    submit(shared, SAVED, "saver")
+    submit(shared, SAVED, "saving")
     quick, stubborn = wait_for(lambda: revoked_of(shared), "the notices")
     assert {quick.revoke_reason, stubborn.revoke_reason} == {"preempted"}
     scheduler, term = shared.processes["ticks"], shared.services.engine.store.load_tenure().term

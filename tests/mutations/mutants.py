@@ -235,8 +235,8 @@ MUTANTS = (
     Mutant(
         "place",
         "without backfill the first that waits ends the placing",
-        "            blocked.add(demand.queue)",
-        "            pass",
+        "    blocked[demand.queue] = is_gang\n",
+        "",
     ),
     Mutant(
         "place",
@@ -251,6 +251,30 @@ MUTANTS = (
         ", list[Reservation]()\n",
     ),
     Mutant("launch", "what cannot be launched whole launches nothing", "        opening.undo()\n", ""),
+    Mutant(
+        "place",
+        "without backfill those behind a gang keep no room from it",
+        "is_gang=not is_covered and len(demand.needs) > 1",
+        "is_gang=False",
+    ),
+    Mutant("charging", "what is above the cap stays", " if paid < cap else paid", ""),
+    Mutant("relevel", "up to 600 saved a lease keeps its level", "SAVED: Final = 600.0", "SAVED: Final = 599.0"),
+    Mutant(
+        "relevel",
+        "down to -600 overdrawn a lease keeps its level",
+        "OVERDRAWN: Final = -600.0",
+        "OVERDRAWN: Final = -599.0",
+    ),
+    Mutant(
+        "preempt", "who has worse work running preempts nobody", "        if not barred[name]:\n", "        if True:\n"
+    ),
+    Mutant("preempt", "only worse levels are preempted", "run.level > level and", "run.level >= level and"),
+    Mutant("fanout", "max_fanout itself is reached", "0 < account.max_fanout <= self", "0 < account.max_fanout < self"),
+    Mutant("fanout", "a limit by label itself may be reached", "> limits[name]", ">= limits[name]"),
+    Mutant(
+        "quota", "those who prefer a slot come before others", "level, preferring=True)", "level, preferring=False)"
+    ),
+    Mutant("quota", "who has claimed a place gets it", "    assign_claims(tick, claimants)\n", ""),
     Mutant("ttl", "an own ttl of 0 means never", "if request.ttl is not None:", "if request.ttl:"),
     Mutant("ttl", "the first pool that serves its system", "rules.pools[names[0]]", "rules.pools[names[-1]]"),
     Mutant("offerings", "the price factor is inclusive", "choice.price <= most", "choice.price < most"),
@@ -277,18 +301,5 @@ MUTANTS = (
         "the boot that makes it enough holds its pool at once",
         "        streak = (hold.streak if hold else 0) + len(failed_now)",
         "        streak = hold.streak if hold else 0",
-    ),
-    Mutant(
-        "forecast",
-        "an account that keeps nothing of what it earns cannot pay again",
-        "account.charge_rate[level] * account.max_charge_seconds <= 0",
-        "account.charge_rate[level] <= 0",
-    ),
-    Mutant("forecast", "what runs slows down what an account earns", " - found.use[level]\n", "\n"),
-    Mutant(
-        "changes_of_accounts",
-        "a balance is asked for at a level at which the account earns",
-        "(each not in earned, -each)",
-        "-each",
     ),
 )

@@ -133,6 +133,15 @@ DECIDED: dict[str, tuple[list[Document], Document, Told]] = {
         {"slots": idle("lab-1", labels={"b1": "1", "b2": "1", "img": "1"})},
         [["assign r2 lab-1 at 5", "r1 waits no_capacity"]],
     ),
+    "the same at a paid level": (
+        [
+            ask(0, "r1", account="A", labels={"b1": "1", "b2": "1"}, prefers={"img": "2"}),
+            ask(0, "r2", account="A", labels={"b1": "1"}, prefers={"img": "1"}),
+            tick(0),
+        ],
+        {"slots": idle("lab-1", labels={"b1": "1", "b2": "1", "img": "1"}), "accounts": {"A": {"balance": [9]}}},
+        [["assign r2 lab-1 at 0", "r1 waits no_capacity"]],
+    ),
     "slot {img1}; level 1 prefers {img1}, level 0 prefers {img9}": (
         [
             ask(0, "r1", account="B", prefers={"img": "1"}),
