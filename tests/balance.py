@@ -21,6 +21,10 @@ LONG: Final = (
     "tests/ops/test_redis_acl.py",
     "tests/operations/test_lagging_view.py",
     "tests/unit/test_settings.py",
+    "tests/cli/test_simulating.py",
+    "tests/operations/test_balances.py",
+    "tests/operations/test_preemption.py",
+    "tests/second_tick/test_second_tick.py",
 )
 """Pieces of work in the order in which they are begun; the others follow as they are collected."""
 

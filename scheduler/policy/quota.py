@@ -26,6 +26,8 @@ def place_by_quota(draft: Draft, waiters: Queue) -> Queue:
 
     Whom its account keeps from a lease is told so and launches nothing.
     """
+    if not draft.rules.has_quota:
+        return waiters
     claimants, others = _part_claimants(draft, waiters)
     tick = Round(draft, Running(draft), others)
     assign_claims(tick, claimants)

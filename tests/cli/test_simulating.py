@@ -202,7 +202,7 @@ def test_a_file_of_any_name_is_a_trace_where_a_fleet_is_named(run: Run, tmp_path
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A long simulation with a terminal for its standard error; it does not outlive the test."""
-    (tmp_path / "long.swf").write_text(make_log(jobs=20_000))
+    (tmp_path / "long.swf").write_text(make_log(jobs=4_000))
     ours, theirs = pty.openpty()
     words = ("simulate", "long.swf", "--config", "fleet.toml", "--slots", "128", "--compare", "queue=fifo,size")
     code = "import sys; from leasehold.cli.failures import run_safely; sys.exit(run_safely(sys.argv[1:]))"
@@ -226,7 +226,7 @@ def test_ctrl_c_says_in_a_line_how_far_it_came(process: tuple[subprocess.Popen[b
     assert started.wait(40) == 130
     last = rest.decode().splitlines()[-1].removeprefix(SHOW_CURSOR)
     assert last.startswith("leasehold: interrupted: ")
-    assert "of 20000 jobs were over after" in last
+    assert "of 4000 jobs were over after" in last
     assert last.endswith("run 1 of 2 (queue=fifo)")
 
 

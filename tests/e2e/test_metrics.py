@@ -95,7 +95,7 @@ def shared(stack: Stack) -> Iterator[Stack]:
     stack.apply({"pools": {**RULES["pools"], "shared": pool}, "scheduler": settings, "accounts": accounts})
     assert stack.ask("account", {"account": "spender", **spender})["balance"] == [0, 50, 0, 0, 0]
     yield stack
-    for name in ("shared-2", "shared-1"):
+    for name in ("metered-saves", "metered-spends"):
         stack.ask("cancel", {"reservation": name})
     assert stack.ask("reset_account", {"account": "spender"})["balance"] == [0] * 5
     assert stack.ask("forget_account", {"account": "spender"})["ok"]
@@ -113,10 +113,10 @@ def test_accounts_are_told_at_every_level_while_one_preempts_another(shared: Sta
             assert of(before, "leasehold_account_waiting", account=account, level=level) == 0
     assert of(before, "leasehold_preemptions_total", account="saver", level="0") == 0
     assert of(before, "leasehold_preempted_total", account="spender", level="1") == 0
-    assert shared.ask("submit", {"id": "shared-1", "pool": "shared", "account": "spender"})["ok"]
-    shared.await_phase(["shared-1"], "leased")
-    assert shared.ask("submit", {"id": "shared-2", "pool": "shared", "account": "saver"})["ok"]
-    shared.await_phase(["shared-2"], "leased")
+    assert shared.ask("submit", {"id": "metered-spends", "pool": "shared", "account": "spender"})["ok"]
+    shared.await_phase(["metered-spends"], "leased")
+    assert shared.ask("submit", {"id": "metered-saves", "pool": "shared", "account": "saver"})["ok"]
+    shared.await_phase(["metered-saves"], "leased")
 
     def is_told() -> bool:
         now = scrape(address)

@@ -33,9 +33,12 @@ MODULES = (
     *("test_faults_not_to_copy", "test_wakes", "test_guard_and_profile", "test_found"),
     *("test_arvados_full", "test_arvados_refusals", "test_arvados_slots"),
     *("test_orchard_placement", "test_orchard_failures", "test_machine_lives", "test_per_system"),
-    *("test_zoe_queues", "test_qscheduler_cases", "test_qscheduler_notices", "test_qscheduler_faults"),
+    "test_zoe_queues",
 )
 """Where the tests are, in the order in which they are tried."""
+OF_QUOTA = ("test_qscheduler_cases", "test_qscheduler_notices", "test_qscheduler_faults")
+QUOTA = frozenset({"charging", "fanout", "preempt", "quota", "relevel"})
+"""The rules of quota, and their own tests, which are tried first for them and last for all others."""
 WORKERS = 2
 SURVIVED = "(nothing)"
 
@@ -88,7 +91,8 @@ def find_killer(mutant: Mutant | None) -> str:
     """The first test that fails with this change (None: with none), in a process that has imported nothing yet."""
     if mutant is not None:
         sys.meta_path.insert(0, _Finder(mutant))
-    for name, test in _list_tests():
+    is_of_quota = mutant is not None and mutant.module in QUOTA
+    for name, test in _list_tests((*OF_QUOTA, *MODULES) if is_of_quota else (*MODULES, *OF_QUOTA)):
         try:
             test()
         except Exception:  # noqa: BLE001  a broken rule may break anything
@@ -96,8 +100,8 @@ def find_killer(mutant: Mutant | None) -> str:
     return SURVIVED
 
 
-def _list_tests() -> Iterator[tuple[str, Callable[[], object]]]:
-    for name in MODULES:
+def _list_tests(modules: Sequence[str]) -> Iterator[tuple[str, Callable[[], object]]]:
+    for name in modules:
         module = importlib.import_module(f"tests.scenarios.{name}")
         for key, function in vars(module).items():
             if key.startswith("test_") and callable(function):

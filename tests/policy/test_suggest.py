@@ -286,7 +286,7 @@ def test_what_is_printed_ends_the_wait_and_less_of_it_does_not() -> None:
     assert sum(" and " in kind for kind in kinds) >= 8, kinds
 
 
-@pytest.mark.parametrize(("kind", "least"), [(raise_price_factor, 5), (end_lease, 20)])
+@pytest.mark.parametrize(("kind", "least"), [(raise_price_factor, 3), (end_lease, 20)])
 def test_kinds_that_others_come_before_end_waits_as_well(kind: Kind, least: int) -> None:
     """A price factor and the end of another one's lease are told where nothing that is tried before them would do,
     which is hardly ever: here they are asked alone.
