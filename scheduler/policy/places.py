@@ -45,6 +45,8 @@ class Place(msgspec.Struct, eq=False):
     """Leases that are counted once for two: a claimed one waits for one that is revoking to let go."""
     given: int = 0
     """Instances that this tick put on it, or set against it."""
+    lifted: int = 0
+    """Of its leases, those of elastic instances that are taken off it in this scratch copy."""
     unclean: bool = False
     """A lease ended here in this tick, not by its holder's release, in a pool that recycles such slots."""
     wanted: bool = False
@@ -58,7 +60,7 @@ class Place(msgspec.Struct, eq=False):
     @property
     def load(self) -> int:
         """Leases that it carries, or is to carry."""
-        return len(self.leases) - self.overlap + self.given
+        return len(self.leases) - self.overlap - self.lifted + self.given
 
     @property
     def uses_left(self) -> float:
