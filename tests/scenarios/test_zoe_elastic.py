@@ -323,3 +323,48 @@ def test_a_reservation_needs_an_essential_component() -> None:
     wish = {"id": "r1", "system": "sim", "components": [component("more", 2, 1, "elastic")]}
     with pytest.raises(InvalidInputError, match="at least one essential component"):
         play_out(a_lab(submitted(0, wish)))
+
+
+def growing(**pool: Any) -> Document:
+    """One who could use three machines more, and one who needs one."""
+    most = {"system": "sim", "max_slots": 3, "lease_ttl": 0, "resources": {"units": 1}, **pool}
+    return a_lab(
+        submitted(0, an_application("r1", 1, 3)),
+        submitted(1, an_application("r2", 1)),
+        slots=[],
+        lab={**most, "provider": "ec2"},
+    )
+
+
+def test_elastic_instances_alone_launch_nothing() -> None:
+    assert decided(growing()) == [
+        "0 launch lab-1 demand",
+        "0 assign r1 lab-1",
+        "1 launch lab-2 demand",
+        "1 assign r2 lab-2",
+    ]
+
+
+def test_elastic_instances_launch_after_all_essential_ones_where_the_pool_says_so() -> None:
+    scenario = growing(launch_for_elastic=True)
+    scenario["timeline"][0] = submitted(0, an_application("r1", 1, 3), an_application("r2", 1))
+    del scenario["timeline"][1]
+    assert decided(scenario) == [
+        "0 launch lab-1 demand",
+        "0 launch lab-2 demand",
+        "0 assign r1 lab-1",
+        "0 assign r2 lab-2",
+        "0 launch lab-3 demand",
+        "0 grant r1 more.0 lab-3 room",
+    ]
+
+
+def test_what_is_on_its_way_is_set_against_elastic_instances_before_more_is_launched() -> None:
+    scenario = growing(launch_for_elastic=True, max_slots=9)
+    scenario["timeline"] = [submitted(0, an_application("r1", 1, 3)), tick(1), tick(2)]
+    assert [each for each in decided({**scenario, "cloud": {"boot": 5}, "until": 20}) if "launch" in each] == [
+        "0 launch lab-1 demand",
+        "5 launch lab-2 demand",
+        "5 launch lab-3 demand",
+        "5 launch lab-4 demand",
+    ]
