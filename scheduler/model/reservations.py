@@ -144,7 +144,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     suspended: bool = False
     declined: tuple[str, ...] = ()
     """What its holder does not want: while it waits, slots that are left out at its next assignment; while it is
-    leased, elastic instances that it gave back of its own accord, which are not granted to it again.
+    leased, elastic instances that it gave back of its own accord: it is granted no more of their components.
     """
     revoke_reason: str | None = None
     revoke_by: float | None = None

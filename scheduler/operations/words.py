@@ -137,7 +137,8 @@ def _check_component(current: Reservation, word: ReasonDocument) -> None:
 
 def surrender(ledger: Ledger, rules: Rules, word: ReasonDocument) -> Reservation:
     """The holder gives back what is being revoked before its time: pending again, or still leased where it is elastic
-    instances. One that is named goes back though nobody wants it: it shrinks by itself and is not granted that again.
+    instances. One that is named goes back though nobody wants it: it shrinks by itself, and is granted no more of that
+    component.
     """
     current, elastic = _find_with_part(ledger, word)
     _check_component(current, word)

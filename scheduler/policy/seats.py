@@ -11,7 +11,7 @@ from scheduler.model.reservations import Instance, Lease, Reservation
 from scheduler.model.resources import Resources, fits, subtract, total
 from scheduler.policy.draft import Draft
 from scheduler.policy.needs import Demand, Need
-from scheduler.policy.places import Place
+from scheduler.policy.places import Place, count_used
 
 
 @dataclass(slots=True, eq=False)
@@ -142,7 +142,7 @@ class Seating:
         kept = [lease for key, lease in place.leases.items() if key not in keys]
         place.lifted += len(seats)
         if place.capacity is not None:
-            place.free = subtract(place.capacity, total(lease.resources for lease in kept))
+            place.free = subtract(place.capacity, count_used(kept))
         self._rooms.regroup(place)
         for seat in seats:
             self.use -= self._weigh(place, seat.amounts_on(place))
@@ -184,21 +184,25 @@ class Seating:
 def _is_overfull(place: Place) -> bool:
     if place.load > place.pool.lease_limit:
         return True
-    used = total(lease.resources for lease in place.leases.values())
-    return place.capacity is not None and not fits(used, place.capacity)
+    return place.capacity is not None and not fits(count_used(place.leases.values()), place.capacity)
 
 
 def list_groups(
     draft: Draft, reservation: Reservation, demand: Demand, position: int, leases: Iterable[Lease]
 ) -> list[Group]:
-    """The seats of one reservation, by component. One that its holder gave back of its own accord is left out."""
+    """The seats of one reservation, by component: those of which its holder gave one back of its own accord get no
+    more than they hold.
+    """
     held = {lease.component: lease for lease in leases if lease.kind == "elastic"}
+    named = zip(demand.shape.elastic, demand.elastic, strict=True)
+    declined = reservation.declined if reservation.phase == "leased" else ()
+    unwanted = {need for instance, need in named if instance.name in declined}
     groups: list[Group] = []
     for instance, need in zip(demand.shape.elastic, demand.elastic, strict=True):
         if not groups or groups[-1].need is not need:
             groups.append(Group((position, len(groups)), need))
         lease = held.get(instance.name)
-        if lease is not None or instance.name not in reservation.declined:
+        if lease is not None or need not in unwanted:
             groups[-1].seats.append(_open_seat(draft, reservation, instance, need, lease))
     return groups
 
