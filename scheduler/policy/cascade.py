@@ -8,10 +8,11 @@ nobody moves for nothing.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import SchedulerKeys
+from scheduler.policy.bare import Bare
 from scheduler.policy.draft import Draft
 from scheduler.policy.needs import Demand, Need
 from scheduler.policy.places import Place
@@ -36,6 +37,8 @@ class Cascade:
         self._draft, self._ranks = draft, ranks
         self._seating = Seating(draft)
         self._groups: list[Group] = []
+        self._bare: Bare | None = None
+        self._behind = Behind(())
         self._first_touched: tuple[int, int] = _NOBODY
         """The rank of the first group of which something was taken off and not yet put back."""
         self._refused: set[Demand] = set()
@@ -86,14 +89,25 @@ class Cascade:
         """
         if not self.takes_back or demand in self._refused:
             return None
-        if all(self._could_fit(need, 0) for need in set(demand.needs)):
+        if self._find_bare().has_room(demand):
             for first, must_grow in self._list_ways(reservation):
                 places = self._try(reservation, demand, first, must_grow=must_grow)
                 if places is not None:
                     self._refused.clear()
+                    self.spend(demand, places)
                     return places
         self._refused.add(demand)
         return None
+
+    def _find_bare(self) -> Bare:
+        if self._bare is None or self._bare.size != len(self._draft.ready):
+            self._bare = Bare(self._draft.ready, self.seats())
+        return self._bare
+
+    def spend(self, demand: Demand, places: Sequence[Place]) -> None:
+        """Somebody got, or keeps, the room of these places."""
+        if self._bare is not None:
+            self._bare.take(demand.needs, places)
 
     def _list_ways(self, reservation: Reservation) -> Iterator[tuple[int, bool]]:
         """From which group on elastic instances may be taken off for it, and whether the use has to grow by it."""
@@ -138,7 +152,9 @@ class Cascade:
         self._serve(self._groups[self._find_first(rank) :])
 
     def _serve(self, groups: Sequence[Group]) -> None:
+        self._behind = Behind(groups if self.takes_back else ())
         for group in groups:
+            self._behind.leave(group)
             self._serve_group(group)
 
     def _serve_group(self, group: Group) -> None:
@@ -147,54 +163,74 @@ class Cascade:
         for seat in missing:
             if self._seating.fits_home(seat):
                 self._seating.move(seat, seat.home)
-        behind = self._find_first(group.rank) + 1 if missing else 0
         for seat in missing:
             # What has a deadline has no second place meanwhile.
             if seat.place is None and not (seat.lease is not None and self.settings.preemption_grace):
-                place = self._find(group.need, behind)
+                place = self._seating.find(group.need) or self._find_behind(group)
                 if place is None:
                     return
                 self._seating.move(seat, place)
+
+    def _find_behind(self, group: Group) -> Place | None:
+        """A place that who ranks behind gives back, if any of them could: most often none can."""
+        if not self.takes_back or not self._behind.could_give(group.need, self._seating):
+            return None
+        return self._find(group.need, self._find_first(group.rank) + 1)
 
     def _find(self, need: Need, first: int, declined: Sequence[str] = ()) -> Place | None:
         """A place for one instance, once elastic ones of the groups from there on were taken off theirs, the last one
         first; those that are in nobody's way go back when it is their turn.
         """
         place = self._seating.find(need, declined)
-        if place is not None or not self.takes_back or not self._could_fit(need, first):
+        if place is not None:
             return place
         for group in reversed(self._groups[first:]):
             for seat in group.list_last_first():
-                if not self._could_serve(need, seat.place, declined):
-                    continue
                 freed = seat.place
+                if freed is None or not _could_serve(need, freed, declined, self._seating):
+                    continue
+                self._behind.leave_one(seat)
                 self._seating.move(seat, None)
                 self._first_touched = min(self._first_touched, group.rank)
-                if freed is not None and _has_room(need, freed):
+                if freed.has_place and need.could_hold(freed.slot.pool, freed.free, freed.labels):
                     return self._seating.find(need, declined)
         return None
 
-    def _could_serve(self, need: Need, place: Place | None, declined: Sequence[str]) -> bool:
-        if place is None or place.slot.id in declined or not self._seating.is_free_to_move(place):
-            return False
-        return place.slot.pool in need.given and need.could_hold(place.slot.pool, place.capacity, place.labels)
 
-    def _could_fit(self, need: Need, first: int) -> bool:
-        """Whether one instance would have room somewhere without the elastic ones of the groups from there on: saves
-        trying in vain.
-        """
-        if self._seating.find(need) is not None:
-            return True
-        on: dict[Place, list[Seat]] = {}
-        for group in self._groups[first:]:
+class Behind:
+    """What elastic instances that are still to be served stand on, added up by place."""
+
+    def __init__(self, groups: Iterable[Group]) -> None:
+        self._on: dict[Place, list[Seat]] = {}
+        for group in groups:
             for seat in group.seats:
                 if seat.place is not None:
-                    on.setdefault(seat.place, []).append(seat)
-        return any(self._could_serve(need, place, ()) and _would_fit(need, place, seats) for place, seats in on.items())
+                    self._on.setdefault(seat.place, []).append(seat)
+
+    def leave(self, group: Group) -> None:
+        """It is its turn: it does not stand behind any more."""
+        for seat in group.seats:
+            self.leave_one(seat)
+
+    def leave_one(self, seat: Seat) -> None:
+        """It is taken off its place."""
+        there = self._on.get(seat.place) if seat.place is not None else None
+        if there and seat in there:
+            there.remove(seat)
+
+    def could_give(self, need: Need, seating: Seating) -> bool:
+        """Whether one instance would have room somewhere without those who stand there."""
+        return any(
+            seats and _could_serve(need, place, (), seating) and _would_fit(need, place, seats)
+            for place, seats in self._on.items()
+        )
 
 
-def _has_room(need: Need, place: Place) -> bool:
-    return place.has_place and need.could_hold(place.slot.pool, place.free, place.labels)
+def _could_serve(need: Need, place: Place, declined: Sequence[str], seating: Seating) -> bool:
+    """Whether the slot, if it were empty, could hold it, and seats may be taken off it."""
+    if place.slot.id in declined or place.slot.pool not in need.given or not seating.is_free_to_move(place):
+        return False
+    return need.could_hold(place.slot.pool, place.capacity, place.labels)
 
 
 def _would_fit(need: Need, place: Place, seats: Sequence[Seat]) -> bool:

@@ -61,8 +61,14 @@ class Elastic:
             return places
         if places is None:
             return cascade.make_room(reservation, demand)
+        cascade.spend(demand, places)
         cascade.follow(reservation, demand, places[len(demand.shape.essential) :])
         return places
+
+    def spend(self, demand: Demand, places: list[Place]) -> None:
+        """Somebody got, or keeps, the room of these places."""
+        if (cascade := self._cascades.get(demand.queue)) is not None:
+            cascade.spend(demand, places)
 
     def finish(self) -> None:
         """Turn what has changed into decisions; note who would be helped by a launch."""

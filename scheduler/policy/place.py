@@ -143,6 +143,8 @@ class _Search:
             self._without_cover.add(demand)
             return False
         wait_for(self._draft, reservation, places)
+        if self._elastic.is_active:
+            self._elastic.spend(demand, places)
         return True
 
     def note_hopeless(self, demand: Demand, guard: Guard) -> None:

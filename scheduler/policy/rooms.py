@@ -62,6 +62,9 @@ class Rooms:
             if line.first is place:
                 line.pass_over_first()
 
+    def __len__(self) -> int:
+        return len(self._places)
+
     def has(self, place: Place) -> bool:
         """Whether searches may find this place."""
         return place.order in self._places
