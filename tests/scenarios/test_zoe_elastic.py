@@ -368,3 +368,50 @@ def test_what_is_on_its_way_is_set_against_elastic_instances_before_more_is_laun
         "5 launch lab-3 demand",
         "5 launch lab-4 demand",
     ]
+
+
+@pytest.mark.parametrize(
+    ("grace", "decisions"),
+    [
+        (
+            0,
+            [
+                "0 assign low lab-1 at 5",
+                *(f"0 grant low more.{index} lab-1 room" for index in range(3)),
+                "5 preempt high lab-1 of low at 0",
+                "5 assign high lab-1 lab-1 at 0",
+                "30 assign low lab-1 at 5",
+                *(f"30 grant low more.{index} lab-1 room" for index in range(3)),
+            ],
+        ),
+        (
+            10,
+            [
+                "0 assign low lab-1 at 5",
+                *(f"0 grant low more.{index} lab-1 room" for index in range(3)),
+                "5 preempt high lab-1 of low at 0",
+                "20 assign high lab-1 lab-1 at 0",
+                "20 assign low lab-1 at 5",
+                "20 grant low more.0 lab-1 room",
+                "30 grant low more.1 lab-1 room",
+                "30 grant low more.2 lab-1 room",
+            ],
+        ),
+    ],
+)
+def test_under_quota_elastic_instances_get_what_is_left_and_go_with_their_reservation(
+    grace: float, decisions: list[str]
+) -> None:
+    """Better work preempts the whole of worse work, elastic instances too."""
+    scenario = a_lab(
+        submitted(0, an_application("low", 1, 3, account="poor")),
+        submitted(5, an_application("high", 2, account="rich")),
+        {"at": 20, "surrender": {"reservation": "low"}},
+        {"at": 30, "release": "high"},
+        tick(40),
+        slots=[4],
+        scheduler={"queue": "quota", "preemption_grace": grace},
+    )
+    rich = {"charge_rate": [1], "max_charge_seconds": 600, "balance": [200]}
+    scenario["config"]["accounts"] = {"rich": rich, "poor": {}}
+    assert decided(scenario) == decisions
