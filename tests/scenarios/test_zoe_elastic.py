@@ -249,6 +249,23 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             "1 assign r2 lab-2",
         ],
     ),
+    "who was taken off in vain goes back where he was, and another one moves": (
+        a_lab(
+            submitted(5, an_application("new", 1, units=2)),
+            slots=[
+                on_slot("lab-1", 2, ("r0", "core"), ("r1", "more.1")),
+                on_slot("lab-2", 2, ("r1", "core")),
+                on_slot("lab-3", 2, ("r1", "more.0"), ("r1", "more.2")),
+            ],
+            reservations=[an_application("r0", 1, phase="leased"), an_application("r1", 1, 3, phase="leased")],
+        ),
+        [
+            "5 revoke r1 more.2 lab-3 reclaimed",
+            "5 revoke r1 more.0 lab-3 reclaimed",
+            "5 assign new lab-3",
+            "5 grant r1 more.0 lab-2 room",
+        ],
+    ),
     "a slot that is cordoned takes no elastic instance, and keeps those that it has": (
         a_lab(
             submitted(0, an_application("r1", 1, 4)),
@@ -361,7 +378,7 @@ def test_elastic_instances_launch_after_all_essential_ones_where_the_pool_says_s
 
 def test_what_is_on_its_way_is_set_against_elastic_instances_before_more_is_launched() -> None:
     scenario = growing(launch_for_elastic=True, max_slots=9)
-    scenario["timeline"] = [submitted(0, an_application("r1", 1, 3)), tick(1), tick(2)]
+    scenario["timeline"] = [submitted(0, an_application("r1", 1, 3)), tick(6), tick(7)]
     assert [each for each in decided({**scenario, "cloud": {"boot": 5}, "until": 20}) if "launch" in each] == [
         "0 launch lab-1 demand",
         "5 launch lab-2 demand",

@@ -112,6 +112,16 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["5 revoke r1 more.1 lab-1 reclaimed", "9 assign r2 lab-1"],
     ),
+    "elastic instances of who ranks before wait, too, until those that make room for them let go": (
+        held_by_r1(
+            submitted(5, an_application("big", 1, 1, priority=9)),
+            act(9, "surrender", {"reservation": "r1"}),
+            slots=[*FULL, on_slot("lab-2", 1)],
+            more=2,
+            scheduler={**GRACE, "queue": "priority"},
+        ),
+        ["5 assign big lab-2", "5 revoke r1 more.1 lab-1 reclaimed", "9 grant big more lab-1 room"],
+    ),
     "a second newcomer takes another one": (
         held_by_r1(
             submitted(5, an_application("r2", 1)), submitted(6, an_application("r3", 1)), slots=FULL, scheduler=GRACE
