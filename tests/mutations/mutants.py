@@ -235,13 +235,13 @@ MUTANTS = (
     Mutant(
         "place",
         "without backfill the first that waits ends the placing",
-        "            blocked.add(demand.queue)",
-        "            pass",
+        "    blocked[demand.queue] = is_gang",
+        "    pass",
     ),
     Mutant(
         "place",
         "only those who have their pools for themselves are placed in one go",
-        "        and all(uses[name] == 1 for name in demand.pools)\n",
+        "        and all(uses[name] == 1 and name not in stretched for name in demand.pools)\n",
         "",
     ),
     Mutant(
