@@ -95,6 +95,8 @@ class Cascade:
                 if places is not None:
                     self._refused.clear()
                     self.spend(demand, places)
+                    for place in places:
+                        place.wanted = True
                     return places
         self._refused.add(demand)
         return None

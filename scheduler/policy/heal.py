@@ -41,6 +41,7 @@ def heal(draft: Draft) -> None:
     _restart(draft)
     requeue_unconfirmed(draft)
     retire(draft)
+    drop_claims(draft)  # on what has just been retired
     retire_vanished(draft)
 
 

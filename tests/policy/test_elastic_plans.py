@@ -1,7 +1,7 @@
 """Sums that must hold for every plan with elastic components, whatever the fleet and the setting of `elastic`."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.model.decisions import Assign, Grant, Revoke
@@ -19,6 +19,7 @@ from tests.policy.watching import Seen, watch
 from tests.scenarios.playing import Document
 
 pytestmark = pytest.mark.no_cover
+SOME = settings(QUICKLY, max_examples=30)
 
 
 def essential_instances_are_never_reclaimed(seen: Seen) -> None:
@@ -53,7 +54,7 @@ def _is_pending(row: object) -> bool:
     return isinstance(row, Reservation) and row.phase == "pending"
 
 
-@QUICKLY
+@SOME
 @given(fleets(elastic=True))
 def test_every_plan_with_elastic_instances_keeps_to_the_rules(fleet: Document) -> None:
     watch(
@@ -69,7 +70,7 @@ def test_every_plan_with_elastic_instances_keeps_to_the_rules(fleet: Document) -
     )
 
 
-@QUICKLY
+@SOME
 @given(fleets(elastic=True), st.booleans())
 def test_a_tick_serves_all_that_it_can_and_wakes_when_the_next_thing_falls_due(fleet: Document, wakes: bool) -> None:
     """Work is conserved: on what a tick leaves, another one finds nothing to do."""

@@ -122,6 +122,22 @@ CASES: dict[str, tuple[Document, list[str]]] = {
         ),
         ["5 assign big lab-2", "5 revoke r1 more.1 lab-1 reclaimed", "9 grant big more lab-1 room"],
     ),
+    "a claim on a slot that goes for being unclean is dropped, and the tick does not assign it": (
+        held_by_r1(
+            submitted(5, an_application("r2", 1)),
+            slots=FULL,
+            scheduler=GRACE,
+            lab={"recycle_unclean": True},
+            until=35,
+            wakes=True,
+        ),
+        [
+            "5 revoke r1 more.1 lab-1 reclaimed",
+            "35 revoke r1 more.1 lab-1 reclaimed",
+            "35 drain lab-1 unclean",
+            "35 requeue r2 slot_draining",
+        ],
+    ),
     "a second newcomer takes another one": (
         held_by_r1(
             submitted(5, an_application("r2", 1)), submitted(6, an_application("r3", 1)), slots=FULL, scheduler=GRACE
