@@ -3,10 +3,11 @@
 import builtins
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from leasehold.changes import Change, Changes
 from leasehold.errors import Ended, LeaseholdError, NotAnswered, Refused, Unavailable
 from leasehold.results import Answer, Placement, Reservation
 from leasehold.watching import POLL_SECONDS
@@ -53,6 +54,8 @@ class Lease:
         self.reason: str | None = None
         """Why it is being revoked, or how it was lost."""
         self._row: Reservation | None = None
+        self._placements: tuple[Placement, ...] | None = None
+        self._elastic = Changes()
         self._ttl: float | None = None
         self._trusted_until: float | None = None
         self._revoke_by: float | None = None
@@ -83,8 +86,9 @@ class Lease:
 
     @property
     def placements(self) -> tuple[Placement, ...]:
-        """Each component's lease, with its slot's machine."""
-        return self.reservation.leases
+        """Each component's lease as it now is, with its slot's machine; elastic ones come and go."""
+        first = self.reservation.leases
+        return first if self._placements is None else self._placements
 
     @property
     def token(self) -> int:
@@ -120,6 +124,19 @@ class Lease:
     def resources(self) -> dict[str, float]:
         """What the first component was given."""
         return self.placements[0].resources
+
+    def changes(self, timeout: float | None = None) -> Iterator[Change]:
+        """What becomes of its elastic instances, those that it began with first: `for change in lease.changes():`. Ends
+        with the lease, or after so many seconds.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        return self._elastic.read(lambda: None if until is None else until - time.monotonic())
+
+    def surrender(self, component: str | None = None, *, timeout: float | None = None) -> Answer:
+        """Give back an elastic instance, to be revoked or not; without a name all that is being revoked. One that
+        nobody wanted back is not granted again. Raises Refused, NotAnswered, Unavailable.
+        """
+        return self._client.surrender(self.id, self.token, component=component, timeout=timeout)
 
     @property
     def seconds_left(self) -> float | None:
@@ -163,6 +180,7 @@ class Lease:
         trace: TracebackType | None,
     ) -> None:
         self._left.set()
+        self._elastic.end()
         with self._changed:
             self._changed.notify_all()
         self._say_goodbye(self.token)
@@ -183,6 +201,7 @@ class Lease:
                 continue
             if answer.phase in HELD:
                 self._row = row
+                self._elastic.take(row.leases)
                 self._learn(answer.phase, row.token, answer.deadline, None)
 
     def _renew(self, row: Reservation) -> Answer:
@@ -227,6 +246,7 @@ class Lease:
                 except Unavailable:
                     row = None
                 if row is not None:
+                    self._note_parts(row)
                     self._learn(row.phase, row.token, row.revoke_by, row.revoke_reason or row.reason)
                 if not self._is_done():
                     watch.wait_for_hint(POLL_SECONDS)
@@ -251,6 +271,12 @@ class Lease:
         elif phase == "revoking":
             self._begin_revoke(deadline, reason)
 
+    def _note_parts(self, row: Reservation) -> None:
+        """Another token's leases are another holder's."""
+        if self._row is not None and row.token == self._row.token and row.phase in HELD:
+            self._placements = row.leases
+            self._elastic.take(row.leases)
+
     def _begin_revoke(self, deadline: float | None, reason: str | None) -> None:
         with self._changed:
             self.reason = reason or self.reason
@@ -269,6 +295,7 @@ class Lease:
                 self.reason = reason
             self.lost.set()
             self._changed.notify_all()
+        self._elastic.end()
         for callback in self._on_lost if first else ():
             callback(self)
 

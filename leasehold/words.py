@@ -96,7 +96,7 @@ class Words(ABC):
         component: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """Give back what is being revoked before its deadline."""
+        """Give back what is being revoked before its deadline; with an elastic component that one, wanted or not."""
         return self._tell("surrender", reservation, token, timeout, component=component)
 
     def decline(self, reservation: str, token: int | None = None, *, timeout: float | None = None) -> Answer:

@@ -13,9 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel
-
-from scheduler.model.rules import NOT_ACTED_UPON, Pool, Rules, read_rules
+from scheduler.model.rules import Pool, Rules, read_rules
 from scheduler.model.validation import Fault, InvalidInputError, fault, format_path, read_document, show, suggest
 from scheduler.simulation.scenario import CloudDocument, read_simulated_cloud
 from workers.commented import write_commented
@@ -128,21 +126,9 @@ def find_warnings(configuration: Configuration) -> list[Fault]:
     found = [one for name, pool in rules.pools.items() for one in _pool_warnings(f"pools.{name}", pool)]
     if not rules.pools:
         found.append(Fault("pools", "at least one pool", "none"))
-    found += _list_unread(rules)
     if not is_loopback(metrics.host):
         found.append(Fault("metrics.host", "a loopback address (there is no password)", show(metrics.host)))
     return found
-
-
-def _list_unread(rules: Rules) -> Iterator[Fault]:
-    """Keys that are set to something and that this version does nothing about."""
-    tables: dict[str, BaseModel] = {f"pools.{name}": pool for name, pool in rules.pools.items()}
-    tables |= {f"scheduler.system.{name}": own for name, own in rules.scheduler.system.items()}
-    for path, table in {"scheduler": rules.scheduler, **tables}.items():
-        for key in sorted(table.model_fields_set & NOT_ACTED_UPON):
-            value = getattr(table, key)
-            if value != type(table).model_fields[key].default:
-                yield Fault(f"{path}.{key}", "its default (this version does nothing else)", show(value))
 
 
 def _pool_warnings(path: str, pool: Pool) -> Iterator[Fault]:

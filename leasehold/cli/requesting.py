@@ -38,6 +38,9 @@ def register(app: typer.Typer) -> None:
     )(reserve)
     app.command(epilog=example("leasehold release build-7", "leasehold release build-7 --token 12"))(release)
     app.command(epilog=example("leasehold renew build-7"))(renew)
+    app.command(epilog=example("leasehold surrender build-7", "leasehold surrender build-7 --component helper.3"))(
+        surrender
+    )
     app.command(
         epilog=example(
             "leasehold confirm build-7",
@@ -182,6 +185,21 @@ def release(reservation: ReservationId, token: Token = None, timeout: Timeout = 
     """Its holder is done: it ends, and what it held is free again."""
     with connect(timeout) as client:
         _show(client.release(reservation, _find_token(client, reservation, token)), as_json)
+
+
+def surrender(
+    reservation: ReservationId,
+    component: Annotated[
+        str | None, typer.Option(help="An elastic instance of it, wanted back or not; left out: all that is revoked.")
+    ] = None,
+    token: Token = None,
+    timeout: Timeout = 30,
+    as_json: AsJson = False,
+) -> None:
+    """Give back what is being revoked, before its deadline."""
+    with connect(timeout) as client:
+        held = _find_token(client, reservation, token)
+        _show(client.surrender(reservation, held, component=component), as_json)
 
 
 def renew(reservation: ReservationId, token: Token = None, timeout: Timeout = 30, as_json: AsJson = False) -> None:

@@ -85,6 +85,47 @@ class Relevel(
     to: int
 
 
+class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="claim", tag_field="do"):
+    """The places that a pending reservation gets as soon as those elastic instances that are revoked for it are gone:
+    nobody else takes them meanwhile. Never printed: its revokes are.
+    """
+
+    reservation: str
+    leases: tuple[Placement, ...]
+    level: int | None = None
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="grant", tag_field="do"):
+    """A leased reservation gets one of its elastic instances."""
+
+    reservation: str
+    component: str
+    slot: str
+    reason: Literal["room"] = "room"
+    epoch: int = 0
+    resources: dict[str, float] = {}
+
+
+RevokeReason = Literal["reclaimed", "slot_gone", "slot_offline", "slot_interrupted", "slot_draining"]
+
+
+class Revoke(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="revoke", tag_field="do"):
+    """One elastic instance is taken back; its reservation stays leased. With `revoke_by` its holder keeps it until
+    then, at most; without, it ends now.
+
+    `room_for`: the reservation whose essential instances need its room. Its revokes and the `Assign` (or `Claim`) that
+    follows them are written together or not at all.
+    """
+
+    reservation: str
+    component: str
+    slot: str
+    reason: RevokeReason
+    epoch: int = 0
+    revoke_by: float | None = None
+    room_for: str | None = None
+
+
 class Launch(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="launch", tag_field="do"):
     """A machine is wanted on an empty slot."""
 
@@ -132,7 +173,22 @@ class Reset(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="reset", ta
     reason: SlotReason
 
 
-Decision = Expire | Fail | Requeue | Restart | Assign | Preempt | Relevel | Launch | Drain | Terminate | Reset
+Decision = (
+    Expire
+    | Fail
+    | Requeue
+    | Restart
+    | Assign
+    | Preempt
+    | Relevel
+    | Claim
+    | Grant
+    | Revoke
+    | Launch
+    | Drain
+    | Terminate
+    | Reset
+)
 
 WAITING_CODES = (
     "on_hold",
@@ -221,7 +277,8 @@ class Skipped(msgspec.Struct, frozen=True):
 def describe_decision(decision: Decision) -> dict[str, Any]:
     """The decision as the contract of `leasehold simulate` prints it: its fields, without our own marks."""
     document: dict[str, Any] = msgspec.to_builtins(decision)
-    document.pop("revoke_by", None)
+    for mark in ("revoke_by", "room_for", "epoch", "resources"):
+        document.pop(mark, None)
     if isinstance(decision, Preempt):
         del document["leases"]
     if "leases" in document:

@@ -50,6 +50,8 @@ class Shape:
     prefers: Labels
     essential: tuple[Instance, ...]
     """The essential instances, in the order in which they are placed."""
+    elastic: tuple[Instance, ...]
+    """The elastic instances, in the order in which they are granted; they are taken back in the opposite one."""
 
 
 class Callback(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -141,7 +143,9 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The current fencing token; changes whenever its essential leases are assigned or moved."""
     suspended: bool = False
     declined: tuple[str, ...] = ()
-    """Slots that are left out at its next assignment."""
+    """What its holder does not want: while it waits, slots that are left out at its next assignment; while it is
+    leased, elastic instances that it gave back of its own accord: it is granted no more of their components.
+    """
     revoke_reason: str | None = None
     revoke_by: float | None = None
     """While `revoking`: why, and when its leases are taken at the latest."""
@@ -176,6 +180,7 @@ def make_shape(request: Request) -> Shape:
         labels=request.labels,
         prefers=request.prefers,
         essential=tuple(list_instances(request, "essential")),
+        elastic=tuple(list_instances(request, "elastic")),
     )
 
 

@@ -322,10 +322,6 @@ class AccountRules(AccountKeys):
     """What it starts with, a number for each paid level; a changed list here sets it anew, left out = 0."""
 
 
-NOT_ACTED_UPON = frozenset({"elastic", "launch_for_elastic"})
-"""Keys of the contract that are checked and kept, but that no rule of this version reads: setting one is warned of."""
-
-
 class Rules(Document):
     """Everything that a plan is made by; `version` is that of the row they came from."""
 
@@ -368,6 +364,10 @@ class Rules(Document):
         if not self.scheduler.system:
             return self.scheduler
         return self._settings_of_system.get(self.queue_of(pool, system), self.scheduler)
+
+    def settings_of_queue(self, queue: str) -> SchedulerKeys:
+        """The scheduler's settings that hold in this queue: see `queue_of`."""
+        return self._settings_of_system.get(queue, self.scheduler)
 
     def serving_pools(self, pool: str | None, system: str | None) -> tuple[str, ...]:
         """The pools that may serve a reservation for this pool or else this system."""

@@ -56,7 +56,8 @@ class View:
     leases_on: slot id -> (reservation, component) -> lease; by_phase: phase -> id -> reservation;
     shapes: reservation id -> its shape, one object for all that are alike; special: reservation id -> one that is not
     placed as its shape says alone, because it is on hold, declined slots, was interrupted or has a claim; mortal:
-    reservation id -> one that expires; waiters: who is pending.
+    reservation id -> one that expires; waiters: who is pending; stretching: reservation id -> one that is leased and
+    has elastic components.
     """
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
@@ -69,6 +70,7 @@ class View:
         self.shapes: dict[str, Shape] = {}
         self.special: dict[str, Reservation] = {}
         self.mortal: dict[str, Reservation] = {}
+        self.stretching: dict[str, Reservation] = {}
         self._interned: dict[Hashable, Shape] = {}
         self._slots_of: dict[str, dict[str, Slot]] = {}
         """By pool."""
@@ -152,6 +154,8 @@ class View:
         shape = self.shapes[reservation.id] = self._intern(reservation.request)
         if reservation.phase == "pending":
             self.waiters.add(reservation, shape)
+        elif shape.elastic and reservation.phase == "leased":
+            self.stretching[reservation.id] = reservation
         if is_special(reservation):
             self.special[reservation.id] = reservation
         if reservation.expires_at is not None:
@@ -175,6 +179,7 @@ class View:
             self.waiters.note_departure()
         self.special.pop(reservation.id, None)
         self.mortal.pop(reservation.id, None)
+        self.stretching.pop(reservation.id, None)
         for lease in reservation.leases:
             held = self.leases_on.get(lease.slot, {})
             held.pop((reservation.id, lease.component), None)

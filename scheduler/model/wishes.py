@@ -54,7 +54,7 @@ class ComponentDocument(Document):
 
     name: Name
     count: Positive = 1
-    kind: Literal["essential"] = "essential"
+    kind: Literal["essential", "elastic"] = "essential"
     resources: ResourceMap = Field(default_factory=dict)
     labels: LabelMap = Field(default_factory=dict)
 
@@ -88,6 +88,8 @@ class ReservationDocument(Document):
         if self.components and self.resources:
             raise expected("nothing beside components, which have their own", key="resources", got=self.resources)
         names = [component.name for component in self.components]
+        if self.components and not any(component.kind == "essential" for component in self.components):
+            raise expected("at least one essential component", key="components", got=names)
         if len(set(names)) < len(names):
             raise expected("components with different names", key="components", got=names)
         if sum(component.count for component in self.components) > MOST_INSTANCES:

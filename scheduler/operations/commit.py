@@ -11,22 +11,26 @@ from typing import assert_never
 
 from scheduler.model.decisions import (
     Assign,
+    Claim,
     Decision,
     Drain,
     Expire,
     Fail,
+    Grant,
     Launch,
     Preempt,
     Relevel,
     Requeue,
     Reset,
     Restart,
+    Revoke,
     Skipped,
     Terminate,
 )
 from scheduler.model.moves import IllegalMoveError
 from scheduler.model.rules import Rules
 from scheduler.operations.ledger import Ledger, Outcome
+from scheduler.operations.write_elastic import ElasticWriter
 from scheduler.operations.write_quota import QuotaWriter, charge_accounts
 from scheduler.operations.write_reservations import ReservationWriter
 from scheduler.operations.write_slots import SlotWriter
@@ -87,22 +91,39 @@ def _cut(decisions: Iterable[Decision]) -> list[list[Unit]]:
 
 
 def _list_units(decisions: Iterable[Decision]) -> list[Unit]:
-    """A preemption without a grace stands together with the assignment that follows it, everything else alone."""
+    """A preemption without a grace, and the revokes of elastic instances that make room for somebody, stand together
+    with the assignment or claim that follows them, everything else alone.
+    """
     units: list[Unit] = []
     for decision in decisions:
-        if isinstance(decision, Assign) and units and _awaits(units[-1], decision):
+        awaited = _find_beneficiary(units[-1][-1]) if units else None
+        if awaited is not None and awaited == _find_newcomer(decision):
             units[-1] = (*units[-1], decision)
         else:
             units.append((decision,))
     return units
 
 
-def _awaits(unit: Unit, assignment: Assign) -> bool:
-    match unit:
-        case (Preempt(revoke_by=None) as preemption,):
-            return preemption.reservation == assignment.reservation
+def _find_beneficiary(decision: Decision) -> str | None:
+    """Who is to follow in the same unit."""
+    match decision:
+        case Preempt(revoke_by=None):
+            return decision.reservation
+        case Revoke():
+            return decision.room_for
         case _:
-            return False
+            return None
+
+
+def _find_newcomer(decision: Decision) -> str | None:
+    """Whose unit this goes on with."""
+    match decision:
+        case Assign() | Claim():
+            return decision.reservation
+        case Revoke():
+            return decision.room_for
+        case _:
+            return None
 
 
 def reservations_of(decision: Decision) -> Iterator[str]:
@@ -116,11 +137,11 @@ def reservations_of(decision: Decision) -> Iterator[str]:
 def slots_of(decision: Decision) -> list[str]:
     """The slots whose rows a decision is tested on."""
     match decision:
-        case Assign():
+        case Assign() | Claim():
             return [placement.slot for placement in decision.leases]
         case Preempt():
             return [decision.slot, *(placement.slot for placement in decision.leases)]
-        case Launch() | Drain() | Terminate() | Reset():
+        case Launch() | Drain() | Terminate() | Reset() | Grant() | Revoke():
             return [decision.slot]
         case _:
             return []
@@ -131,7 +152,7 @@ class _Writer:
 
     def __init__(self, ledger: Ledger, rules: Rules, new_id: Callable[[], str]) -> None:
         self._reservations, self._slots = ReservationWriter(ledger, rules), SlotWriter(ledger, rules, new_id)
-        self._quota = QuotaWriter(ledger, rules)
+        self._quota, self._elastic = QuotaWriter(ledger, rules), ElasticWriter(ledger, rules)
 
     def write_unit(self, unit: Unit) -> list[tuple[Decision, str]]:
         """Nothing when it was written, else each of its decisions with why it no longer holds.
@@ -151,6 +172,10 @@ class _Writer:
                 return self._quota.preempt(preemption, assignment)
             case (Preempt(revoke_by=None),):
                 return "nobody is put in their place"
+            case (Revoke(room_for=str()), *_, Assign() | Claim() as newcomer):
+                return self._elastic.make_way([each for each in unit if isinstance(each, Revoke)], newcomer)
+            case (Revoke(room_for=str()), *_):
+                return "nobody is put in its place"
             case _:
                 return self._write_one(unit[0])
 
@@ -160,6 +185,8 @@ class _Writer:
                 return self._reservations.write(decision)
             case Launch() | Drain() | Terminate() | Reset():
                 return self._slots.write(decision)
+            case Grant() | Revoke() | Claim():
+                return self._elastic.write(decision)
             case Relevel():
                 return self._quota.relevel(decision)
             case Preempt():

@@ -12,6 +12,8 @@ from scheduler.policy.ttl import expiry_of_pending
 
 UNCLAIMED = "reservation_unclaimed"
 """The event of one whose claim on a place was dropped: no change of phase."""
+REVOKED = "reservation_revoked"
+"""The event of an elastic instance that is taken back or has a deadline: no change of phase."""
 
 
 def end_reservation(
@@ -28,7 +30,13 @@ def end_reservation(
     release is its holder's, who has cleaned up.
     """
     ended = ledger.move_reservation(
-        current, phase, reason=reason, leases=(), revoke_by=None, revoke_reason=None, **changes
+        _without_declined_instances(current),
+        phase,
+        reason=reason,
+        leases=(),
+        revoke_by=None,
+        revoke_reason=None,
+        **changes,
     )
     _free_slots(ledger, rules, current, clean=clean and phase == "released")
     return ended
@@ -38,7 +46,7 @@ def return_to_queue(ledger: Ledger, rules: Rules, current: Reservation, reason: 
     """It waits again with its place in the queue: leases over, expiry counted anew by the rule for waiting."""
     changes.setdefault("unconfirmed", current.unconfirmed if current.confirmed_at is None else 0)
     returned = ledger.move_reservation(
-        current,
+        _without_declined_instances(current),
         "pending",
         reason=reason,
         leases=(),
@@ -67,15 +75,55 @@ def held_of(current: Reservation) -> list[Lease]:
     return [lease for lease in current.leases if lease.state != "claimed"]
 
 
+def _without_declined_instances(current: Reservation) -> Reservation:
+    """What its holder gave back was said of this lease, not of the next one."""
+    return msgspec.structs.replace(current, declined=()) if current.phase in {"leased", "revoking"} else current
+
+
+def end_instance(
+    ledger: Ledger, rules: Rules, current: Reservation, lease: Lease, reason: str, *, clean: bool, **changes: Any
+) -> Reservation:
+    """One of its elastic leases is over; it stays as it is, and its slot is told."""
+    others = tuple(each for each in current.leases if each.component != lease.component)
+    left = msgspec.structs.replace(current, leases=others, **changes)
+    ledger.put(left)
+    ledger.free_slot(lease)
+    if not clean:
+        _note_unclean(ledger, rules, lease)
+    tell_instance(ledger, REVOKED, current.id, lease, reason)
+    return left
+
+
+def revoke_instance(ledger: Ledger, current: Reservation, lease: Lease, reason: str, revoke_by: float) -> None:
+    """The holder of one of its elastic leases has until then to let go."""
+    revoking = msgspec.structs.replace(lease, state="revoking", revoke_by=revoke_by)
+    leases = tuple(revoking if each.component == lease.component else each for each in current.leases)
+    ledger.put(msgspec.structs.replace(current, leases=leases))
+    ledger.put(ledger.slots[lease.slot])
+    tell_instance(ledger, REVOKED, current.id, revoking, reason)
+
+
+def tell_instance(ledger: Ledger, name: str, reservation: str, lease: Lease, reason: str) -> None:
+    """The event of one elastic lease that comes or goes."""
+    detail: dict[str, Any] = {"component": lease.component, "slot": lease.slot, "reason": reason}
+    if lease.revoke_by is not None:
+        detail["deadline"] = lease.revoke_by
+    ledger.tell(Event(at=ledger.now, name=name, cause=ledger.cause, reservation=reservation, detail=detail))
+
+
 def _free_slots(ledger: Ledger, rules: Rules, current: Reservation, *, clean: bool) -> None:
     """Its slots are told; one of a pool that recycles what was not released goes as soon as a tick sees it."""
     ledger.free_slots(current)
     for lease in () if clean else held_of(current):
-        slot, pool = ledger.slots.get(lease.slot), None
-        if slot is not None and slot.epoch == lease.epoch and slot.state == "ready":
-            pool = rules.pools.get(slot.pool)
-        if slot is not None and pool is not None and pool.recycle_unclean:
-            ledger.put(msgspec.structs.replace(slot, drain_reason="unclean"))
+        _note_unclean(ledger, rules, lease)
+
+
+def _note_unclean(ledger: Ledger, rules: Rules, lease: Lease) -> None:
+    slot, pool = ledger.slots.get(lease.slot), None
+    if slot is not None and slot.epoch == lease.epoch and slot.state == "ready":
+        pool = rules.pools.get(slot.pool)
+    if slot is not None and pool is not None and pool.recycle_unclean:
+        ledger.put(msgspec.structs.replace(slot, drain_reason="unclean"))
 
 
 def note_confirmed(ledger: Ledger, current: Reservation) -> None:

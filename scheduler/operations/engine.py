@@ -17,7 +17,9 @@ from scheduler.operations.spending import count_spending
 from scheduler.operations.timing import observe_times
 from scheduler.ports import Bell, Board, Dispatcher, Fleet, Lock, Meter, Outgoing, Probe, Pulse, Store, StoredRules
 
-_NOTICED = frozenset({*(f"reservation_{phase}" for phase in PHASES), "reservation_moved"})
+_NOTICED = frozenset(
+    {*(f"reservation_{phase}" for phase in PHASES), "reservation_moved", "reservation_granted", "reservation_revoked"}
+)
 """What waiters are told of."""
 ASKED_AGAIN = "slot_asked_again"
 """The event of a termination that is asked for once more: no change of state."""

@@ -198,6 +198,13 @@ class Ledger:
             idle = slot.state in HOLDING and not others
             self.put(msgspec.structs.replace(slot, idle_since=self.now if idle else slot.idle_since))
 
+    def free_slot(self, lease: Lease) -> None:
+        """The same for a single lease that is gone while its reservation stays."""
+        slot = self.slots.get(lease.slot)
+        if slot is not None:
+            idle = slot.state in HOLDING and not self.leases_on(slot)
+            self.put(msgspec.structs.replace(slot, idle_since=self.now if idle else slot.idle_since))
+
     def _put_reservation(self, row: Reservation) -> None:
         known = self.reservations.get(row.id)
         self._check_leases(known, row)

@@ -29,6 +29,9 @@ def _describe_lease(lease: Lease, slots: Mapping[str, Slot]) -> dict[str, Any]:
     slot = slots.get(lease.slot)
     return {
         "component": lease.component,
+        "kind": lease.kind,
+        "state": lease.state,
+        "deadline": lease.revoke_by,
         "slot": lease.slot,
         "token": lease.token,
         "resources": lease.resources,

@@ -12,7 +12,7 @@ import msgspec
 from scheduler.model.decisions import SlotReason
 from scheduler.model.events import Event
 from scheduler.model.moves import ENDED, HOLDING, IN_FLIGHT, Cause
-from scheduler.model.reservations import Reservation, list_instances
+from scheduler.model.reservations import Lease, Reservation, list_instances
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.validation import Fault, show
@@ -22,7 +22,7 @@ from scheduler.model.wishes import (
     ReasonDocument,
     SlotDocument,
 )
-from scheduler.operations.endings import drop_claims, end_reservation, note_confirmed, return_to_queue
+from scheduler.operations.endings import drop_claims, end_instance, end_reservation, note_confirmed, return_to_queue
 from scheduler.operations.ledger import Ledger
 from scheduler.policy.heal import may_restart_again
 from scheduler.policy.ttl import expiry_when_renewed
@@ -53,6 +53,17 @@ def find_alive(ledger: Ledger, word: HolderDocument) -> Reservation:
         raise Refusal("reservation", "one that has not ended", f"{current.id} is {current.phase}")
     _check_token(ledger, current, word)
     return current
+
+
+def _find_with_part(ledger: Ledger, word: ReasonDocument) -> tuple[Reservation, Lease | None]:
+    """The reservation, not ended, with its elastic lease if the word names one. About that its own token is as good as
+    the reservation's.
+    """
+    current = _find(ledger, word)
+    named = [each for each in current.leases if each.component == word.component and each.kind == "elastic"]
+    if not named or current.phase in ENDED or word.token != named[0].token:
+        current = find_alive(ledger, word)
+    return current, next(iter(named), None)
 
 
 def _check_token(ledger: Ledger, current: Reservation, word: HolderDocument) -> None:
@@ -105,9 +116,13 @@ def renew(ledger: Ledger, rules: Rules, word: HolderDocument) -> Reservation:
 
 
 def fail(ledger: Ledger, rules: Rules, word: ReasonDocument) -> Reservation:
-    """An essential component died, or the whole: it fails at once, and its policy decides about a restart."""
-    current = find_alive(ledger, word)
+    """An essential component died, or the whole: it fails at once, and its policy decides about a restart. An elastic
+    one that died ends alone: the next tick grants it anew.
+    """
+    current, elastic = _find_with_part(ledger, word)
     _check_component(current, word)
+    if elastic is not None:
+        return end_instance(ledger, rules, current, elastic, word.reason or "component_died", clean=False)
     reason = word.reason or "component_died"
     return end_reservation(ledger, rules, current, "failed", reason, failed_at=ledger.now)
 
@@ -121,12 +136,28 @@ def _check_component(current: Reservation, word: ReasonDocument) -> None:
 
 
 def surrender(ledger: Ledger, rules: Rules, word: ReasonDocument) -> Reservation:
-    """The holder gives back what is being revoked before its time: pending again."""
-    current = find_alive(ledger, word)
+    """The holder gives back what is being revoked before its time: pending again, or still leased where it is elastic
+    instances. One that is named goes back though nobody wants it: it shrinks by itself, and is granted no more of that
+    component.
+    """
+    current, elastic = _find_with_part(ledger, word)
     _check_component(current, word)
-    if current.phase != "revoking":
+    if elastic is not None:
+        return _give_back(ledger, rules, current, elastic)
+    if current.phase == "revoking":
+        return return_to_queue(ledger, rules, current, current.revoke_reason or "surrendered")
+    parts = [each for each in current.leases if each.kind == "elastic" and each.state == "revoking"]
+    if not parts or word.component is not None:
         raise Refusal("reservation", "one that is being revoked", f"{current.id} is {current.phase}")
-    return return_to_queue(ledger, rules, current, current.revoke_reason or "surrendered")
+    for part in parts:
+        current = _give_back(ledger, rules, current, part)
+    return current
+
+
+def _give_back(ledger: Ledger, rules: Rules, current: Reservation, lease: Lease) -> Reservation:
+    unwanted = () if lease.state == "revoking" else (lease.component,)
+    declined = (*current.declined, *unwanted)
+    return end_instance(ledger, rules, current, lease, "surrendered", clean=True, declined=declined)
 
 
 def decline(ledger: Ledger, rules: Rules, word: HolderDocument) -> Reservation:

@@ -36,12 +36,13 @@ class LeaseWriter:
         placements: Iterable[Placement],
         *,
         leaving: Collection[str] = (),
+        parting: Collection[tuple[str, str]] = (),
         is_claim: bool = False,
     ) -> str | None:
         """Why it cannot be put there as things are; None if it can. What it has claimed there is its own.
 
-        `leaving`: reservations that end for it. A claim needs no room at present, but when those who have to go are
-        gone.
+        `leaving`: reservations that end for it; `parting`: (reservation, component) of single leases that do. A claim
+        needs no room at present, but when those who have to go are gone.
         """
         if current.phase != "pending":
             return f"it is {current.phase}"
@@ -60,7 +61,7 @@ class LeaseWriter:
                 return reason or "the rules have changed"
             taken = extra.setdefault(slot.id, [])
             taken.append(placement)
-            others = self._list_others(slot, {current.id, *leaving})
+            others = self._list_others(slot, {current.id, *leaving}, parting)
             sides = (_LATER,) if is_claim else (_NOW, _LATER)
             loads = ([lease for lease in others if side[lease.state]] for side in sides)
             reason = self._object_to_kind(slot, taken, current.request, instance)
@@ -71,8 +72,28 @@ class LeaseWriter:
                 return reason
         return None
 
-    def _list_others(self, slot: Slot, besides: Collection[str]) -> list[Lease]:
-        return [lease for (owner, _), lease in self.ledger.leases_on(slot).items() if owner not in besides]
+    def object_to_instance(self, current: Reservation, placement: Placement) -> str | None:
+        """Why one more elastic instance of a leased reservation cannot be put there as things are; None if it can."""
+        if current.phase != "leased":
+            return f"it is {current.phase}"
+        if any(lease.component == placement.component for lease in current.leases):
+            return "it holds that already"
+        instances = {each.name: each for each in list_instances(current.request, "elastic")}
+        slot, instance = self.ledger.slots.get(placement.slot), instances.get(placement.component)
+        if slot is None:
+            return "its slot is gone"
+        reason = self._object_to_slot(slot, placement.epoch, instance)
+        if reason is not None or instance is None:
+            return reason or "the rules have changed"
+        if not self.has_room(slot, self._list_others(slot, ()), placement, instance):
+            return f"{slot.id} has no room"
+        return self._object_to_kind(slot, [placement], current.request, instance)
+
+    def _list_others(
+        self, slot: Slot, besides: Collection[str], parting: Collection[tuple[str, str]] = ()
+    ) -> list[Lease]:
+        there = self.ledger.leases_on(slot).items()
+        return [lease for key, lease in there if key[0] not in besides and key not in parting]
 
     def _object_to_slot(self, slot: Slot, epoch: int, instance: Instance | None) -> str | None:
         """Why this slot takes nothing of the kind, however much room it has."""
@@ -150,7 +171,22 @@ class LeaseWriter:
             slot = self.ledger.slots[slot_id]
             self.ledger.put(msgspec.structs.replace(slot, idle_since=None, uses=slot.uses + count))
 
-    def claim(self, current: Reservation, placements: Sequence[Placement], level: int, cost: Levels) -> Reservation:
+    def grant(self, current: Reservation, placement: Placement) -> Lease:
+        """It gets one more lease, of an elastic instance, under a token of its own. It runs at the level of the
+        others.
+        """
+        paying = next((lease for lease in current.leases if lease.charged_at is not None), None)
+        token = self.ledger.transaction.next_tokens(1)[0]
+        level = None if paying is None else paying.level
+        lease = msgspec.structs.replace(self._make_lease(current, placement, level, NOTHING, token), kind="elastic")
+        self.ledger.put(msgspec.structs.replace(current, leases=(*current.leases, lease)))
+        slot = self.ledger.slots[lease.slot]
+        self.ledger.put(msgspec.structs.replace(slot, idle_since=None, uses=slot.uses + 1))
+        return lease
+
+    def claim(
+        self, current: Reservation, placements: Sequence[Placement], level: int | None, cost: Levels = NOTHING
+    ) -> Reservation:
         """It keeps these places until those who hold them have let go; it stays pending, and pays from now on."""
         leases = tuple(
             msgspec.structs.replace(

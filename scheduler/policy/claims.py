@@ -1,6 +1,5 @@
-"""Claims: places that preempted work still holds until its grace ends, kept for those who took them.
-
-Source: qscheduler, where a preempted task is gone at once.
+"""Claims: places that preempted work, or elastic instances, still hold until the grace ends, kept for those who took
+them. Source: qscheduler, where a preempted task is gone at once.
 """
 
 from collections.abc import Iterable
@@ -10,7 +9,7 @@ import msgspec
 from scheduler.model.decisions import Requeue
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.resources import fits, subtract, total
-from scheduler.policy.draft import Draft
+from scheduler.policy.draft import Draft, Queue
 from scheduler.policy.places import Place
 from scheduler.policy.rounds import Round, name_placements
 
@@ -54,6 +53,31 @@ def assign_claims(tick: Round, claimants: Iterable[Reservation]) -> None:
         else:
             tick.draft.wait(reservation, "no_capacity", told)
         blocked.update(place.slot.id for place in places)
+
+
+def assign_claimed(draft: Draft, waiters: Queue) -> Queue:
+    """The same in the other queues, where elastic instances give the place back; gives back those who claim nothing."""
+    if not draft.list_claimants():
+        return waiters
+    for reservation in (each for each in waiters.reservations if each.leases):
+        places = [draft.places[name] for name in sorted({lease.slot for lease in reservation.leases})]
+        names = ", ".join(place.slot.id for place in places)
+        if any(place.slot.cordoned for place in places):
+            draft.wait(reservation, "cordoned", f"waits until {names} is given back, and is cordoned")
+        elif all(_has_room(place, reservation) for place in places):
+            _hold(draft, reservation)
+        else:
+            draft.wait(reservation, "no_capacity", f"waits until elastic instances of others give {names} back")
+    return waiters.filter([not each.leases for each in waiters.reservations])
+
+
+def _hold(draft: Draft, reservation: Reservation) -> None:
+    for lease in reservation.leases:
+        place = draft.places[lease.slot]
+        place.leases = {**place.leases, (reservation.id, lease.component): msgspec.structs.replace(lease, state="held")}
+        place.wanted = True
+        place.count_free()
+    draft.assign(reservation, name_placements(reservation.leases))
 
 
 def _has_room(place: Place, reservation: Reservation) -> bool:

@@ -108,6 +108,10 @@ class Draft:
         """
         self.deferred: set[str] = set()
         """Those whose room is looked for when a gang before them has been seen to."""
+        self.vacated: set[tuple[str, str]] = set()
+        """(reservation, component) of elastic leases that this tick has ended while their reservation stays leased."""
+        self.stretching: list[Demand] = []
+        """Elastic instances for which there is no room, where they may cause launches: one each, in rank order."""
         self.withheld: list[Demand] = []
         """Who would get a launch but for quota or `max_slots`, in queue order."""
         self.withheld_launches: dict[str, int] = {}
@@ -146,8 +150,8 @@ class Draft:
         """Append a decision to the plan."""
         self.decisions.append(decision)
 
-    def assign(self, reservation: Reservation, leases: tuple[Placement, ...], level: int) -> None:
-        """Give these leases to one whose quota level this is."""
+    def assign(self, reservation: Reservation, leases: tuple[Placement, ...], level: int | None = None) -> None:
+        """Give these leases to one whose quota level this is, under that queue."""
         self.leased.append(reservation.request)
         self.decide(Assign(reservation=reservation.id, leases=leases, level=level))
 
@@ -160,6 +164,13 @@ class Draft:
             place = self.places.get(lease.slot)
             if place is not None and (reservation.id, lease.component) in place.leases:
                 place.end_lease((reservation.id, lease.component), self.now)
+
+    def end_instance(self, reservation: Reservation, component: str, slot: str) -> None:
+        """One of its elastic leases is over; it stays leased."""
+        self.vacated.add((reservation.id, component))
+        place = self.places.get(slot)
+        if place is not None and (reservation.id, component) in place.leases:
+            place.end_lease((reservation.id, component), self.now)
 
     def requeue(self, reservation: Reservation) -> None:
         """Its leases are over and it is pending again, with its place in the queue."""
@@ -225,8 +236,14 @@ class Draft:
         asked = shape.pool, shape.system
         pools, settings = self.rules.serving_pools(*asked), self.rules.settings_of(*asked)
         serving = [(name, self.rules.pools[name]) for name in pools]
-        needs = make_needs(shape, serving, self._steps, spreads=settings.profile == "spread")
-        return Demand(shape, pools, self.rules.queue_of(*asked), settings, needs)
+        needs, elastic = make_needs(shape, serving, self._steps, spreads=settings.profile == "spread")
+        is_rigid = settings.elastic == "rigid" and settings.queue != "quota"  # quota gives leases by rules of its own
+        whole = needs + elastic if is_rigid else needs
+        return Demand(shape, pools, self.rules.queue_of(*asked), settings, whole, elastic)
+
+    def has_elastic_demand(self) -> bool:
+        """Whether anybody who waits asks for elastic instances."""
+        return any(demand.elastic for demand in self._demands.values())
 
     def settings_of(self, reservation: Reservation) -> SchedulerKeys:
         """The scheduler's settings that hold for it."""

@@ -5,7 +5,7 @@ restarts that are due, assignments that nobody confirmed, slots whose service is
 Orchard for failures and restarts.
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Container, Iterator
 
 from scheduler.model.decisions import Drain, Fail, Requeue, Reset, Restart, Terminate
 from scheduler.model.moves import HOLDING, IN_FLIGHT, INACTIVE
@@ -14,6 +14,7 @@ from scheduler.model.rules import Rules
 from scheduler.policy.claims import drop_claims
 from scheduler.policy.confirming import requeue_unconfirmed
 from scheduler.policy.draft import Draft
+from scheduler.policy.losses import end_instances_on, end_lost_instances
 from scheduler.policy.places import Leases, Place
 from scheduler.policy.retire import retire, retire_vanished
 
@@ -31,13 +32,16 @@ def heal(draft: Draft) -> None:
     for slot in draft.vanished:
         if slot.interrupted_at is not None:
             _take_back_from(draft, draft.leases_on(slot))
-    _fail_those_without_slot(draft)
+    silent = _find_silent(draft)
+    _fail_those_without_slot(draft, silent)
+    end_lost_instances(draft, silent)
     drop_claims(draft)
     for place in [each for each in draft.all_places() if each.state not in _AT_REST]:
         _heal_stuck(draft, place)
     _restart(draft)
     requeue_unconfirmed(draft)
     retire(draft)
+    drop_claims(draft)  # on what has just been retired
     retire_vanished(draft)
 
 
@@ -102,10 +106,13 @@ def _release_those_whose_grace_is_over(draft: Draft) -> None:
             draft.returning[reservation.id] = reservation
 
 
-def _fail_those_without_slot(draft: Draft) -> None:
-    """A leased reservation whose essential slot is gone or silent fails; decided once, all leases end."""
+def _find_silent(draft: Draft) -> set[str]:
     hosts = [places for name, places in draft.pools.items() if not draft.rules.pools[name].is_elastic]
-    silent = {place.slot.id for places in hosts for place in places if _is_silent(draft, place)}
+    return {place.slot.id for places in hosts for place in places if _is_silent(draft, place)}
+
+
+def _fail_those_without_slot(draft: Draft, silent: Collection[str]) -> None:
+    """A leased reservation whose essential slot is gone or silent fails; decided once, all leases end."""
     for reservation in _list_suspects(draft, silent):
         essential = [lease for lease in reservation.leases if lease.kind == "essential"]
         reason = None
@@ -198,6 +205,7 @@ def _heal_draining(draft: Draft, place: Place) -> None:
         for reservation in _holders_of(draft, place.leases, {"leased", "revoking"}):
             draft.decide(Requeue(reservation=reservation.id, reason="slot_draining"))
             draft.requeue(reservation)
+        end_instances_on(draft, place.leases)
         _let_go(draft, place, "timeout")
 
 

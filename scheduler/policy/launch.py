@@ -64,6 +64,19 @@ def _refuse_all(
     draft.withheld += filter(for_room.__contains__, demands)
 
 
+def launch_for_elastic(draft: Draft, limits: Limits) -> None:
+    """After the essential instances of all who wait: elastic ones that have no place, in rank order, in pools whose
+    `launch_for_elastic` says so. Room that is on its way is set against them first. Source: Zoe.
+    """
+    hopeless: set[Need] = set()
+    for demand in draft.stretching:
+        [need] = demand.needs
+        if need not in hopeless:
+            opening = _Opening(draft, limits, demand, [draft.coming])
+            if fill(demand, [draft.coming, draft.launched], opening.launch) is None:
+                hopeless.add(need)
+
+
 @dataclass(slots=True)
 class _Refusal:
     """What keeps back the launch for one demand, and for whom; it stands until something is launched."""

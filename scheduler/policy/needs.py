@@ -76,7 +76,11 @@ class Demand:
     settings: SchedulerKeys
     """The scheduler's settings that hold for it."""
     needs: tuple[Need, ...]
-    """One for each essential instance, in the order in which they are placed."""
+    """One for each instance that is placed with all others or not at all, in that order: for each essential one and,
+    under `rigid`, for each elastic one after them.
+    """
+    elastic: tuple[Need, ...] = ()
+    """One for each elastic instance, in the order in which they are granted."""
     declined: tuple[str, ...] = ()
     """Slots that are left out."""
     impatient: tuple[str, ...] = ()
@@ -88,16 +92,21 @@ class Demand:
         return not self.declined and not self.impatient
 
 
-def make_needs(shape: Shape, pools: Iterable[tuple[str, Pool]], steps: Steps, *, spreads: bool) -> tuple[Need, ...]:
-    """The needs of a shape in these pools, instances of one component with the same one."""
+Needs = tuple[Need, ...]
+
+
+def make_needs(shape: Shape, pools: Iterable[tuple[str, Pool]], steps: Steps, *, spreads: bool) -> tuple[Needs, Needs]:
+    """The needs of a shape in these pools, of its essential and of its elastic instances; those of one component
+    share one.
+    """
     serving = list(pools)
     needs: dict[str, Need] = {}
     for component in shape.components:
-        if component.kind == "essential":
-            given = {name: given_to(component, pool) for name, pool in serving}
-            alike = {name: steps.find(each) for name, each in given.items()}
-            needs[component.name] = Need(component, shape.labels, shape.prefers, given, alike, spreads)
-    return tuple(needs[instance.component.name] for instance in shape.essential)
+        given = {name: given_to(component, pool) for name, pool in serving}
+        alike = {name: steps.find(each) for name, each in given.items()}
+        needs[component.name] = Need(component, shape.labels, shape.prefers, given, alike, spreads)
+    essential = tuple(needs[instance.component.name] for instance in shape.essential)
+    return essential, tuple(needs[instance.component.name] for instance in shape.elastic)
 
 
 def given_to(component: Component, pool: Pool) -> dict[str, float]:

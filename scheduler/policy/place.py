@@ -4,12 +4,14 @@ Sources: the autoscaler's tick (queue order, pack), Arvados (one pass, backfill,
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Sequence
 from itertools import compress
 
 from scheduler.model.decisions import Assign, Placement
 from scheduler.model.reservations import Instance, Reservation, is_on_hold
+from scheduler.policy.claims import assign_claimed
 from scheduler.policy.draft import Draft, Queue
+from scheduler.policy.elastic import Elastic
 from scheduler.policy.guard import Guard
 from scheduler.policy.limits import Limits
 from scheduler.policy.misfit import Misfits
@@ -32,10 +34,13 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
     placing: the room that those behind it would have taken is kept for them all the same, but for a gang before
     them, which uses what is ready together with what is launched for it.
     """
-    by_quota, waiters = split_by_queue(draft, Misfits(draft, limits).set_aside(queue))
+    everybody = Misfits(draft, limits).set_aside(queue)
+    by_quota, waiters = split_by_queue(draft, everybody)
     demanding = place_by_quota(draft, by_quota)
+    waiters = assign_claimed(draft, waiters)
     draft.open_rooms()
-    guard, search = Guard(draft, limits, queue.oldest), _Search(draft, waiters)
+    elastic = Elastic(draft, everybody)
+    guard, search = Guard(draft, limits, queue.oldest), _Search(draft, waiters, elastic)
     decide, hopeless, runs = draft.decisions.append, search.hopeless, search.runs
     is_leased, is_unplaced = bytearray(len(waiters.ids)), bytearray(b"\x01") * len(waiters.ids)
     blocked: dict[str, bool] = {}
@@ -52,10 +57,12 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
             draft.wait(reservation, "behind_queue", BEHIND)
             continue
         places = search.find_ready(demand)
-        if places is not None and not (blocked and demand.queue in blocked):
-            decide(_assign(reservation, demand, places))
-            is_leased[at], is_unplaced[at] = True, False
-            continue
+        if not (blocked and demand.queue in blocked):
+            places = search.stretch(reservation, demand, places)
+            if places is not None:
+                decide(_assign(reservation, demand, places))
+                is_leased[at], is_unplaced[at] = True, False
+                continue
         if places is None and guard.keeps_any and guard.keeps_out(demand):
             draft.wait(reservation, "behind_queue", "one before it has waited for so long that it is not overtaken")
         is_covered = places is not None or search.cover(reservation, demand)
@@ -68,7 +75,12 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
         if len(hopeless) == search.different:
             break
     draft.leased += [each.request for each in compress(waiters.reservations, is_leased)]
-    unplaced = waiters.filter(is_unplaced)
+    elastic.finish()
+    return _add_late_ones(draft, search, waiters.filter(is_unplaced), demanding)
+
+
+def _add_late_ones(draft: Draft, search: "_Search", unplaced: Queue, demanding: Queue) -> Queue:
+    """Those for whom nothing is ready or on its way, with whom quota gave no place and those who were interrupted."""
     late, returning = _cover_demanding(draft, demanding, search), _cover_returning(draft, search)
     if returning or (late.reservations and unplaced.reservations):
         return sort_queue(draft, unplaced.reservations + late.reservations + returning)
@@ -83,18 +95,28 @@ def _block(draft: Draft, reservation: Reservation, demand: Demand, blocked: dict
 
 
 class _Search:
-    """Room for one demand after the other. It only shrinks here: what failed for one fails for all that are alike."""
+    """Room for one demand after the other. It only shrinks here, unless elastic instances give some back: what failed
+    for one fails for all that are alike.
+    """
 
-    def __init__(self, draft: Draft, waiters: Queue) -> None:
+    def __init__(self, draft: Draft, waiters: Queue, elastic: Elastic) -> None:
         demands = set(waiters.demands)
-        self._draft, self.different = draft, len(demands)
-        self.runs = {demand: _take_run(draft, demand, waiters) for demand in _list_alone(demands)}
+        self._draft, self._elastic, self.different = draft, elastic, len(demands)
+        self.runs = {demand: _take_run(draft, demand, waiters) for demand in _list_alone(demands, elastic.pools)}
         """The leases of those who compete with nobody, the first one's last."""
         self._without_room: set[Demand] = set()
         self._without_cover: set[Demand] = set()
         """Those that are known to find nothing."""
         self.hopeless: set[Demand] = set()
         """Of these, those for whom nothing else is to be done either: the many that wait are asked of no function."""
+
+    def stretch(self, reservation: Reservation, demand: Demand, places: list[Place] | None) -> list[Place] | None:
+        """These places, or others that elastic instances give back; there may be more room than before then."""
+        if self._elastic.is_active:
+            places = self._elastic.serve(reservation, demand, places)
+            for known in (self._without_room, self._without_cover, self.hopeless) if places is not None else ():
+                known.clear()
+        return places
 
     def find_ready(self, demand: Demand) -> list[Place] | None:
         """Ready places for all its instances, their room spent."""
@@ -121,6 +143,8 @@ class _Search:
             self._without_cover.add(demand)
             return False
         wait_for(self._draft, reservation, places)
+        if self._elastic.is_active:
+            self._elastic.spend(demand, places)
         return True
 
     def note_hopeless(self, demand: Demand, guard: Guard) -> None:
@@ -131,11 +155,11 @@ class _Search:
             self.hopeless.add(demand)
 
 
-def _list_alone(demands: Collection[Demand]) -> list[Demand]:
+def _list_alone(demands: Collection[Demand], stretched: Container[str]) -> list[Demand]:
     """The demands with one instance that have their pools for themselves in this tick.
 
     Nothing that others get changes what they find, so that they are served in one go. Not those that spread, for whom
-    each lease changes which slot is best, nor those whom another's wait may stop.
+    each lease changes which slot is best, nor those whom another's wait may stop, nor where elastic instances stand.
     """
     uses = Counter(name for demand in demands for name in demand.pools)
     return [
@@ -145,7 +169,7 @@ def _list_alone(demands: Collection[Demand]) -> list[Demand]:
         and demand.is_shared
         and demand.settings.backfill
         and not demand.needs[0].spreads
-        and all(uses[name] == 1 for name in demand.pools)
+        and all(uses[name] == 1 and name not in stretched for name in demand.pools)
     ]
 
 

@@ -1,5 +1,6 @@
 """Places: the scratch copies of slots that a tick spends from."""
 
+from collections.abc import Collection
 from math import inf
 from typing import Any, Final
 
@@ -45,6 +46,8 @@ class Place(msgspec.Struct, eq=False):
     """Leases that are counted once for two: a claimed one waits for one that is revoking to let go."""
     given: int = 0
     """Instances that this tick put on it, or set against it."""
+    lifted: int = 0
+    """Of its leases, those of elastic instances that are taken off it in this scratch copy."""
     unclean: bool = False
     """A lease ended here in this tick, not by its holder's release, in a pool that recycles such slots."""
     wanted: bool = False
@@ -58,7 +61,7 @@ class Place(msgspec.Struct, eq=False):
     @property
     def load(self) -> int:
         """Leases that it carries, or is to carry."""
-        return len(self.leases) - self.overlap + self.given
+        return len(self.leases) - self.overlap - self.lifted + self.given
 
     @property
     def uses_left(self) -> float:
@@ -110,19 +113,22 @@ class Place(msgspec.Struct, eq=False):
         if not self.leases:
             return
         if any(lease.state == "claimed" for lease in self.leases.values()):
-            self._count_claims()
+            states = [lease.state for lease in self.leases.values()]
+            self.overlap = min(states.count("revoking"), states.count("claimed"))
+            if self.capacity is not None:
+                self.free = subtract(self.capacity, count_used(self.leases.values()))
         elif self.capacity is not None:
             self.free = subtract(self.capacity, total([lease.resources for lease in self.leases.values()]))
 
-    def _count_claims(self) -> None:
-        by_state: dict[str, list[Resources]] = {"held": [], "revoking": [], "claimed": []}
-        for lease in self.leases.values():
-            by_state[lease.state].append(lease.resources)
-        self.overlap = min(len(by_state["revoking"]), len(by_state["claimed"]))
-        if self.capacity is not None:
-            leaving, claimed = total(by_state["revoking"]), total(by_state["claimed"])
-            larger = {name: max(leaving.get(name, 0), claimed.get(name, 0)) for name in {**leaving, **claimed}}
-            self.free = subtract(self.capacity, total([*by_state["held"], larger]))
+
+def count_used(leases: Collection[Lease]) -> Resources:
+    """What these take: what is held, and the larger of what is leaving and what is claimed."""
+    by_state: dict[str, list[Resources]] = {"held": [], "revoking": [], "claimed": []}
+    for lease in leases:
+        by_state[lease.state].append(lease.resources)
+    leaving, claimed = total(by_state["revoking"]), total(by_state["claimed"])
+    larger = {name: max(leaving.get(name, 0), claimed.get(name, 0)) for name in {**leaving, **claimed}}
+    return total([*by_state["held"], larger])
 
 
 def open_place(slot: Slot, pool: Pool, order: int, leases: Leases = NO_LEASES) -> Place:

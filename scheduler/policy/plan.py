@@ -14,7 +14,7 @@ from scheduler.policy.draft import Draft
 from scheduler.policy.expire import expire
 from scheduler.policy.heal import heal
 from scheduler.policy.keep import keep
-from scheduler.policy.launch import launch
+from scheduler.policy.launch import launch, launch_for_elastic
 from scheduler.policy.limits import Limits
 from scheduler.policy.order import order
 from scheduler.policy.place import place
@@ -38,6 +38,7 @@ def plan(view: View, rules: Rules, now: float) -> Plan:
     limits = Limits(draft)  # what keeps launches back: max_slots and holds
     unplaced = place(draft, queue, limits)  # leases on what is ready
     launch(draft, unplaced, limits)  # machines for those who found no room, less what is on its way
+    launch_for_elastic(draft, limits)  # the same for those who could use more, where their pool says so
     count_withheld(draft, limits)  # whom quota or max_slots keep from a launch
     keep(draft, limits)  # the minimum and the warm reserve of each pool
     shrink(draft)  # what has been idle for too long

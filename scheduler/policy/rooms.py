@@ -62,6 +62,17 @@ class Rooms:
             if line.first is place:
                 line.pass_over_first()
 
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def has(self, place: Place) -> bool:
+        """Whether searches may find this place."""
+        return place.order in self._places
+
+    def regroup(self, place: Place) -> None:
+        """What is free there changed otherwise than by `take`: let searches find it as it now is."""
+        self._put(place, self._stocks.find(place.free, place.load, place.uses_left, place.pool.lease_limit))
+
     def list_places(self) -> Iterator[Place]:
         """Every place, in no particular order."""
         return iter(self._places.values())

@@ -3,7 +3,7 @@
 What was there before the tick is noted by the steps that looked at it and found it not yet due.
 """
 
-from scheduler.model.decisions import Assign, Decision, Fail, Launch, Preempt, Requeue, Restart, Terminate
+from scheduler.model.decisions import Assign, Decision, Fail, Launch, Preempt, Requeue, Restart, Revoke, Terminate
 from scheduler.model.reservations import Request, Reservation
 from scheduler.policy.draft import Draft
 from scheduler.policy.heal import is_restart_due, may_restart_again
@@ -33,6 +33,8 @@ def _wake_after(draft: Draft, decision: Decision) -> None:
             draft.wake_by(draft.now if decision.revoke_by is None else decision.revoke_by)
             for victim in decision.victims:
                 draft.wake_by(expiry_of_pending(draft.view.reservations[victim].request, draft.rules, draft.now))
+        case Revoke(revoke_by=float() as deadline):
+            draft.wake_by(deadline)
         case Fail():
             _wake_for_restart(draft, draft.view.reservations[decision.reservation])
         case Terminate() if decision.slot in draft.places:

@@ -40,7 +40,7 @@ class Holders:
             self._work(reservation, reservation.request.runtime)
         else:
             self._works.pop(reservation.id, None)
-        if reservation.phase == "revoking":
+        if reservation.phase == "revoking" or any(lease.state == "revoking" for lease in reservation.leases):
             self._note(reservation.id, reservation.token, self._stage.agenda.now, self._surrender)
 
     def _work(self, reservation: Reservation, runtime: float) -> None:
@@ -97,7 +97,8 @@ class Holders:
 
     def _surrender(self, name: str, token: int) -> None:
         row = self._stage.store.find_reservations(ids=[name])[0]
-        if row.phase == "revoking" and row.token == token:
+        is_revoked = row.phase == "revoking" or any(lease.state == "revoking" for lease in row.leases)
+        if is_revoked and row.token == token:
             self._say(name, surrender, ReasonDocument(reservation=name))
 
     def _finish(self, name: str, token: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from scheduler.model.accounts import Account
-from scheduler.model.decisions import describe_decision
+from scheduler.model.decisions import Claim, describe_decision
 from scheduler.model.events import Event
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.slots import Slot, slot_order
@@ -123,6 +123,8 @@ class Player:
         reasons = {id(each.decision): each.reason for each in ticked.skipped}
         decisions = []
         for decision in ticked.plan.decisions:
+            if isinstance(decision, Claim):
+                continue  # its revokes are printed, and its assignment when they are over
             line = describe_decision(decision)
             if id(decision) in reasons:
                 line["skipped"] = reasons[id(decision)]

@@ -282,7 +282,7 @@ class _Reader:
         """Leases of slot records are of components of reservations that the file has declared."""
         self._check_reservation(lease.reservation, f"{path}.reservation")
         request = self._reservations[lease.reservation].to_request()
-        names = [each.name for each in list_instances(request, "essential")]
+        names = [each.name for kind in ("essential", "elastic") for each in list_instances(request, kind)]
         if lease.component not in names:
             raise fault(f"{path}.component", f"one of {', '.join(names[:10])}", lease.component)
 

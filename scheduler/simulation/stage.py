@@ -215,6 +215,8 @@ def _put_lease(ledger: Ledger, stage: Stage, slot: Slot, reservation: Reservatio
     is_claim = given.state == "claimed"
     token = 0 if is_claim else reservation.token or ledger.transaction.next_tokens(1)[0]
     lease = _make_lease(stage, slot, reservation, given, token)
+    if lease.kind == "elastic":
+        lease = msgspec.structs.replace(lease, token=ledger.transaction.next_tokens(1)[0])
     others = tuple(each for each in reservation.leases if each.component != given.component)
     leases = (*others, lease)
     if is_claim:
@@ -240,11 +242,12 @@ def _make_lease(stage: Stage, slot: Slot, reservation: Reservation, given: Given
     pool = rules.pools[slot.pool]
     settings = rules.settings_of(reservation.request.pool, reservation.request.system)
     is_metered = settings.queue == "quota"
-    found = [each for each in list_instances(reservation.request, "essential") if each.name == given.component]
-    asked = found[0].component.resources if found else {}
-    resources = merge(pool.default_resources, asked) if given.resources is None else given.resources
+    instances = [each for kind in ("essential", "elastic") for each in list_instances(reservation.request, kind)]
+    asked = next(each.component for each in instances if each.name == given.component)
+    resources = merge(pool.default_resources, asked.resources) if given.resources is None else given.resources
     return Lease(
         component=given.component,
+        kind=asked.kind,
         slot=slot.id,
         epoch=slot.epoch,
         token=token,

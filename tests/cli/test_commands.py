@@ -192,6 +192,14 @@ def test_a_person_speaks_for_the_present_holder(stack: FakeIntake, run: Run) -> 
     assert stack.seen[-1][1]["token"] == 3
 
 
+def test_a_part_is_surrendered_by_its_name(stack: FakeIntake, run: Run) -> None:
+    parts = (a_lease("linux-1", token=7), a_lease("linux-2", component="more.0", kind="elastic", token=9))
+    stack.publish(a_row("r1", phase="leased", token=7, leases=parts))
+    assert run("surrender", "r1", "--component", "more.0").status == 0
+    verb, said = stack.seen[-1]
+    assert (verb, said["component"], said["token"]) == ("surrender", "more.0", 7)
+
+
 def test_a_stale_token_is_one_line_and_status_1(stack: FakeIntake, run: Run) -> None:
     fault = {"index": 0, "path": "token", "expected": "the current token of r1 (this one is stale)", "got": "3"}
     stack.handler = lambda _verb, _document: {"ok": False, "errors": [fault]}

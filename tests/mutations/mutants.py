@@ -241,7 +241,7 @@ MUTANTS = (
     Mutant(
         "place",
         "only those who have their pools for themselves are placed in one go",
-        "        and all(uses[name] == 1 for name in demand.pools)\n",
+        "        and all(uses[name] == 1 and name not in stretched for name in demand.pools)\n",
         "",
     ),
     Mutant(
@@ -301,5 +301,90 @@ MUTANTS = (
         "the boot that makes it enough holds its pool at once",
         "        streak = (hold.streak if hold else 0) + len(failed_now)",
         "        streak = hold.streak if hold else 0",
+    ),
+    Mutant(
+        "forecast",
+        "an account that keeps nothing of what it earns cannot pay again",
+        "account.charge_rate[level] * account.max_charge_seconds <= 0",
+        "account.charge_rate[level] <= 0",
+    ),
+    Mutant("forecast", "what runs slows down what an account earns", " - found.use[level]\n", "\n"),
+    Mutant(
+        "changes_of_accounts",
+        "a balance is asked for at a level at which the account earns",
+        "(each not in earned, -each)",
+        "-each",
+    ),
+    Mutant(
+        "cascade",
+        "yielding: essential instances of anybody go before elastic ones of others, flexible: only if more is used",
+        'if self.settings.elastic == "yielding":',
+        "if True:",
+    ),
+    Mutant("cascade", "flexible admits whoever makes the use grow", "seating.use > use + MORE", "False"),
+    Mutant(
+        "cascade",
+        "with preemption only those who rank behind give back",
+        "            yield self._find_first((self._ranks[reservation.id], 0)), False",
+        "            yield 0, False",
+    ),
+    Mutant(
+        "cascade",
+        "malleable and rigid take nothing back",
+        '        return self.settings.elastic in {"flexible", "yielding"}',
+        "        return True",
+    ),
+    Mutant("cascade", "what was tried in vain is undone", "        seating.undo(mark)\n", ""),
+    Mutant(
+        "cascade",
+        "elastic instances that are in nobody's way go back",
+        "                self._seating.move(seat, seat.home)",
+        "                pass",
+    ),
+    Mutant(
+        "seats",
+        "instances are taken back highest index first",
+        "for seat in reversed(self.seats) if seat.place",
+        "for seat in self.seats if seat.place",
+    ),
+    Mutant(
+        "seats",
+        "who shrank by himself gets no more",
+        "        if lease is not None or need not in unwanted:",
+        "        if True:",
+    ),
+    Mutant(
+        "seats",
+        "a host that came back smaller gives back",
+        "            if _is_overfull(place):",
+        "            if False:",
+    ),
+    Mutant(
+        "reclaim",
+        "with a grace nobody is given room that somebody may still use",
+        "        yield assign if is_over else self._claim(assign)",
+        "        yield assign",
+    ),
+    Mutant(
+        "reclaim",
+        "what is taken back waits until the deadline",
+        "            if not room.fits():",
+        "            if False:",
+    ),
+    Mutant("losses", "an interrupted instance has until the machine goes", "else min(ends)\n", "else None\n"),
+    Mutant(
+        "losses", "a revoked instance ends at its deadline", "return (reason, None) if is_over else None", "return None"
+    ),
+    Mutant(
+        "claims",
+        "nobody else gets a claimed place before its time",
+        "        elif all(_has_room(place, reservation) for place in places):",
+        "        elif True:",
+    ),
+    Mutant(
+        "launch",
+        "what is on its way is set against elastic instances first",
+        "fill(demand, [draft.coming, draft.launched], opening.launch)",
+        "fill(demand, [draft.launched], opening.launch)",
     ),
 )

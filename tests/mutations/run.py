@@ -33,7 +33,7 @@ MODULES = (
     *("test_faults_not_to_copy", "test_wakes", "test_guard_and_profile", "test_found"),
     *("test_arvados_full", "test_arvados_refusals", "test_arvados_slots"),
     *("test_orchard_placement", "test_orchard_failures", "test_machine_lives", "test_per_system"),
-    "test_zoe_queues",
+    *("test_zoe_queues", "test_zoe_elastic", "test_zoe_losses"),
 )
 """Where the tests are, in the order in which they are tried."""
 OF_QUOTA = ("test_qscheduler_cases", "test_qscheduler_notices", "test_qscheduler_faults")

@@ -65,6 +65,12 @@ def holds(name: str = "r1", **changes: Any) -> Reservation:
 
 def write(rows: list[Row], decision: Decision) -> tuple[str | None, bool]:
     """Why it lost, or None; and whether anything was written."""
+    reasons, is_change, _ = write_all(rows, [decision])
+    return (reasons[0] if reasons else None, is_change)
+
+
+def write_all(rows: list[Row], decisions: list[Decision]) -> tuple[list[str], bool, Rig]:
+    """Why each of them lost that did; whether anything was written; and where."""
     rig = Rig(CONFIG)
     with rig.store.transaction() as transaction:
         reservations = [row for row in rows if isinstance(row, Reservation)]
@@ -80,9 +86,9 @@ def write(rows: list[Row], decision: Decision) -> tuple[str | None, bool]:
         )
         tenure = transaction.take_term("me")
     before = len(rig.events)
-    ((skipped, outcome),) = commit(rig.store, [decision], rig.engine.rules(), tenure, lambda: "launch-x", NOW)
+    ((skipped, outcome),) = commit(rig.store, decisions, rig.engine.rules(), tenure, lambda: "launch-x", NOW)
     assert (len(rig.events) > before) == bool(outcome.events)
-    return (skipped[0].reason if skipped else None, outcome.is_change)
+    return [each.reason for each in skipped], outcome.is_change, rig
 
 
 def _as_new(row: Reservation) -> Reservation:

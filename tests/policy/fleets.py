@@ -12,6 +12,8 @@ QUICKLY = settings(max_examples=60, deadline=None, derandomize=bool(os.environ.g
 """A build server tries the same fleets each time; a person others each time."""
 SYSTEMS = ("x86_64-linux", "aarch64-linux")
 POOLS = ("linux", "arm", "hosts")
+PARTS = ("x", "y")
+"""The names of elastic components."""
 IDS = [f"r{number}" for number in range(6)]
 SLOTS = [f"{pool}-{number}" for pool in POOLS for number in (1, 2, 3)]
 
@@ -68,14 +70,17 @@ def lives() -> st.SearchStrategy[Document]:
 
 
 @st.composite
-def wishes(draw: st.DrawFn, name: str) -> Document:
-    """What a producer asks for."""
+def wishes(draw: st.DrawFn, name: str, *, elastic: bool = False) -> Document:
+    """What a producer asks for; with elastic components, if it is said so."""
     wish: Document = {"id": name}
     wish |= {"system": draw(st.sampled_from([*SYSTEMS, SYSTEMS[0]]))} if draw(st.booleans()) else {"pool": "linux"}
     if draw(st.booleans()):
         wish["components"] = [
             {"name": "w", "count": draw(st.integers(1, 2)), "resources": {"cpus": draw(st.sampled_from([0, 1, 2, 3]))}}
         ]
+    if elastic and draw(st.integers(0, 3)):
+        wish.setdefault("components", [{"name": "w"}])
+        wish["components"] += draw(st.lists(elastic_components(), min_size=1, max_size=2, unique_by=_name))
     return wish | draw(
         st.fixed_dictionaries(
             {},
@@ -88,6 +93,45 @@ def wishes(draw: st.DrawFn, name: str) -> Document:
                 "runtime": st.sampled_from([5, 17]),
             },
         )
+    )
+
+
+def elastic_components() -> st.SearchStrategy[Document]:
+    """A component that may have several instances, of whatever size."""
+    return st.builds(
+        lambda name, count, cpus: {"name": name, "kind": "elastic", "count": count, "resources": {"cpus": cpus}},
+        st.sampled_from(PARTS),
+        st.integers(1, 3),
+        st.sampled_from([0, 1, 1, 2]),
+    )
+
+
+def _name(component: Document) -> str:
+    name: str = component["name"]
+    return name
+
+
+def elastic_rules() -> st.SearchStrategy[Document]:
+    """How elastic instances are granted and taken back."""
+    return st.fixed_dictionaries(
+        {
+            "elastic": st.sampled_from(["yielding", "flexible", "malleable", "rigid"]),
+            "preemption": st.booleans(),
+            "preemption_grace": st.sampled_from([0, 0, 4, 9]),
+        }
+    )
+
+
+def elastic_words() -> st.SearchStrategy[tuple[str, Any]]:
+    """What becomes of a single elastic instance."""
+    return st.tuples(
+        st.sampled_from(["fail", "surrender"]),
+        st.builds(
+            lambda name, part, index: {"reservation": name, "component": f"{part}{index}"},
+            st.sampled_from(IDS),
+            st.sampled_from(PARTS),
+            st.sampled_from(["", ".0", ".1"]),
+        ),
     )
 
 
@@ -130,8 +174,8 @@ def _host(number: int, labels: dict[str, str]) -> Document:
 
 
 @st.composite
-def fleets(draw: st.DrawFn) -> Document:
-    """A whole scenario: pools, rules, a simulated cloud and a timeline."""
+def fleets(draw: st.DrawFn, *, elastic: bool = False) -> Document:
+    """A whole scenario: pools, rules, a simulated cloud and a timeline. `elastic`: with elastic components."""
     config: Document = {
         "scheduler": {
             "queue": draw(st.sampled_from(["fifo", "priority", "size", "dynsize"])),
@@ -140,6 +184,7 @@ def fleets(draw: st.DrawFn) -> Document:
             "restart_delay": draw(st.sampled_from([0, 7])),
             "confirm_timeout": draw(st.sampled_from([0, 0, 6])),
             **draw(st.sampled_from([{}, {"interruption_grace": 0}, {"interruption_grace": 4}])),
+            **(draw(elastic_rules()) if elastic else {}),
         },
         "pools": {
             "linux": draw(pools(SYSTEMS[0])),
@@ -158,7 +203,13 @@ def fleets(draw: st.DrawFn) -> Document:
     missing = [{"id": name, "pool": name.rpartition("-")[0], "state": "empty"} for name in SLOTS if "hosts" not in name]
     given = draw(st.lists(st.sampled_from(IDS), max_size=3, unique=True))
     later = [name for name in IDS if name not in given]
-    items: list[tuple[float, str, Any]] = [(draw(st.integers(0, 30)), "submit", draw(wishes(name))) for name in later]
+    items: list[tuple[float, str, Any]] = [
+        (draw(st.integers(0, 30)), "submit", draw(wishes(name, elastic=elastic))) for name in later
+    ]
+    if elastic:
+        items += [(at, *act) for at, act in draw(st.lists(st.tuples(st.integers(1, 60), elastic_words()), max_size=6))]
+        for name in ("linux", "arm"):
+            config["pools"][name]["launch_for_elastic"] = draw(st.booleans())
     items += [(at, *act) for at, act in draw(st.lists(st.tuples(st.integers(1, 60), actions()), max_size=12))]
     if draw(st.booleans()):
         error = draw(st.sampled_from(["capacity", "quota", "throttled", "misconfigured"]))
@@ -172,7 +223,7 @@ def fleets(draw: st.DrawFn) -> Document:
         "config": config,
         "cloud": {name: draw(delays) for name in ("launch", "boot", "bind", "terminate")},
         "slots": [*hosts, *missing],
-        "reservations": [draw(wishes(name)) for name in given],
+        "reservations": [draw(wishes(name, elastic=elastic)) for name in given],
         "timeline": _declared(timeline, given),
         "until": 80,
     }

@@ -52,7 +52,11 @@ def no_reservation_is_lost(seen: Seen) -> None:
     for row in after.values():
         names = {lease.component for lease in row.leases}
         wanted = {each.name for each in list_instances(row.request, "essential")}
-        assert names == (wanted if row.phase in {"leased", "revoking"} else set())
+        elastic = {each.name for each in list_instances(row.request, "elastic")}
+        if row.phase in {"leased", "revoking"}:
+            assert wanted <= names <= wanted | elastic
+        else:
+            assert all(lease.state == "claimed" for lease in row.leases)
 
 
 def everyone_who_waits_is_told_why(seen: Seen) -> None:

@@ -163,6 +163,8 @@ def _describe_decision(decision: Document) -> str:
             words += [decision["reservation"], f"{decision['from']} to {decision['to']}"]
         case "launch":
             words += [decision["slot"], decision["offering"] or "", decision["reason"]]
+        case "grant" | "revoke":
+            words += [decision["reservation"], decision["component"], decision["slot"], decision["reason"]]
         case "drain" | "terminate" | "reset":
             words += [decision["slot"], decision["reason"]]
         case _:

@@ -295,17 +295,3 @@ def test_a_contradiction_is_refused(text: str, faults: list[str]) -> None:
 def test_junk_in_the_file_is_refused_in_our_words_or_read(text: bytes) -> None:
     lines = faults_of(text)
     assert len("\n".join(lines).encode().split(b"\n")) == max(len(lines), 1)
-
-
-def test_a_key_that_this_version_does_not_act_upon_is_warned_of(tmp_path: Path) -> None:
-    """Set to its default it says nothing: then nothing is expected of it."""
-    path = tmp_path / "leasehold.toml"
-    path.write_text(
-        '[scheduler]\nelastic = "rigid"\npreemption_grace = 30\n'
-        '[pools.lab]\nsystem = "x"\nprovider = "static"\nresources = {cpus = 1}\nlaunch_for_elastic = true\n'
-    )
-    told = [str(each) for each in find_warnings(read_configuration(path)) if "does nothing" in each.expected]
-    assert told == [
-        'scheduler.elastic: expected its default (this version does nothing else), got "rigid"',
-        "pools.lab.launch_for_elastic: expected its default (this version does nothing else), got true",
-    ]

@@ -1,0 +1,434 @@
+"""Elastic instances under each setting of `elastic`: the worked example and the cases of Zoe's page."""
+
+from typing import Any
+
+import pytest
+
+from scheduler.model.validation import InvalidInputError
+from tests.scenarios.playing import Document, Played, play_out, tick
+from tests.scenarios.zoe import MODES, a_lab, an_application, component, decided, holdings, on_slot, submitted
+
+FIGURE_1 = {
+    "rigid": ([10, 20, 30, 40], [0, 10, 20, 30], 25),
+    "malleable": ([10, 15, 22.5, 32.5], [0, 0, 10, 22.5], 20),
+    "flexible": ([10, 15, 23.5714, 28.4286], [0, 0, 10, 15], 19.25),
+    "yielding": ([17.5, 19.375, 22.5, 29.5], [0, 0, 0, 17.5], 22.21875),
+}
+"""When A, B, C and D finish and start, and how long each was there on average."""
+
+
+def figure_1(elastic: str, **scheduler: Any) -> Document:
+    """Ten units, four applications of three essential and 4, 3, 5, 2 elastic instances; 10 s for all of each."""
+    four = [an_application(name, 3, more, runtime=10) for name, more in zip("ABCD", (4, 3, 5, 2), strict=True)]
+    return a_lab(submitted(0, *four), tick(100), elastic=elastic, scheduler={"backfill": False, **scheduler})
+
+
+def times(played: Played, field: str) -> list[float]:
+    return [round(row[field], 4) for row in played.state["reservations"]]
+
+
+@pytest.mark.parametrize("grace", [0, 5])
+@pytest.mark.parametrize("elastic", MODES)
+def test_the_four_applications_of_figure_1_end_at_the_stated_times(elastic: str, grace: float) -> None:
+    """With a grace too: a simulated holder lets go at once."""
+    finished, started, mean = FIGURE_1[elastic]
+    played = play_out(figure_1(elastic, preemption_grace=grace))
+    assert (times(played, "finished_at"), times(played, "leased_at")) == (finished, started)
+    turnarounds = [row["finished_at"] - row["created_at"] for row in played.state["reservations"]]
+    assert sum(turnarounds) / 4 == pytest.approx(mean, abs=1e-9)
+
+
+HELD: dict[tuple[str, float], dict[str, int]] = {
+    ("malleable", 5): {"A": 7, "B": 3},
+    ("malleable", 12): {"B": 6, "C": 4},
+    ("malleable", 20): {"C": 8},
+    ("malleable", 25): {"D": 5},
+    ("flexible", 5): {"A": 7, "B": 3},
+    ("flexible", 12): {"B": 6, "C": 4},
+    ("flexible", 20): {"C": 7, "D": 3},
+    ("flexible", 25): {"D": 5},
+    ("yielding", 5): {"A": 4, "B": 3, "C": 3},
+}
+
+
+@pytest.mark.parametrize(("elastic", "at"), HELD)
+def test_so_many_instances_of_figure_1_are_held_at_that_time(elastic: str, at: float) -> None:
+    scenario = figure_1(elastic)
+    scenario["timeline"][-1] = tick(at)
+    assert {name: len(each) for name, each in holdings(play_out(scenario)).items()} == HELD[elastic, at]
+
+
+CASES: dict[str, tuple[Document, list[str]]] = {
+    "a component that needs exactly what is free fits": (
+        a_lab(submitted(0, an_application("r1", 1, units=10))),
+        ["0 assign r1 lab-1"],
+    ),
+    "one slot of 13: four, and two elastic ones of four; one is left": (
+        a_lab(submitted(0, an_application("r1", 1, 3, units=4)), slots=[13]),
+        ["0 assign r1 lab-1", "0 grant r1 more.0 lab-1 room", "0 grant r1 more.1 lab-1 room"],
+    ),
+    "its first elastic instance is leased, room for one more: only the second is granted": (
+        a_lab(
+            tick(0),
+            slots=[on_slot("lab-1", 3, ("r1", "core"), ("r1", "more.0"))],
+            reservations=[an_application("r1", 1, 2, phase="leased")],
+        ),
+        ["0 grant r1 more.1 lab-1 room"],
+    ),
+    "elastic components that no slot could hold keep nobody waiting": (
+        a_lab(
+            submitted(
+                0,
+                {
+                    "id": "r1",
+                    "system": "sim",
+                    "components": [component("core", 1), component("huge", 1, 99, "elastic")],
+                },
+            )
+        ),
+        ["0 assign r1 lab-1"],
+    ),
+    "components are granted in the order in which they are listed": (
+        a_lab(
+            submitted(
+                0,
+                {
+                    "id": "r1",
+                    "system": "sim",
+                    "components": [
+                        component("b", 1, 1, "elastic"),
+                        component("core", 1),
+                        component("a", 2, 1, "elastic"),
+                    ],
+                },
+            ),
+            slots=[3],
+        ),
+        ["0 assign r1 lab-1", "0 grant r1 b lab-1 room", "0 grant r1 a.0 lab-1 room"],
+    ),
+    "essential instances of a newcomer take the place of the last elastic ones": (
+        a_lab(submitted(0, an_application("r1", 1, 5)), submitted(1, an_application("r2", 2)), slots=[4]),
+        [
+            "0 assign r1 lab-1",
+            *(f"0 grant r1 more.{index} lab-1 room" for index in range(3)),
+            "1 revoke r1 more.2 lab-1 reclaimed",
+            "1 revoke r1 more.1 lab-1 reclaimed",
+            "1 assign r2 lab-1 lab-1",
+        ],
+    ),
+    "essential instances are never taken back": (
+        a_lab(submitted(0, an_application("r1", 4)), submitted(1, an_application("r2", 1)), slots=[4]),
+        ["0 assign r1 lab-1 lab-1 lab-1 lab-1"],
+    ),
+    "what a release leaves is granted in that instant": (
+        a_lab(
+            submitted(0, an_application("r1", 2), an_application("r2", 1, 2)),
+            {"at": 5, "release": "r1"},
+            slots=[3],
+        ),
+        [
+            "0 assign r1 lab-1 lab-1",
+            "0 assign r2 lab-1",
+            "5 grant r2 more.0 lab-1 room",
+            "5 grant r2 more.1 lab-1 room",
+        ],
+    ),
+    "who ranks before has its elastic instances first, at the expense of who ranks behind": (
+        a_lab(
+            submitted(0, an_application("small", 1, 2, priority=1)),
+            submitted(1, an_application("big", 1, 2, priority=9)),
+            slots=[4],
+            scheduler={"queue": "priority"},
+        ),
+        [
+            "0 assign small lab-1",
+            "0 grant small more.0 lab-1 room",
+            "0 grant small more.1 lab-1 room",
+            "1 assign big lab-1",
+            "1 revoke small more.1 lab-1 reclaimed",
+            "1 revoke small more.0 lab-1 reclaimed",
+            "1 grant big more.0 lab-1 room",
+            "1 grant big more.1 lab-1 room",
+        ],
+    ),
+    "malleable takes nothing back": (
+        a_lab(
+            submitted(0, an_application("r1", 1, 3)),
+            submitted(1, an_application("r2", 1)),
+            slots=[4],
+            elastic="malleable",
+        ),
+        ["0 assign r1 lab-1", *(f"0 grant r1 more.{index} lab-1 room" for index in range(3))],
+    ),
+    "rigid starts with all instances or not at all, and gives nothing later": (
+        a_lab(
+            submitted(0, an_application("r1", 1, 4)),
+            submitted(1, an_application("r2", 1, 1)),
+            slots=[4],
+            elastic="rigid",
+        ),
+        ["1 assign r2 lab-1", "1 grant r2 more lab-1 room"],
+    ),
+    "flexible admits nobody while those who are served can use the whole pool": (
+        a_lab(
+            submitted(0, an_application("r1", 1, 3)),
+            submitted(1, an_application("r2", 1)),
+            slots=[4],
+            elastic="flexible",
+        ),
+        ["0 assign r1 lab-1", *(f"0 grant r1 more.{index} lab-1 room" for index in range(3))],
+    ),
+    "flexible takes elastic ones back for a newcomer with whom more is used": (
+        a_lab(
+            submitted(0, an_application("r1", 1, 2)),
+            submitted(1, an_application("r2", 2)),
+            slots=[4],
+            elastic="flexible",
+        ),
+        [
+            "0 assign r1 lab-1",
+            "0 grant r1 more.0 lab-1 room",
+            "0 grant r1 more.1 lab-1 room",
+            "1 revoke r1 more.1 lab-1 reclaimed",
+            "1 assign r2 lab-1 lab-1",
+        ],
+    ),
+    "flexible and preemption: who ranks before is admitted beside the elastic ones of those before it": (
+        a_lab(
+            submitted(0, an_application("small", 1, 3, priority=1)),
+            submitted(1, an_application("big", 2, priority=9)),
+            slots=[4],
+            elastic="flexible",
+            scheduler={"queue": "priority"},
+        ),
+        [
+            "0 assign small lab-1",
+            *(f"0 grant small more.{index} lab-1 room" for index in range(3)),
+            "1 revoke small more.2 lab-1 reclaimed",
+            "1 revoke small more.1 lab-1 reclaimed",
+            "1 assign big lab-1 lab-1",
+        ],
+    ),
+    "flexible without preemption: it waits": (
+        a_lab(
+            submitted(0, an_application("small", 1, 3, priority=1)),
+            submitted(1, an_application("big", 2, priority=9)),
+            slots=[4],
+            elastic="flexible",
+            scheduler={"queue": "priority", "preemption": False},
+        ),
+        ["0 assign small lab-1", *(f"0 grant small more.{index} lab-1 room" for index in range(3))],
+    ),
+    "no backfill: the first that cannot be placed ends the placing": (
+        a_lab(
+            submitted(0, an_application("old", 5)),
+            submitted(1, an_application("head", 3, units=3), an_application("one", 1)),
+            scheduler={"backfill": False},
+        ),
+        ["0 assign old lab-1 lab-1 lab-1 lab-1 lab-1"],
+    ),
+    "backfill: it is passed over": (
+        a_lab(
+            submitted(0, an_application("old", 5)),
+            submitted(1, an_application("head", 3, units=3), an_application("one", 1)),
+        ),
+        ["0 assign old lab-1 lab-1 lab-1 lab-1 lab-1", "1 assign one lab-1"],
+    ),
+    "only elastic instances that stand in the way are taken back, and nobody moves": (
+        a_lab(
+            submitted(0, an_application("r1", 1, 6)),
+            submitted(1, an_application("r2", 1, units=3)),
+            slots=[4, 4],
+        ),
+        [
+            "0 assign r1 lab-1",
+            *(f"0 grant r1 more.{index} lab-1 room" for index in range(3)),
+            *(f"0 grant r1 more.{index} lab-2 room" for index in range(3, 6)),
+            "1 revoke r1 more.5 lab-2 reclaimed",
+            "1 revoke r1 more.4 lab-2 reclaimed",
+            "1 assign r2 lab-2",
+        ],
+    ),
+    "who was taken off in vain goes back where he was, and another one moves": (
+        a_lab(
+            submitted(5, an_application("new", 1, units=2)),
+            slots=[
+                on_slot("lab-1", 2, ("r0", "core"), ("r1", "more.1")),
+                on_slot("lab-2", 2, ("r1", "core")),
+                on_slot("lab-3", 2, ("r1", "more.0"), ("r1", "more.2")),
+            ],
+            reservations=[an_application("r0", 1, phase="leased"), an_application("r1", 1, 3, phase="leased")],
+        ),
+        [
+            "5 revoke r1 more.2 lab-3 reclaimed",
+            "5 revoke r1 more.0 lab-3 reclaimed",
+            "5 assign new lab-3",
+            "5 grant r1 more.0 lab-2 room",
+        ],
+    ),
+    "a slot that is cordoned takes no elastic instance, and keeps those that it has": (
+        a_lab(
+            submitted(0, an_application("r1", 1, 4)),
+            {"at": 1, "cordon": "lab-1"},
+            submitted(2, an_application("r2", 1)),
+            {"at": 3, "uncordon": "lab-1"},
+            slots=[3],
+        ),
+        [
+            "0 assign r1 lab-1",
+            "0 grant r1 more.0 lab-1 room",
+            "0 grant r1 more.1 lab-1 room",
+            "3 revoke r1 more.1 lab-1 reclaimed",
+            "3 assign r2 lab-1",
+        ],
+    ),
+    "a slot that came back smaller gives elastic instances back, essential ones stay": (
+        a_lab(
+            submitted(0, an_application("r1", 2, 4)),
+            {"at": 1, "register": {"id": "lab-1", "pool": "lab", "machine": "m", "resources": {"units": 3}}},
+            slots=[{"id": "lab-1", "pool": "lab", "machine": "m", "resources": {"units": 5}}],
+        ),
+        [
+            "0 assign r1 lab-1 lab-1",
+            *(f"0 grant r1 more.{index} lab-1 room" for index in range(3)),
+            "1 revoke r1 more.2 lab-1 reclaimed",
+            "1 revoke r1 more.1 lab-1 reclaimed",
+        ],
+    ),
+    "spread: an instance goes where the fewest leases are, counted anew after each": (
+        a_lab(submitted(0, an_application("r1", 1, 3)), slots=[4, 4], scheduler={"profile": "spread"}),
+        [
+            "0 assign r1 lab-1",
+            "0 grant r1 more.0 lab-2 room",
+            "0 grant r1 more.1 lab-1 room",
+            "0 grant r1 more.2 lab-2 room",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_this_is_decided(name: str) -> None:
+    scenario, expected = CASES[name]
+    assert decided(scenario) == expected
+
+
+def test_a_component_goes_only_where_its_labels_are() -> None:
+    slots = [
+        {"id": f"lab-{number}", "pool": "lab", "resources": {"units": 1}, "labels": labels}
+        for number, labels in enumerate([{}, {"gpu": "", "ssd": ""}, {"gpu": ""}], 1)
+    ]
+    wanting = {
+        "id": "r1",
+        "system": "sim",
+        "components": [component("core", 1), component("more", 3, 1, "elastic", labels={"gpu": ""})],
+    }
+    played = play_out(a_lab(submitted(0, wanting), slots=slots))
+    assert holdings(played) == {"r1": ["core@lab-1", "more.0@lab-3", "more.1@lab-2"]}
+
+
+def test_the_head_of_a_queue_without_backfill_lets_the_others_wait_behind_it() -> None:
+    scenario = a_lab(
+        submitted(0, an_application("old", 5)),
+        submitted(1, an_application("head", 3, units=3), an_application("one", 1)),
+        scheduler={"backfill": False},
+    )
+    assert play_out(scenario).ticks[-1] == ["head waits gang_incomplete", "one waits behind_queue"]
+
+
+def test_a_reservation_needs_an_essential_component() -> None:
+    wish = {"id": "r1", "system": "sim", "components": [component("more", 2, 1, "elastic")]}
+    with pytest.raises(InvalidInputError, match="at least one essential component"):
+        play_out(a_lab(submitted(0, wish)))
+
+
+def growing(**pool: Any) -> Document:
+    """One who could use three machines more, and one who needs one."""
+    most = {"system": "sim", "max_slots": 3, "lease_ttl": 0, "resources": {"units": 1}, **pool}
+    return a_lab(
+        submitted(0, an_application("r1", 1, 3)),
+        submitted(1, an_application("r2", 1)),
+        slots=[],
+        lab={**most, "provider": "ec2"},
+    )
+
+
+def test_elastic_instances_alone_launch_nothing() -> None:
+    assert decided(growing()) == [
+        "0 launch lab-1 demand",
+        "0 assign r1 lab-1",
+        "1 launch lab-2 demand",
+        "1 assign r2 lab-2",
+    ]
+
+
+def test_elastic_instances_launch_after_all_essential_ones_where_the_pool_says_so() -> None:
+    scenario = growing(launch_for_elastic=True)
+    scenario["timeline"][0] = submitted(0, an_application("r1", 1, 3), an_application("r2", 1))
+    del scenario["timeline"][1]
+    assert decided(scenario) == [
+        "0 launch lab-1 demand",
+        "0 launch lab-2 demand",
+        "0 assign r1 lab-1",
+        "0 assign r2 lab-2",
+        "0 launch lab-3 demand",
+        "0 grant r1 more.0 lab-3 room",
+    ]
+
+
+def test_what_is_on_its_way_is_set_against_elastic_instances_before_more_is_launched() -> None:
+    scenario = growing(launch_for_elastic=True, max_slots=9)
+    scenario["timeline"] = [submitted(0, an_application("r1", 1, 3)), tick(6), tick(7)]
+    assert [each for each in decided({**scenario, "cloud": {"boot": 5}, "until": 20}) if "launch" in each] == [
+        "0 launch lab-1 demand",
+        "5 launch lab-2 demand",
+        "5 launch lab-3 demand",
+        "5 launch lab-4 demand",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("grace", "decisions"),
+    [
+        (
+            0,
+            [
+                "0 assign low lab-1 at 5",
+                *(f"0 grant low more.{index} lab-1 room" for index in range(3)),
+                "5 preempt high lab-1 of low at 0",
+                "5 assign high lab-1 lab-1 at 0",
+                "30 assign low lab-1 at 5",
+                *(f"30 grant low more.{index} lab-1 room" for index in range(3)),
+            ],
+        ),
+        (
+            10,
+            [
+                "0 assign low lab-1 at 5",
+                *(f"0 grant low more.{index} lab-1 room" for index in range(3)),
+                "5 preempt high lab-1 of low at 0",
+                "20 assign high lab-1 lab-1 at 0",
+                "20 assign low lab-1 at 5",
+                "20 grant low more.0 lab-1 room",
+                "30 grant low more.1 lab-1 room",
+                "30 grant low more.2 lab-1 room",
+            ],
+        ),
+    ],
+)
+def test_under_quota_elastic_instances_get_what_is_left_and_go_with_their_reservation(
+    grace: float, decisions: list[str]
+) -> None:
+    """Better work preempts the whole of worse work, elastic instances too."""
+    scenario = a_lab(
+        submitted(0, an_application("low", 1, 3, account="poor")),
+        submitted(5, an_application("high", 2, account="rich")),
+        {"at": 20, "surrender": {"reservation": "low"}},
+        {"at": 30, "release": "high"},
+        tick(40),
+        slots=[4],
+        scheduler={"queue": "quota", "preemption_grace": grace},
+    )
+    rich = {"charge_rate": [1], "max_charge_seconds": 600, "balance": [200]}
+    scenario["config"]["accounts"] = {"rich": rich, "poor": {}}
+    assert decided(scenario) == decisions
