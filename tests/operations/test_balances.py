@@ -237,6 +237,7 @@ class Rivals:
         self.began = rig.store.now() - self.SECONDS
         row = rig.row(self.old)
         lease = msgspec.structs.replace(row.leases[0], level=1, charged_at=self.began)
+        self.place = (Placement(component="main", slot="lab-1", epoch=lease.epoch, resources={}),)
         rig.put(
             msgspec.structs.replace(row, leases=(lease,)),
             *(
@@ -252,12 +253,10 @@ class Rivals:
         return ask(self.second.engine, "release", request=request, reservation=self.old, token=self.token)
 
     def preempt(self) -> list[str]:
-        (lease,) = self.first.row(self.old).leases
-        place = (Placement(component="main", slot="lab-1", epoch=lease.epoch, resources={}),)
         return write(
             self.first,
-            Preempt(reservation=self.new, slot="lab-1", victims=(self.old,), level=0, leases=place),
-            Assign(reservation=self.new, leases=place, level=0),
+            Preempt(reservation=self.new, slot="lab-1", victims=(self.old,), level=0, leases=self.place),
+            Assign(reservation=self.new, leases=self.place, level=0),
             charged=("A", "B"),
         )
 
