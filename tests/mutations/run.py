@@ -1,7 +1,8 @@
-"""Break one rule at a time and see which test notices: `python -m tests.mutations.run [--write]`.
+"""Break one rule at a time and see which test notices: `python -m tests.mutations.run [--write|--check]`.
 
-The tests of `tests/scenarios` are called as plain functions, in one process a mutant, on a package whose one
-module was changed when it was imported. `--write` makes docs/mutations.md anew.
+The tests of MODULES are called as plain functions, in one process a mutant, on a package whose one module was changed
+when it was imported. `--write` makes docs/mutations.md anew. `--check` prints it as it ought to be, where the test that
+it names for a rule still notices: all others are tried only if that does not.
 """
 
 import importlib
@@ -11,10 +12,10 @@ import importlib.util
 import multiprocessing
 import pkgutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from itertools import product
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, product
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, MappingProxyType, ModuleType
 from typing import Any
 
 import msgspec  # noqa: F401  so that the forks find it loaded
@@ -27,26 +28,36 @@ from tests.mutations.mutants import MUTANTS, Mutant
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "mutations.md"
 POLICY = ROOT / "scheduler" / "policy"
-MODULES = (
-    *("test_cases", "test_keeping_and_shrinking", "test_waiting", "test_interruption", "test_draining"),
-    *("test_rebalance", "test_timeouts", "test_expiry", "test_failures", "test_failed_launches"),
-    *("test_faults_not_to_copy", "test_wakes", "test_guard_and_profile", "test_found"),
-    *("test_arvados_full", "test_arvados_refusals", "test_arvados_slots"),
-    *("test_orchard_placement", "test_orchard_failures", "test_machine_lives", "test_per_system"),
-    *("test_zoe_queues", "test_zoe_elastic", "test_zoe_losses"),
+OF_QUOTA = tuple(f"tests.scenarios.test_qscheduler_{name}" for name in ("cases", "notices", "faults"))
+OF_FORECASTS = ("tests.policy.test_changes_of_accounts",)
+OWN = {
+    **dict.fromkeys(("charging", "fanout", "preempt", "quota", "relevel"), OF_QUOTA),
+    **dict.fromkeys(("changes_of_accounts", "forecast"), OF_FORECASTS),
+}
+"""The tests that are tried first for some modules, and last for all others."""
+SCENARIOS = (
+    *("cases", "keeping_and_shrinking", "waiting", "interruption", "draining"),
+    *("rebalance", "timeouts", "expiry", "failures", "failed_launches"),
+    *("faults_not_to_copy", "wakes", "guard_and_profile", "found"),
+    *("arvados_full", "arvados_refusals", "arvados_slots"),
+    *("orchard_placement", "orchard_failures", "machine_lives", "per_system"),
+    *("zoe_queues", "zoe_elastic", "zoe_losses"),
 )
+MODULES = (*(f"tests.scenarios.test_{name}" for name in SCENARIOS), *OF_QUOTA, *OF_FORECASTS)
 """Where the tests are, in the order in which they are tried."""
-OF_QUOTA = ("test_qscheduler_cases", "test_qscheduler_notices", "test_qscheduler_faults")
-QUOTA = frozenset({"charging", "fanout", "preempt", "quota", "relevel"})
-"""The rules of quota, and their own tests, which are tried first for them and last for all others."""
+RULELESS = (
+    *("scheduler.ports", "scheduler.operations.repeating", "scheduler.simulation.cloud", "scheduler.view.memory"),
+    *("scheduler.store.retention", "scheduler.store.world"),
+)
+"""What the tests need and what knows no rule, beside the nouns."""
 WORKERS = 2
 SURVIVED = "(nothing)"
 
 HEAD = """# Mutations
 
 Are the tests of the rules any good? Each row is a rule of `scheduler/policy/` that was turned into a wrong one,
-and the first test of `tests/scenarios/` that noticed. `python -m tests.mutations.run` breaks them one by one, a test
-keeps this page true, and `python -m tests.mutations.run --write` makes it anew.
+and a test that notices: the first, when this page was made. `python -m tests.mutations.run` breaks them one by one,
+a test keeps this page true, and `python -m tests.mutations.run --write` makes it anew.
 
 | file | the rule that is broken | changed to | noticed by |
 |---|---|---|---|
@@ -87,12 +98,17 @@ def change(source: str, mutant: Mutant) -> str:
     return source.replace(mutant.old, mutant.new)
 
 
-def find_killer(mutant: Mutant | None) -> str:
-    """The first test that fails with this change (None: with none), in a process that has imported nothing yet."""
+def find_killer(mutant: Mutant | None, known: str = "") -> str:
+    """A test that fails with this change (None: with none), in a process that has imported nothing yet.
+
+    It is `known`, if that fails, else the first that does.
+    """
     if mutant is not None:
         sys.meta_path.insert(0, _Finder(mutant))
-    is_of_quota = mutant is not None and mutant.module in QUOTA
-    for name, test in _list_tests((*OF_QUOTA, *MODULES) if is_of_quota else (*MODULES, *OF_QUOTA)):
+    own = OWN.get(mutant.module, ()) if mutant is not None else ()
+    modules = (*own, *(name for name in MODULES if name not in own))
+    named = (each for each in _list_tests(find_homes(known, modules)) if each[0] == known)
+    for name, test in chain(named, _list_tests(modules)):
         try:
             test()
         except Exception:  # noqa: BLE001  a broken rule may break anything
@@ -100,9 +116,19 @@ def find_killer(mutant: Mutant | None) -> str:
     return SURVIVED
 
 
+def find_homes(test: str, modules: Sequence[str]) -> list[str]:
+    """Those of the modules that have a test of this name, told from their text: an import is what takes time."""
+    definition = f"def {test.partition('[')[0]}("
+    return [name for name in modules if test and definition in _find_file(name).read_text(encoding="utf-8")]
+
+
+def _find_file(module: str) -> Path:
+    return ROOT.joinpath(*module.split(".")).with_suffix(".py")
+
+
 def _list_tests(modules: Sequence[str]) -> Iterator[tuple[str, Callable[[], object]]]:
     for name in modules:
-        module = importlib.import_module(f"tests.scenarios.{name}")
+        module = importlib.import_module(name)
         for key, function in vars(module).items():
             if key.startswith("test_") and callable(function):
                 yield from _list_calls(function)
@@ -125,32 +151,45 @@ def _list_rows(arguments: tuple[Any, ...]) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in values]
 
 
-def _import_nouns() -> None:
-    """What no mutant changes, and knows no rule: the forks find it imported. It is a third of their time."""
+def _import_the_ruleless() -> None:
+    """What no mutant changes: the forks find it imported. It is most of their time."""
     for module in pkgutil.iter_modules(scheduler.model.__path__):
         importlib.import_module(f"scheduler.model.{module.name}")
+    for name in RULELESS:
+        importlib.import_module(name)
 
 
-def find_killers() -> list[tuple[Mutant, str]]:
-    """Every mutant with the test that noticed it; raises when the tests fail without any change.
+def find_killers(known: Mapping[Mutant, str] = MappingProxyType({})) -> list[tuple[Mutant, str]]:
+    """Every mutant with a test that noticed it, the `known` one if it does; raises when tests fail without any change.
 
     To be called in a process of its own: it forks, and nothing that a mutant changes may be imported by then.
     """
-    _import_nouns()
+    _import_the_ruleless()
     if "scheduler.policy" in sys.modules:
         raise RuntimeError("the rules are imported already, so they cannot be changed")
     context = multiprocessing.get_context("fork")
     with context.Pool(WORKERS, maxtasksperchild=1) as pool:
-        found = pool.map(find_killer, [None, *MUTANTS], chunksize=1)
+        calls = [(None, ""), *((mutant, known.get(mutant, "")) for mutant in MUTANTS)]
+        found = pool.starmap(find_killer, calls, chunksize=1)
     if found[0] != SURVIVED:
         raise RuntimeError(f"{found[0]} fails without any change")
     return list(zip(MUTANTS, found[1:], strict=True))
 
 
+def read_killers(page: str) -> dict[Mutant, str]:
+    """What the page says of each mutant that it has a row of."""
+    rows = {row.rpartition(" | ")[0]: row.rpartition(" | ")[2].strip("`| ") for row in page.splitlines()}
+    return {each: rows[start] for each in MUTANTS if (start := _describe_change(each)) in rows}
+
+
 def describe(found: list[tuple[Mutant, str]]) -> str:
     """The page."""
-    rows = [f"| `{each.module}.py` | {each.rule} | {_show(each.new)} | `{killer}` |" for each, killer in found]
+    rows = [f"{_describe_change(each)} | `{killer}` |" for each, killer in found]
     return HEAD + "\n".join(rows).replace("\n\n", "\n") + "\n"
+
+
+def _describe_change(mutant: Mutant) -> str:
+    return f"| `{mutant.module}.py` | {mutant.rule} | {_show(mutant.new)}"
 
 
 def _show(code: str) -> str:
@@ -160,7 +199,8 @@ def _show(code: str) -> str:
 
 def main() -> int:
     """Print the page, or with --write put it where it belongs; 1 if a mutant survives."""
-    found = find_killers()
+    known = read_killers(PAGE.read_text(encoding="utf-8")) if "--check" in sys.argv[1:] else {}
+    found = find_killers(known)
     page = describe(found)
     if "--write" in sys.argv[1:]:
         PAGE.write_text(page, encoding="utf-8")

@@ -10,7 +10,7 @@ from tests.mutations.run import PAGE, POLICY, ROOT, SURVIVED, change
 def test_every_broken_rule_turns_a_test_red_and_the_page_says_which() -> None:
     """Run `python -m tests.mutations.run --write` when this page is to be made anew."""
     run = subprocess.run(
-        [sys.executable, "-m", "tests.mutations.run"], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "tests.mutations.run", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert run.stderr == ""
     assert [line for line in run.stdout.splitlines() if SURVIVED in line] == []
