@@ -121,9 +121,7 @@ def _simulate_trace(wanted: Wanted, *, as_json: bool) -> None:
     from leasehold.simulate.plot import check_plotting, draw
     from leasehold.simulate.run import CutOffError, describe, play_all, prepare, read_jobs_for
     from scheduler.simulation.swf import TraceError
-    from scheduler.simulation.workload import check_elastic_share
 
-    check_elastic_share(wanted.elastic_share)
     if wanted.plot is not None:
         check_plotting(wanted.plot)
     document, cloud = _read_fleet(wanted.config)

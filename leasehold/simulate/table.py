@@ -39,6 +39,8 @@ ROWS: Final[tuple[tuple[str, Show], ...]] = (
     ("launches", lambda each: f"{each.launches:,}"),
     ("interruptions", lambda each: f"{each.interruptions:,}"),
     ("preemptions", lambda each: f"{each.preemptions:,}"),
+    ("grants", lambda each: f"{each.grants:,}"),
+    ("revocations", lambda each: f"{each.revocations:,}"),
     ("ticks", lambda each: f"{each.ticks:,}"),
     ("wall clock", lambda each: show_seconds(each.wall_seconds)),
 )

@@ -9,6 +9,7 @@ from scheduler.model.moves import WITH_MACHINE
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
+from scheduler.operations.endings import held_of
 from scheduler.simulation.curves import Curve, CurveRecorder
 from scheduler.simulation.fleet import count_processors
 
@@ -33,7 +34,8 @@ class Summary(msgspec.Struct, frozen=True):
     `slowdown`: turnaround / run time, with runs shorter than 10 s counted as 10 s, and 1 at least. `utilisation`: the
     share of the processors of all machines that were there (static hosts always are) that was leased. `instance_hours`
     and `cost` are those of launched machines, from the cloud's answer until they are terminated or the play ends.
-    `left` jobs had not ended when the play did.
+    `grants` and `revocations` count elastic instances that were leased, and that were taken back or lost before their
+    job's end. `left` jobs had not ended when the play did.
     """
 
     jobs: int
@@ -50,6 +52,8 @@ class Summary(msgspec.Struct, frozen=True):
     launches: int
     interruptions: int
     preemptions: int
+    grants: int
+    revocations: int
     ticks: int
     wall_seconds: float
 
@@ -97,7 +101,7 @@ class Figures:
         self._slowdowns: list[float] = []
         self._leased_seconds = self._present_seconds = self._instance_seconds = self._cost = 0.0
         self._curves = [CurveRecorder() for _ in range(4)]
-        self.launches = self.interruptions = self.preemptions = 0
+        self.launches = self.interruptions = self.preemptions = self.grants = self.revocations = 0
         self.ended_at = 0.0
         """When the last job ended."""
 
@@ -120,7 +124,7 @@ class Figures:
 
     def note_reservation(self, row: Reservation) -> None:
         """A job changed."""
-        held = len(row.leases)
+        held = len(held_of(row))
         self._leased += held - self._held.get(row.id, 0)
         if held:
             self._held[row.id] = held
@@ -177,6 +181,8 @@ class Figures:
             launches=self.launches,
             interruptions=self.interruptions,
             preemptions=self.preemptions,
+            grants=self.grants,
+            revocations=self.revocations,
             ticks=ticks,
             wall_seconds=wall_seconds,
         )

@@ -1,6 +1,7 @@
 """Simulated holders: reservations with a `runtime` are worked on, confirmed, renewed, let go and released."""
 
 from dataclasses import dataclass
+from math import inf
 
 from scheduler.model.reservations import Reservation
 from scheduler.model.wishes import ConfirmDocument, HolderDocument, ReasonDocument
@@ -9,18 +10,16 @@ from scheduler.operations.ledger import Ledger
 from scheduler.operations.words import Refusal, release, renew, surrender
 from scheduler.simulation.stage import Stage
 
-DONE = 1e-9
-"""Seconds of work that floating point may leave over."""
-
 
 @dataclass
 class _Work:
-    """What is left of one reservation's work in instance-seconds, and how fast it goes since when."""
+    """What is left of one reservation's work in instance-seconds, how fast it goes since when, and until when."""
 
     left: float
-    rate: float
     since: float
     token: int
+    rate: float = 0.0
+    ends_at: float = inf
 
 
 class Holders:
@@ -48,15 +47,23 @@ class Holders:
         work = self._works.get(reservation.id)
         if work is None or work.token != reservation.token:
             instances = sum(component.count for component in reservation.request.components)
-            work = _Work(runtime * instances, 0.0, now, reservation.token)
+            work = _Work(runtime * instances, now, reservation.token)
             self._works[reservation.id] = work
             if self._has_to_confirm(reservation):
                 self._note(reservation.id, work.token, now, self._confirm)
             self._note_renewal(reservation)
-        work.left -= work.rate * (now - work.since)
-        work.rate, work.since = float(len(reservation.leases)), now
-        if work.rate:
-            self._note(reservation.id, work.token, now + work.left / work.rate, self._finish)
+        self._set_rate(reservation, work, float(len(reservation.leases)))
+
+    def _set_rate(self, reservation: Reservation, work: _Work, rate: float) -> None:
+        """While the rate stays, so does the end: what is left is not worked out again and again with new roundings."""
+        if rate == work.rate:
+            return
+        now = self._stage.agenda.now
+        work.left = max(0.0, work.left - work.rate * (now - work.since))
+        work.rate, work.since = rate, now
+        work.ends_at = now + work.left / rate if rate else inf
+        if rate:
+            self._note(reservation.id, work.token, work.ends_at, self._finish)
 
     def _has_to_confirm(self, reservation: Reservation) -> bool:
         request = reservation.request
@@ -103,9 +110,6 @@ class Holders:
 
     def _finish(self, name: str, token: int) -> None:
         work = self._works.get(name)
-        if work is None or work.token != token:
-            return
-        left = work.left - work.rate * (self._stage.agenda.now - work.since)
-        if left <= DONE:
+        if work is not None and work.token == token and work.ends_at <= self._stage.agenda.now:
             del self._works[name]
             self._say(name, release, HolderDocument(reservation=name))

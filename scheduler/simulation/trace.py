@@ -10,9 +10,11 @@ import msgspec
 from scheduler.model.events import Event
 from scheduler.model.validation import fault
 from scheduler.model.wishes import ReservationDocument
+from scheduler.operations.endings import REVOKED
 from scheduler.operations.ledger import Ledger
 from scheduler.operations.tick import Ticked
 from scheduler.operations.words import INTERRUPTED
+from scheduler.operations.write_elastic import GRANTED
 from scheduler.simulation.clockwork import Clockwork
 from scheduler.simulation.figures import Figures, Picture, Summary
 from scheduler.simulation.fleet import FOREVER, Fleet
@@ -131,6 +133,11 @@ class TracePlay:
             case "reservation_revoking" | "reservation_pending":
                 preempted = event.detail.get("reason") == "preempted" and event.detail.get("from") == "leased"
                 self._figures.preemptions += preempted
+            case _ if event.name == GRANTED:
+                self._figures.grants += 1
+            case _ if event.name == REVOKED:
+                # What is surrendered was revoked before, and is no second one.
+                self._figures.revocations += event.detail.get("reason") != "surrendered"
 
     def _forget(self) -> None:
         """Drop what is over: all that is wanted of it was noted."""

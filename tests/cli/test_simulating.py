@@ -95,6 +95,19 @@ def test_combinations_are_played_side_by_side(run: Run) -> None:
     assert [each["wait"] for each in json.loads(again.out)["runs"]] == [each["wait"] for each in found["runs"]]
 
 
+def test_a_share_of_each_job_may_be_elastic(run: Run, tmp_path: Path) -> None:
+    """At 5 the first job of two processors gives one of them to the second, and both end later for it."""
+    lines = [a_line(number, (at, 10, 2)) for number, at in enumerate((0, 5), start=1)]
+    (tmp_path / "log.swf").write_text("\n".join([*lines, ""]))
+    comparison = ("--compare", "elastic=rigid,flexible,yielding")
+    words = ("simulate", "log.swf", "--config", "fleet.toml", "--elastic-share", "0.5", *comparison)
+    runs = json.loads(run(*words, "--json").out)["runs"]
+    assert [each["turnaround"]["mean"] for each in runs] == [12.5, 12.5, 15]
+    assert [(each["grants"], each["revocations"]) for each in runs] == [(2, 0), (2, 0), (2, 1)]
+    told = {line.split()[0]: line.split()[1:] for line in run(*words).out.splitlines() if line.strip()}
+    assert (told["grants"], told["revocations"]) == (["2", "2", "2"], ["0", "0", "1"])
+
+
 def test_a_setting_of_a_pool_may_be_compared_too(run: Run) -> None:
     found = run("simulate", "log.swf", "--config", "fleet.toml", "--compare", "pools.nodes.max_slots=2,3", "--json")
     assert [each["makespan"] for each in json.loads(found.out)["runs"]] == [310, 201]
@@ -175,7 +188,6 @@ def test_what_is_skipped_is_told_and_counted(run: Run, tmp_path: Path) -> None:
         (("--compare", "queue=fifo", "queue=size"), '--compare: expected each key once, got "queue"'),
         (("--compare", "pools.lab.max_slots=3"), "--compare pools.lab.max_slots: expected "),
         (("queue=fifo",), "unexpected argument queue=fifo (only after --compare)"),
-        (("--elastic-share", "0.5"), "--elastic-share: expected 0 (this version leases essential components only)"),
         (("--elastic-share", "2"), "Invalid value for '--elastic-share'"),
         (("--slots", "0"), "Invalid value for '--slots'"),
         (("--system", "arm"), '--system: expected one of: x86_64-linux, got "arm"'),

@@ -1,7 +1,7 @@
 """Curves keep to a bounded number of bins, and to the sum of what was added."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.simulation.curves import MOST_BINS, Curve, CurveRecorder
@@ -15,6 +15,7 @@ def test_a_curve_is_the_mean_of_each_bin() -> None:
     assert recorder.finish() == Curve(10, (3, 4, 8))
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0.001, 1e6)), min_size=1, max_size=30))
 def test_the_area_under_a_curve_is_that_of_what_was_added(steps: list[tuple[float, float]]) -> None:
     recorder, at, area = CurveRecorder(), 0.0, 0.0

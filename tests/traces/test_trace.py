@@ -34,6 +34,8 @@ def test_a_trace_on_static_hosts_comes_to_what_is_worked_out_by_hand(tmp_path: P
         launches=0,
         interruptions=0,
         preemptions=0,
+        grants=0,
+        revocations=0,
         ticks=6,
         wall_seconds=0,
     )
@@ -120,6 +122,25 @@ def test_a_job_is_a_reservation_as_the_contract_says() -> None:
     }
     unknown = Job(7, 60, 300, 8, None, user=-1, group=-1, application=-1, queue=-1)
     assert (make_wish(unknown, "job-1", "x", 0).size, make_wish(unknown, "job-1", "x", 0).account) == (2400, None)
+
+
+@pytest.mark.parametrize(
+    ("processors", "share", "essential", "elastic"),
+    [
+        (8, 0.5, 4, 4),
+        # rounded down
+        (5, 0.5, 3, 2),
+        (1, 0.5, 1, 0),
+        # one stays
+        (8, 1, 1, 7),
+        # 100 * 0.29 is 28.999999999999996
+        (100, 0.29, 71, 29),
+    ],
+)
+def test_a_share_of_its_processors_is_elastic(processors: int, share: float, essential: int, elastic: int) -> None:
+    wish = make_wish(Job(7, 60, 300, processors, None, 1, 1, 1, 1), "job-1", "x", share)
+    found = [(each.name, each.kind, each.count) for each in wish.components]
+    assert found == [("main", "essential", essential), ("more", "elastic", elastic)][: 2 if elastic else 1]
 
 
 def test_submits_count_from_the_first_one() -> None:
