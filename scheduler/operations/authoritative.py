@@ -102,7 +102,7 @@ def _confirm_elsewhere(ledger: Ledger, rules: Rules, current: Reservation, slot:
         return current
     given = {**pool.default_resources, **instances[0].component.resources}
     placement = Placement(instances[0].name, slot.id, slot.epoch, given)
-    _make_room(ledger, rules, current, slot, placement, instances[0])
+    _make_room(ledger, rules, current, slot, instances[0])
     if current.phase == "pending":
         _lease(ledger, rules, current, placement)
     else:
@@ -142,15 +142,13 @@ def _move(ledger: Ledger, current: Reservation, slot: Slot) -> None:
     ledger.tell(Event(at=ledger.now, name=MOVED, cause=ledger.cause, reservation=current.id, detail=detail))
 
 
-def _make_room(
-    ledger: Ledger, rules: Rules, current: Reservation, slot: Slot, placement: Placement, instance: Instance
-) -> None:
+def _make_room(ledger: Ledger, rules: Rules, current: Reservation, slot: Slot, instance: Instance) -> None:
     """Whom the slot is believed to hold instead waits again: on a slot with room for both nobody; else first those who
     never confirmed, and of these who came last.
     """
     writer = LeaseWriter(ledger, rules)
     while others := {key: lease for key, lease in ledger.leases_on(slot).items() if key[0] != current.id}:
-        if writer.has_room(slot, list(others.values()), placement, instance):
+        if writer.has_room(slot, list(others.values()), instance):
             return
         owner, _ = max(others, key=lambda key: _doubt(ledger, key[0], others[key]))
         _contradict(ledger, rules, ledger.reservations[owner])

@@ -85,7 +85,7 @@ class Ledger:
             reservations = [*reservations, *(owner for owner, _ in self._list_leases(slots))]
         for row in self.transaction.load_reservations(reservations).values():
             self.reservations[row.id] = row
-            self._index(row)
+            self._index(row.id, row.leases)
         wanted = set(slots)
         for reservation in self.reservations.values():
             wanted.update(lease.slot for lease in reservation.leases)
@@ -117,9 +117,9 @@ class Ledger:
         """The account that pays for it, as it now is, if it has one that exists and was loaded."""
         return find_account(self.accounts, reservation.request.account, reservation.sequence)
 
-    def _index(self, row: Reservation) -> None:
-        for lease in row.leases:
-            self._leases.setdefault(lease.slot, {})[row.id, lease.component] = lease
+    def _index(self, owner: str, leases: Iterable[Lease]) -> None:
+        for lease in leases:
+            self._leases.setdefault(lease.slot, {})[owner, lease.component] = lease
 
     def leases_on(self, slot: Slot) -> dict[tuple[str, str], Lease]:
         """The leases of the slot's present epoch, under (reservation, component)."""
@@ -207,32 +207,30 @@ class Ledger:
 
     def _put_reservation(self, row: Reservation) -> None:
         known = self.reservations.get(row.id)
-        self._check_leases(known, row)
-        if known is not None:
-            self._bill_leases(known, row)
-        for lease in known.leases if known else ():
+        held = () if known is None else known.leases
+        # An instance that comes or goes leaves the others of its gang as they are, the very same objects.
+        kept = {*map(id, held)} & {*map(id, row.leases)}
+        gone = [lease for lease in held if id(lease) not in kept]
+        come = {lease.component: lease for lease in row.leases if id(lease) not in kept}
+        for lease in gone:
+            self._check_lease(row, lease, come.get(lease.component))
+        for lease in gone:
+            self._bill_lease(row, lease, come.get(lease.component))
             self._leases.get(lease.slot, {}).pop((row.id, lease.component), None)
         self.reservations[row.id] = row
-        self._index(row)
+        self._index(row.id, come.values())
 
-    def _check_leases(self, known: Reservation | None, row: Reservation) -> None:
-        """Hold what becomes of each lease against its table of moves: a lease that is no longer there has ended."""
-        states = {lease.component: lease.state for lease in row.leases}
-        for lease in known.leases if known else ():
-            to = states.get(lease.component, "ended")
-            if to != lease.state:
-                check_move(LEASE_MOVES, "lease", f"{row.id}/{lease.component}", (lease.state, to), self.cause)
+    def _check_lease(self, row: Reservation, lease: Lease, follower: Lease | None) -> None:
+        """Hold what becomes of a lease against its table of moves: one that is no longer there has ended."""
+        to = "ended" if follower is None else follower.state
+        if to != lease.state:
+            check_move(LEASE_MOVES, "lease", f"{row.id}/{lease.component}", (lease.state, to), self.cause)
 
-    def _bill_leases(self, known: Reservation, row: Reservation) -> None:
-        """Note as due what leases that end, stop or change their level have used since their account's last charge."""
-        followers = {lease.component: lease for lease in row.leases}
-        for lease in known.leases:
-            account = self.account_of(row)
-            if account is None or lease.charged_at is None:
-                continue
-            billed = bill(account, lease, followers.get(lease.component), self.now)
-            if billed != account:
-                self.put(billed)
+    def _bill_lease(self, row: Reservation, lease: Lease, follower: Lease | None) -> None:
+        """Note as due what a lease that ends, stops or changes its level has used since its account's last charge."""
+        account = None if lease.charged_at is None else self.account_of(row)
+        if account is not None and (billed := bill(account, lease, follower, self.now)) != account:
+            self.put(billed)
 
     def flush(self) -> Outcome:
         """Write everything that was staged, with its events and callbacks."""

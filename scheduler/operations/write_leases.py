@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -9,7 +10,15 @@ import msgspec
 from scheduler.model.accounts import FREE, NOTHING, Levels
 from scheduler.model.decisions import Placement
 from scheduler.model.labels import has_labels
-from scheduler.model.reservations import Instance, Lease, LeaseState, Request, Reservation, list_instances
+from scheduler.model.reservations import (
+    ComponentKind,
+    Instance,
+    Lease,
+    LeaseState,
+    Request,
+    Reservation,
+    list_instances,
+)
 from scheduler.model.resources import fits, subtract, total
 from scheduler.model.rules import Pool, Rules
 from scheduler.model.slots import Slot
@@ -24,11 +33,34 @@ _LATER: Mapping[LeaseState, bool] = {"held": True, "revoking": False, "claimed":
 """Who is on a slot at present, and who when those who have to go are gone and those who wait for that have come."""
 
 
+@dataclass(slots=True)
+class _Load:
+    """How many leases take up a slot, present or later ones, and how much of it they are given together. It grows with
+    each placement: what a gang is tested for grows with its instances, not with the square of them.
+    """
+
+    count: int
+    used: dict[str, float]
+
+    def add(self, given: Mapping[str, float]) -> None:
+        self.count += 1
+        for name, amount in given.items():
+            self.used[name] = self.used.get(name, 0) + amount
+
+
 class LeaseWriter:
     """Tests placements on current rows, and writes leases."""
 
     def __init__(self, ledger: Ledger, rules: Rules) -> None:
         self.ledger, self.rules, self.now = ledger, rules, ledger.now
+        self._instances: dict[tuple[str, ComponentKind], dict[str, Instance]] = {}
+
+    def _find_instances(self, current: Reservation, kind: ComponentKind) -> dict[str, Instance]:
+        """By name; a request never changes, so they are listed once for all that a chunk grants of it."""
+        key = current.id, kind
+        if key not in self._instances:
+            self._instances[key] = {each.name: each for each in list_instances(current.request, kind)}
+        return self._instances[key]
 
     def object_to(
         self,
@@ -44,50 +76,55 @@ class LeaseWriter:
         `leaving`: reservations that end for it; `parting`: (reservation, component) of single leases that do. A claim
         needs no room at present, but when those who have to go are gone.
         """
+        if (reason := self._object_to_waiter(current)) is not None:
+            return reason
+        instances = self._find_instances(current, "essential")
+        sides = (_LATER,) if is_claim else (_NOW, _LATER)
+        besides = {current.id, *leaving}
+        loads: dict[str, list[_Load]] = {}
+        taken: Counter[str] = Counter()
+        for placement in placements:
+            slot, instance = self.ledger.slots.get(placement.slot), instances.get(placement.component)
+            if slot is None:
+                return "its slot is gone"
+            if instance is None or (reason := self._object_to_slot(slot, placement.epoch)) is not None:
+                return "the rules have changed" if instance is None else reason
+            if slot.id not in loads:
+                loads[slot.id] = _weigh_up(self._list_others(slot, besides, parting), sides)
+            taken[slot.id] += 1
+            reason = next((why for load in loads[slot.id] if (why := self._object_to_load(slot, load, instance))), None)
+            reason = reason or self._object_to_kind(slot, taken[slot.id], current.request, instance)
+            if reason is not None:
+                return reason
+            for load in loads[slot.id]:
+                load.add(placement.resources)
+        return None
+
+    def _object_to_waiter(self, current: Reservation) -> str | None:
+        """Why it gets nothing, wherever."""
         if current.phase != "pending":
             return f"it is {current.phase}"
         if current.suspended or current.priority == 0:
             return "it is on hold"
         if current.expires_at is not None and self.now >= current.expires_at:
             return "its time is over"
-        instances = {each.name: each for each in list_instances(current.request, "essential")}
-        extra: dict[str, list[Placement]] = {}
-        for placement in placements:
-            slot, instance = self.ledger.slots.get(placement.slot), instances.get(placement.component)
-            if slot is None:
-                return "its slot is gone"
-            reason = self._object_to_slot(slot, placement.epoch, instance)
-            if reason is not None or instance is None:
-                return reason or "the rules have changed"
-            taken = extra.setdefault(slot.id, [])
-            taken.append(placement)
-            others = self._list_others(slot, {current.id, *leaving}, parting)
-            sides = (_LATER,) if is_claim else (_NOW, _LATER)
-            loads = ([lease for lease in others if side[lease.state]] for side in sides)
-            reason = self._object_to_kind(slot, taken, current.request, instance)
-            reason = next(
-                (why for there in loads if (why := self._object_to_load(slot, there, taken, instance))), reason
-            )
-            if reason is not None:
-                return reason
         return None
 
     def object_to_instance(self, current: Reservation, placement: Placement) -> str | None:
         """Why one more elastic instance of a leased reservation cannot be put there as things are; None if it can."""
         if current.phase != "leased":
             return f"it is {current.phase}"
-        if any(lease.component == placement.component for lease in current.leases):
+        if placement.component in [lease.component for lease in current.leases]:
             return "it holds that already"
-        instances = {each.name: each for each in list_instances(current.request, "elastic")}
-        slot, instance = self.ledger.slots.get(placement.slot), instances.get(placement.component)
+        slot = self.ledger.slots.get(placement.slot)
+        instance = self._find_instances(current, "elastic").get(placement.component)
         if slot is None:
             return "its slot is gone"
-        reason = self._object_to_slot(slot, placement.epoch, instance)
-        if reason is not None or instance is None:
-            return reason or "the rules have changed"
-        if not self.has_room(slot, self._list_others(slot, ()), placement, instance):
+        if instance is None or (reason := self._object_to_slot(slot, placement.epoch)) is not None:
+            return "the rules have changed" if instance is None else reason
+        if not self.has_room(slot, self._list_others(slot, ()), instance):
             return f"{slot.id} has no room"
-        return self._object_to_kind(slot, [placement], current.request, instance)
+        return self._object_to_kind(slot, 1, current.request, instance)
 
     def _list_others(
         self, slot: Slot, besides: Collection[str], parting: Collection[tuple[str, str]] = ()
@@ -95,10 +132,10 @@ class LeaseWriter:
         there = self.ledger.leases_on(slot).items()
         return [lease for key, lease in there if key[0] not in besides and key not in parting]
 
-    def _object_to_slot(self, slot: Slot, epoch: int, instance: Instance | None) -> str | None:
-        """Why this slot takes nothing of the kind, however much room it has."""
+    def _object_to_slot(self, slot: Slot, epoch: int) -> str | None:
+        """Why this slot takes nothing, however much room it has."""
         pool = self.rules.pools.get(slot.pool)
-        if pool is None or instance is None:
+        if pool is None:
             return "the rules have changed"
         if slot.state != "ready" or slot.epoch != epoch:
             return f"{slot.id} is {slot.state}" if slot.state != "ready" else f"{slot.id} has another machine"
@@ -107,31 +144,26 @@ class LeaseWriter:
             return f"{slot.id} takes no leases"
         return None
 
-    def has_room(self, slot: Slot, there: Sequence[Lease], placement: Placement, instance: Instance) -> bool:
+    def has_room(self, slot: Slot, there: Sequence[Lease], instance: Instance) -> bool:
         """Whether there is room for it beside those who are there, now and when who has to go is gone."""
-        return not any(
-            self._object_to_load(slot, [lease for lease in there if side[lease.state]], [placement], instance)
-            for side in (_NOW, _LATER)
-        )
+        loads = _weigh_up(there, (_NOW, _LATER))
+        return not any(self._object_to_load(slot, load, instance) for load in loads)
 
-    def _object_to_load(
-        self, slot: Slot, there: Sequence[Lease], taken: Sequence[Placement], instance: Instance
-    ) -> str | None:
-        """Why there is no room for the last of `taken` beside those who are there."""
+    def _object_to_load(self, slot: Slot, load: _Load, instance: Instance) -> str | None:
+        """Why there is no room for it beside these."""
         pool = self.rules.pools[slot.pool]
-        if len(there) + len(taken) > pool.lease_limit:
+        if load.count + 1 > pool.lease_limit:
             return f"{slot.id} is taken"
         capacity = capacity_of(slot, pool)
-        used = total([*(lease.resources for lease in there), *(each.resources for each in taken[:-1])])
         wanted = {**pool.default_resources, **instance.component.resources}
-        if capacity is not None and not fits(wanted, subtract(capacity, used)):
+        if capacity is not None and not fits(wanted, subtract(capacity, load.used)):
             return f"{slot.id} has no room"
         return None
 
-    def _object_to_kind(self, slot: Slot, taken: Sequence[Placement], asked: Request, instance: Instance) -> str | None:
-        """Why the last of `taken` is nothing for this slot, whoever else is there."""
+    def _object_to_kind(self, slot: Slot, taken: int, asked: Request, instance: Instance) -> str | None:
+        """Why the `taken`-th instance of a reservation on this slot is nothing for it, whoever else is there."""
         pool = self.rules.pools[slot.pool]
-        if pool.max_uses and slot.uses + len(taken) > pool.max_uses:
+        if pool.max_uses and slot.uses + taken > pool.max_uses:
             return f"{slot.id} is used up"
         if not has_labels(slot.labels, asked.labels) or not has_labels(slot.labels, instance.component.labels):
             return f"{slot.id} has other labels"
@@ -222,3 +254,11 @@ class LeaseWriter:
         pool: Pool | None = self.rules.pools.get(slot.pool)
         settings = self.rules.settings_of(current.request.pool, current.request.system)
         return 1.0 if pool is None else weigh(given, slot, pool, settings)
+
+
+def _weigh_up(there: Sequence[Lease], sides: Iterable[Mapping[LeaseState, bool]]) -> list[_Load]:
+    """What takes up a slot with these leases on it, for each of these sides, or once where they are alike."""
+    if all(lease.state == "held" for lease in there):
+        return [_Load(len(there), total(lease.resources for lease in there))]
+    counted = ([lease.resources for lease in there if side[lease.state]] for side in sides)
+    return [_Load(len(given), total(given)) for given in counted]
