@@ -11,7 +11,7 @@ from scheduler.model.accounts import FREE, level_of
 from scheduler.model.decisions import Placement
 from scheduler.model.events import Event
 from scheduler.model.moves import ENDED, HOLDING
-from scheduler.model.reservations import Instance, Lease, Reservation, list_instances
+from scheduler.model.reservations import Component, Lease, Reservation, list_instances
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.wishes import AbsentDocument, ConfirmDocument, IdleDocument
@@ -102,7 +102,7 @@ def _confirm_elsewhere(ledger: Ledger, rules: Rules, current: Reservation, slot:
         return current
     given = {**pool.default_resources, **instances[0].component.resources}
     placement = Placement(instances[0].name, slot.id, slot.epoch, given)
-    _make_room(ledger, rules, current, slot, instances[0])
+    _make_room(ledger, rules, current, slot, instances[0].component)
     if current.phase == "pending":
         _lease(ledger, rules, current, placement)
     else:
@@ -142,13 +142,13 @@ def _move(ledger: Ledger, current: Reservation, slot: Slot) -> None:
     ledger.tell(Event(at=ledger.now, name=MOVED, cause=ledger.cause, reservation=current.id, detail=detail))
 
 
-def _make_room(ledger: Ledger, rules: Rules, current: Reservation, slot: Slot, instance: Instance) -> None:
+def _make_room(ledger: Ledger, rules: Rules, current: Reservation, slot: Slot, component: Component) -> None:
     """Whom the slot is believed to hold instead waits again: on a slot with room for both nobody; else first those who
     never confirmed, and of these who came last.
     """
     writer = LeaseWriter(ledger, rules)
     while others := {key: lease for key, lease in ledger.leases_on(slot).items() if key[0] != current.id}:
-        if writer.has_room(slot, list(others.values()), instance):
+        if writer.has_room(slot, list(others.values()), component):
             return
         owner, _ = max(others, key=lambda key: _doubt(ledger, key[0], others[key]))
         _contradict(ledger, rules, ledger.reservations[owner])

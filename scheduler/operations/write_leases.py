@@ -1,9 +1,10 @@
 """Whether slots, as they now are, can take what a plan puts on them, and the leases that come of it."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -11,6 +12,7 @@ from scheduler.model.accounts import FREE, NOTHING, Levels
 from scheduler.model.decisions import Placement
 from scheduler.model.labels import has_labels
 from scheduler.model.reservations import (
+    Component,
     ComponentKind,
     Instance,
     Lease,
@@ -33,11 +35,18 @@ _LATER: Mapping[LeaseState, bool] = {"held": True, "revoking": False, "claimed":
 """Who is on a slot at present, and who when those who have to go are gone and those who wait for that have come."""
 
 
+class _Run(NamedTuple):
+    """Instances of one component (None: nobody knows it any more) that come on one slot, and what each is given."""
+
+    slot: str
+    epoch: int
+    component: Component | None
+    given: list[dict[str, float]]
+
+
 @dataclass(slots=True)
 class _Load:
-    """How many leases take up a slot, present or later ones, and how much of it they are given together. It grows with
-    each placement: what a gang is tested for grows with its instances, not with the square of them.
-    """
+    """How many leases take up a slot, present or later ones, and how much of it they are given together."""
 
     count: int
     used: dict[str, float]
@@ -78,27 +87,35 @@ class LeaseWriter:
         """
         if (reason := self._object_to_waiter(current)) is not None:
             return reason
-        instances = self._find_instances(current, "essential")
         sides = (_LATER,) if is_claim else (_NOW, _LATER)
         besides = {current.id, *leaving}
         loads: dict[str, list[_Load]] = {}
         taken: Counter[str] = Counter()
-        for placement in placements:
-            slot, instance = self.ledger.slots.get(placement.slot), instances.get(placement.component)
+        for run in self._list_runs(current, placements):
+            slot = self.ledger.slots.get(run.slot)
             if slot is None:
                 return "its slot is gone"
-            if instance is None or (reason := self._object_to_slot(slot, placement.epoch)) is not None:
-                return "the rules have changed" if instance is None else reason
+            if run.component is None or (reason := self._object_to_slot(slot, run.epoch)) is not None:
+                return "the rules have changed" if run.component is None else reason
             if slot.id not in loads:
                 loads[slot.id] = _weigh_up(self._list_others(slot, besides, parting), sides)
-            taken[slot.id] += 1
-            reason = next((why for load in loads[slot.id] if (why := self._object_to_load(slot, load, instance))), None)
-            reason = reason or self._object_to_kind(slot, taken[slot.id], current.request, instance)
+            taken[slot.id] += len(run.given)
+            reason = self._object_to_run(slot, loads[slot.id], run.component, run.given)
+            reason = reason or self._object_to_kind(slot, taken[slot.id], current.request, run.component)
             if reason is not None:
                 return reason
-            for load in loads[slot.id]:
-                load.add(placement.resources)
         return None
+
+    def _list_runs(self, current: Reservation, placements: Iterable[Placement]) -> Iterator[_Run]:
+        """What is placed, as far as it is alike together: a gang is tested slot by slot, not instance by instance."""
+        instances = self._find_instances(current, "essential")
+
+        def tell_apart(each: Placement) -> tuple[str, int, Component | None]:
+            instance = instances.get(each.component)
+            return each.slot, each.epoch, None if instance is None else instance.component
+
+        for (slot, epoch, component), run in groupby(placements, tell_apart):
+            yield _Run(slot, epoch, component, [each.resources for each in run])
 
     def _object_to_waiter(self, current: Reservation) -> str | None:
         """Why it gets nothing, wherever."""
@@ -122,9 +139,9 @@ class LeaseWriter:
             return "its slot is gone"
         if instance is None or (reason := self._object_to_slot(slot, placement.epoch)) is not None:
             return "the rules have changed" if instance is None else reason
-        if not self.has_room(slot, self._list_others(slot, ()), instance):
+        if not self.has_room(slot, self._list_others(slot, ()), instance.component):
             return f"{slot.id} has no room"
-        return self._object_to_kind(slot, 1, current.request, instance)
+        return self._object_to_kind(slot, 1, current.request, instance.component)
 
     def _list_others(
         self, slot: Slot, besides: Collection[str], parting: Collection[tuple[str, str]] = ()
@@ -144,28 +161,40 @@ class LeaseWriter:
             return f"{slot.id} takes no leases"
         return None
 
-    def has_room(self, slot: Slot, there: Sequence[Lease], instance: Instance) -> bool:
+    def _object_to_run(
+        self, slot: Slot, loads: Iterable[_Load], component: Component, given: Sequence[Mapping[str, float]]
+    ) -> str | None:
+        """Why there is no room for so many of them beside these; the last one finds the least. They are added."""
+        for load in loads:
+            for each in given[:-1]:
+                load.add(each)
+            if (reason := self._object_to_load(slot, load, component)) is not None:
+                return reason
+            load.add(given[-1])
+        return None
+
+    def has_room(self, slot: Slot, there: Sequence[Lease], component: Component) -> bool:
         """Whether there is room for it beside those who are there, now and when who has to go is gone."""
         loads = _weigh_up(there, (_NOW, _LATER))
-        return not any(self._object_to_load(slot, load, instance) for load in loads)
+        return not any(self._object_to_load(slot, load, component) for load in loads)
 
-    def _object_to_load(self, slot: Slot, load: _Load, instance: Instance) -> str | None:
+    def _object_to_load(self, slot: Slot, load: _Load, component: Component) -> str | None:
         """Why there is no room for it beside these."""
         pool = self.rules.pools[slot.pool]
         if load.count + 1 > pool.lease_limit:
             return f"{slot.id} is taken"
         capacity = capacity_of(slot, pool)
-        wanted = {**pool.default_resources, **instance.component.resources}
+        wanted = {**pool.default_resources, **component.resources}
         if capacity is not None and not fits(wanted, subtract(capacity, load.used)):
             return f"{slot.id} has no room"
         return None
 
-    def _object_to_kind(self, slot: Slot, taken: int, asked: Request, instance: Instance) -> str | None:
+    def _object_to_kind(self, slot: Slot, taken: int, asked: Request, component: Component) -> str | None:
         """Why the `taken`-th instance of a reservation on this slot is nothing for it, whoever else is there."""
         pool = self.rules.pools[slot.pool]
         if pool.max_uses and slot.uses + taken > pool.max_uses:
             return f"{slot.id} is used up"
-        if not has_labels(slot.labels, asked.labels) or not has_labels(slot.labels, instance.component.labels):
+        if not has_labels(slot.labels, asked.labels) or not has_labels(slot.labels, component.labels):
             return f"{slot.id} has other labels"
         return None
 

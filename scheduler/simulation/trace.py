@@ -108,7 +108,9 @@ class TracePlay:
     def _tell_events(self) -> bool:
         """Let holders, hazards and figures see what is new; whether there was anything."""
         store = self.stage.store
-        events = store.events[self._seen :]
+        events = store.events[self._seen :] if len(store.events) > self._seen else []
+        if not events:
+            return False
         self._seen += len(events)
         slots = dict.fromkeys(event.slot for event in events if event.slot)
         for name in slots:
@@ -120,7 +122,7 @@ class TracePlay:
             for row in store.find_reservations(ids=names, limit=len(names)):
                 self._figures.note_reservation(row)
                 self._holders.watch(row)
-        return bool(events)
+        return True
 
     def _note(self, event: Event) -> None:
         match event.name:
