@@ -39,7 +39,7 @@ from scheduler.ports import Store, Tenure
 CHUNK = 1000
 Done = tuple[list[Skipped], Outcome]
 Unit = tuple[Decision, ...]
-"""What is written as a whole or not at all."""
+"""What is written as a whole or not at all; of several grants to one reservation each by itself."""
 
 
 def commit(
@@ -92,16 +92,26 @@ def _cut(decisions: Iterable[Decision]) -> list[list[Unit]]:
 
 def _list_units(decisions: Iterable[Decision]) -> list[Unit]:
     """A preemption without a grace, and the revokes of elastic instances that make room for somebody, stand together
-    with the assignment or claim that follows them, everything else alone.
+    with the assignment or claim that follows them; grants to one reservation too, though each of these is written or
+    not; everything else alone.
     """
-    units: list[Unit] = []
+    units: list[list[Decision]] = []
     for decision in decisions:
-        awaited = _find_beneficiary(units[-1][-1]) if units else None
-        if awaited is not None and awaited == _find_newcomer(decision):
-            units[-1] = (*units[-1], decision)
+        if units and _goes_on(units[-1], decision):
+            units[-1].append(decision)
         else:
-            units.append((decision,))
-    return units
+            units.append([decision])
+    return [tuple(unit) for unit in units]
+
+
+def _goes_on(unit: Sequence[Decision], decision: Decision) -> bool:
+    """Whether a decision belongs to the unit before it."""
+    last = unit[-1]
+    if isinstance(last, Grant):
+        is_more = isinstance(decision, Grant) and decision.reservation == last.reservation
+        return is_more and len(unit) < CHUNK
+    awaited = _find_beneficiary(last)
+    return awaited is not None and awaited == _find_newcomer(decision)
 
 
 def _find_beneficiary(decision: Decision) -> str | None:
@@ -155,12 +165,14 @@ class _Writer:
         self._quota, self._elastic = QuotaWriter(ledger, rules), ElasticWriter(ledger, rules)
 
     def write_unit(self, unit: Unit) -> list[tuple[Decision, str]]:
-        """Nothing when it was written, else each of its decisions with why it no longer holds.
+        """Those of its decisions that were not written, each with why it no longer holds.
 
         A move that no table allows is a fault of ours, found before anything of it was staged: it is confined to
         its decision, so that one row never stops the whole fleet.
         """
         try:
+            if isinstance(unit[0], Grant):
+                return [*self._elastic.grant([each for each in unit if isinstance(each, Grant)])]
             reason = self._write(unit)
         except IllegalMoveError as error:
             reason = str(error)
@@ -185,8 +197,10 @@ class _Writer:
                 return self._reservations.write(decision)
             case Launch() | Drain() | Terminate() | Reset():
                 return self._slots.write(decision)
-            case Grant() | Revoke() | Claim():
+            case Revoke() | Claim():
                 return self._elastic.write(decision)
+            case Grant():
+                raise AssertionError("grants are written with all others of their reservation")
             case Relevel():
                 return self._quota.relevel(decision)
             case Preempt():

@@ -24,27 +24,29 @@ class ElasticWriter:
         self.ledger, self.rules, self.now = ledger, rules, ledger.now
         self._leases = LeaseWriter(ledger, rules)
 
-    def write(self, decision: Grant | Revoke | Claim) -> str | None:
+    def write(self, decision: Revoke | Claim) -> str | None:
         """One decision by itself."""
         match decision:
-            case Grant():
-                return self._grant(decision)
             case Revoke():
                 return self._revoke_one(decision)
             case Claim():
                 return "nobody gives its place back"
 
-    def _grant(self, decision: Grant) -> str | None:
-        """The instance is leased, under a token of its own; the reservation's stays."""
-        current = self.ledger.reservations.get(decision.reservation)
+    def grant(self, decisions: Sequence[Grant]) -> list[tuple[Grant, str]]:
+        """Each of these instances of one reservation is leased, under a token of its own; the reservation's stays.
+        Gives back those that are not, each with why.
+        """
+        current = self.ledger.reservations.get(decisions[0].reservation)
         if current is None:
-            return "the reservation is gone"
-        placement = Placement(decision.component, decision.slot, decision.epoch, decision.resources)
-        if (objection := self._leases.object_to_instance(current, placement)) is not None:
-            return objection
-        lease = self._leases.grant(current, placement)
-        tell_instance(self.ledger, GRANTED, current.id, lease, decision.reason)
-        return None
+            return [(each, "the reservation is gone") for each in decisions]
+        placements = [Placement(each.component, each.slot, each.epoch, each.resources) for each in decisions]
+        objections = self._leases.object_to_instances(current, placements)
+        judged = list(zip(decisions, placements, objections, strict=True))
+        granted = [(decision, placement) for decision, placement, objection in judged if objection is None]
+        leases = self._leases.grant(current, [placement for _, placement in granted]) if granted else []
+        for (decision, _), lease in zip(granted, leases, strict=True):
+            tell_instance(self.ledger, GRANTED, current.id, lease, decision.reason)
+        return [(decision, objection) for decision, _, objection in judged if objection is not None]
 
     def _revoke_one(self, decision: Revoke) -> str | None:
         """It ends, or its holder has until `revoke_by`."""

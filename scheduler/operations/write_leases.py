@@ -127,21 +127,43 @@ class LeaseWriter:
             return "its time is over"
         return None
 
-    def object_to_instance(self, current: Reservation, placement: Placement) -> str | None:
-        """Why one more elastic instance of a leased reservation cannot be put there as things are; None if it can."""
+    def object_to_instances(self, current: Reservation, placements: Sequence[Placement]) -> list[str | None]:
+        """For each of these elastic instances of a leased reservation why it cannot be put there as things are; None if
+        it can, and then those after it find its room taken.
+
+        What one costs does not grow with the instances that the reservation, or the slot, has already.
+        """
         if current.phase != "leased":
-            return f"it is {current.phase}"
-        if placement.component in [lease.component for lease in current.leases]:
-            return "it holds that already"
+            return [f"it is {current.phase}"] * len(placements)
+        held, loads = {lease.component for lease in current.leases}, dict[str, list[_Load]]()
+        taken: Counter[str] = Counter()
+        objections: list[str | None] = []
+        for each in placements:
+            objection = "it holds that already" if each.component in held else None
+            objection = objection or self._object_to_instance(current, each, loads, taken[each.slot] + 1)
+            if objection is None:
+                held.add(each.component)
+                taken[each.slot] += 1
+                for load in loads[each.slot]:
+                    load.add(each.resources)
+            objections.append(objection)
+        return objections
+
+    def _object_to_instance(
+        self, current: Reservation, placement: Placement, loads: dict[str, list[_Load]], taken: int
+    ) -> str | None:
+        """`loads`: by slot, found when it is looked at first; `taken`: of how many on its slot this is the last."""
         slot = self.ledger.slots.get(placement.slot)
         instance = self._find_instances(current, "elastic").get(placement.component)
         if slot is None:
             return "its slot is gone"
         if instance is None or (reason := self._object_to_slot(slot, placement.epoch)) is not None:
             return "the rules have changed" if instance is None else reason
-        if not self.has_room(slot, self._list_others(slot, ()), instance.component):
+        if slot.id not in loads:
+            loads[slot.id] = _weigh_up(self._list_others(slot, ()), (_NOW, _LATER))
+        if any(self._object_to_load(slot, load, instance.component) for load in loads[slot.id]):
             return f"{slot.id} has no room"
-        return self._object_to_kind(slot, 1, current.request, instance.component)
+        return self._object_to_kind(slot, taken, current.request, instance.component)
 
     def _list_others(
         self, slot: Slot, besides: Collection[str], parting: Collection[tuple[str, str]] = ()
@@ -228,22 +250,28 @@ class LeaseWriter:
             declined=(),
             expires_at=expiry_of_lease(current.request, self.rules, self.now),
         )
-        for slot_id, count in Counter(lease.slot for lease in leases).items():
-            slot = self.ledger.slots[slot_id]
-            self.ledger.put(msgspec.structs.replace(slot, idle_since=None, uses=slot.uses + count))
+        self._use_slots(leases)
 
-    def grant(self, current: Reservation, placement: Placement) -> Lease:
-        """It gets one more lease, of an elastic instance, under a token of its own. It runs at the level of the
+    def grant(self, current: Reservation, placements: Sequence[Placement]) -> list[Lease]:
+        """It gets these leases too, of elastic instances, each under a token of its own. They run at the level of the
         others.
         """
         paying = next((lease for lease in current.leases if lease.charged_at is not None), None)
-        token = self.ledger.transaction.next_tokens(1)[0]
         level = None if paying is None else paying.level
-        lease = msgspec.structs.replace(self._make_lease(current, placement, level, NOTHING, token), kind="elastic")
-        self.ledger.put(msgspec.structs.replace(current, leases=(*current.leases, lease)))
-        slot = self.ledger.slots[lease.slot]
-        self.ledger.put(msgspec.structs.replace(slot, idle_since=None, uses=slot.uses + 1))
-        return lease
+        tokens = self.ledger.transaction.next_tokens(len(placements))
+        leases = [
+            msgspec.structs.replace(self._make_lease(current, each, level, NOTHING, token), kind="elastic")
+            for each, token in zip(placements, tokens, strict=True)
+        ]
+        self.ledger.put(msgspec.structs.replace(current, leases=(*current.leases, *leases)))
+        self._use_slots(leases)
+        return leases
+
+    def _use_slots(self, leases: Iterable[Lease]) -> None:
+        """Note on their slots that they came."""
+        for slot_id, count in Counter(lease.slot for lease in leases).items():
+            slot = self.ledger.slots[slot_id]
+            self.ledger.put(msgspec.structs.replace(slot, idle_since=None, uses=slot.uses + count))
 
     def claim(
         self, current: Reservation, placements: Sequence[Placement], level: int | None, cost: Levels = NOTHING

@@ -181,3 +181,21 @@ def test_waiters_hear_of_parts_that_come_and_go() -> None:
     rig.ask("fail", reservation="r1", component="more.1", token=row.token)
     told = [(each["event"], len(each["leases"])) for _, each in rig.engine.bell.notices]  # type: ignore[attr-defined]
     assert told == [("granted", 3), ("revoked", 2)]
+
+
+def test_several_grants_to_one_reservation_are_each_written_or_not() -> None:
+    """The room of one that is written is taken for those after it."""
+    asked: list[Decision] = [
+        Grant(reservation="r1", component=component, slot=name, epoch=1, resources=CPUS)
+        for component, name in [
+            ("more.0", "linux-9"),
+            ("more.0", "linux-1"),
+            ("more.1", "linux-1"),
+            ("more.0", "linux-1"),
+        ]
+    ]
+    reasons, _, rig = write_all([slot(uses=3), stretched()], asked)
+    assert reasons == ["its slot is gone", "linux-1 has no room", "it holds that already"]
+    assert leases_of(rig, "r1") == [("main", "held", None), ("more.0", "held", None)]
+    [row] = rig.store.find_slots(ids=["linux-1"])
+    assert row.uses == 4
