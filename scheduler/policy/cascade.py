@@ -8,9 +8,12 @@ nobody moves for nothing.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 
 from scheduler.model.reservations import Reservation
+from scheduler.model.resources import Resources
 from scheduler.model.rules import SchedulerKeys
 from scheduler.policy.bare import Bare
 from scheduler.policy.draft import Draft
@@ -74,7 +77,7 @@ class Cascade:
         groups = self._join(reservation, demand)
         seats = [seat for group in groups for seat in group.seats]
         for seat, place in zip(seats, places, strict=False):
-            seat.place = place
+            seat.stand(place)
         if self.takes_back:
             self._serve_again(groups[0].rank)
         else:
@@ -89,7 +92,7 @@ class Cascade:
         """
         if not self.takes_back or demand in self._refused:
             return None
-        if self._find_bare().has_room(demand):
+        if self._find_bare().could_hold(demand):
             for first, must_grow in self._list_ways(reservation):
                 places = self._try(reservation, demand, first, must_grow=must_grow)
                 if places is not None:
@@ -128,19 +131,22 @@ class Cascade:
         seating, mark, use, groups = self._seating, self._seating.mark, self._seating.use, list(self._groups)
         places: list[Place] = []
         self._first_touched = _NOBODY
-        for need in demand.needs:
-            place = self._find(need, first, demand.declined)
-            if place is None:
-                break
-            seating.take(place, need)
-            places.append(place)
-        else:
+        for need, alike in groupby(demand.needs):
+            takeoff = TakeOff(need, self._groups[first:], seating, demand.declined)
+            for _ in alike:
+                place = self._find(takeoff)
+                if place is None:
+                    break
+                seating.take(place, need)
+                places.append(place)
+        if len(places) == len(demand.needs):
             self._join(reservation, demand)
             self._serve_again(min(self._first_touched, (self._ranks[reservation.id], 0)))
             if not must_grow or seating.use > use + MORE:
                 return places
         self._groups = groups
         seating.undo(mark)
+        seating.tell()
         return None
 
     def _join(self, reservation: Reservation, demand: Demand) -> list[Group]:
@@ -157,75 +163,162 @@ class Cascade:
         self._behind = Behind(groups if self.takes_back else ())
         for group in groups:
             self._behind.leave(group)
-            self._serve_group(group)
+            if group.missing:
+                self._serve_group(group)
+        self._behind = Behind(())
+        self._seating.tell()
 
     def _serve_group(self, group: Group) -> None:
         """What was taken off goes back where it was, then those that are missing get a place, lowest index first."""
+        if not (group.lifted or self._seating.find(group.need) is not None or self._could_find_behind(group)):
+            return
         missing = [seat for seat in group.seats if seat.is_missing]
-        for seat in missing:
+        for seat in missing if group.lifted else ():
             if self._seating.fits_home(seat):
                 self._seating.move(seat, seat.home)
+        takeoff: TakeOff | None = None
+        place: Place | None = None
         for seat in missing:
             # What has a deadline has no second place meanwhile.
             if seat.place is None and not (seat.lease is not None and self.settings.preemption_grace):
-                place = self._seating.find(group.need) or self._find_behind(group)
+                place = self._seating.find_again(group.need, place)
+                if place is None and self._could_find_behind(group):
+                    if takeoff is None:
+                        behind = self._groups[self._find_first(group.rank) + 1 :]
+                        takeoff = TakeOff(group.need, behind, self._seating)
+                    place = self._find(takeoff)
                 if place is None:
                     return
                 self._seating.move(seat, place)
 
-    def _find_behind(self, group: Group) -> Place | None:
-        """A place that who ranks behind gives back, if any of them could: most often none can."""
-        if not self.takes_back or not self._behind.could_give(group.need, self._seating):
-            return None
-        return self._find(group.need, self._find_first(group.rank) + 1)
+    def _could_find_behind(self, group: Group) -> bool:
+        """Whether who ranks behind could give back a place for one of them: most often nobody can."""
+        return self.takes_back and self._behind.could_give(group.need, self._seating)
 
-    def _find(self, need: Need, first: int, declined: Sequence[str] = ()) -> Place | None:
-        """A place for one instance, once elastic ones of the groups from there on were taken off theirs, the last one
-        first; those that are in nobody's way go back when it is their turn.
-        """
-        place = self._seating.find(need, declined)
+    def _find(self, takeoff: "TakeOff") -> Place | None:
+        """A place for one more instance, once elastic ones are taken off theirs for it, if it takes that."""
+        place = self._seating.find(takeoff.need, takeoff.declined)
         if place is not None:
             return place
-        for group in reversed(self._groups[first:]):
-            for seat in group.list_last_first():
-                freed = seat.place
-                if freed is None or not _could_serve(need, freed, declined, self._seating):
-                    continue
-                self._behind.leave_one(seat)
-                self._seating.move(seat, None)
-                self._first_touched = min(self._first_touched, group.rank)
-                if freed.has_place and need.could_hold(freed.slot.pool, freed.free, freed.labels):
-                    return self._seating.find(need, declined)
-        return None
+        for group, seat in takeoff.list_next():
+            self._behind.leave_one(seat)
+            self._seating.move(seat, None)
+            self._first_touched = min(self._first_touched, group.rank)
+        return self._seating.find(takeoff.need, takeoff.declined)
+
+
+@dataclass(slots=True)
+class _Passed:
+    """What stands on one place of those who were passed, and what would be free there without them."""
+
+    seats: list[tuple[Group, Seat]]
+    free: Resources | None
+    granted: int = 0
+    """Of these, those that this tick has put there."""
+
+
+class TakeOff:
+    """Which elastic instances of some groups are taken off their places for instances of one need, one after the other.
+
+    The last one in rank goes first, until one of the places has room. Those who stand on other places are in nobody's
+    way. Each is looked at once, however many instances there are: where it did not help the first one, it helps the
+    next one only together with others who stand there.
+    """
+
+    def __init__(self, need: Need, groups: Sequence[Group], seating: Seating, declined: Sequence[str] = ()) -> None:
+        self.need, self.declined, self._seating = need, declined, seating
+        self._left = ((group, seat) for group in reversed(groups) for seat in group.list_last_first())
+        self._passed: dict[Place, _Passed] = {}
+        self._serving: dict[Place, bool] = {}
+        """By place whether it, if it were empty, could hold one, and seats may be taken off it."""
+
+    def list_next(self) -> Sequence[tuple[Group, Seat]]:
+        """Those who have to go for one more; nobody where that does not help."""
+        for group, seat in self._left:
+            place = seat.place
+            if place is None or not self._could_serve(place):
+                continue
+            passed = self._passed.get(place)
+            if passed is None:
+                passed = self._passed[place] = _Passed([], place.free)
+            passed.seats.append((group, seat))
+            passed.granted += seat.is_granted
+            if passed.free is not None:
+                amounts = seat.amounts_on(place)
+                passed.free = {name: free + amounts.get(name, 0) for name, free in passed.free.items()}
+            if self._has_room(place, passed):
+                del self._passed[place]
+                return passed.seats
+        return ()
+
+    def _could_serve(self, place: Place) -> bool:
+        known = self._serving.get(place)
+        if known is None:
+            known = self._serving[place] = _could_serve(self.need, place, self.declined, self._seating)
+        return known
+
+    def _has_room(self, place: Place, passed: _Passed) -> bool:
+        if place.load - len(passed.seats) >= place.pool.lease_limit or place.uses_left + passed.granted <= 0:
+            return False
+        return self.need.could_hold(place.slot.pool, passed.free, place.labels)
+
+
+@dataclass(slots=True)
+class _Standing:
+    """Elastic instances on one place, added up."""
+
+    count: int = 0
+    amounts: dict[str, float] = field(default_factory=dict)
+
+    def add(self, amounts: Resources, times: int) -> None:
+        self.count += times
+        for name, amount in amounts.items():
+            self.amounts[name] = self.amounts.get(name, 0.0) + times * amount
 
 
 class Behind:
-    """What elastic instances that are still to be served stand on, added up by place."""
+    """What elastic instances that are still to be served stand on, added up by place once somebody asks.
 
-    def __init__(self, groups: Iterable[Group]) -> None:
-        self._on: dict[Place, list[Seat]] = {}
-        for group in groups:
-            for seat in group.seats:
-                if seat.place is not None:
-                    self._on.setdefault(seat.place, []).append(seat)
+    What is free on a place and what stands on it together only shrink while groups are served: who could not be given
+    a place once will not be later, nor will those who need as much.
+    """
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self._groups, self._left = groups, 0
+        self._on: dict[Place, _Standing] | None = None
+        self._refused: list[Need] = []
 
     def leave(self, group: Group) -> None:
-        """It is its turn: it does not stand behind any more."""
-        for seat in group.seats:
-            self.leave_one(seat)
+        """It is its turn, after those before it: it does not stand behind any more."""
+        self._left += 1
+        if self._on is not None:
+            for seat in group.seats:
+                self.leave_one(seat)
 
     def leave_one(self, seat: Seat) -> None:
-        """It is taken off its place."""
-        there = self._on.get(seat.place) if seat.place is not None else None
-        if there and seat in there:
-            there.remove(seat)
+        """It is taken off its place, or will be served now."""
+        if self._on is not None and seat.place is not None:
+            self._on[seat.place].add(seat.amounts_on(seat.place), -1)
 
     def could_give(self, need: Need, seating: Seating) -> bool:
-        """Whether one instance would have room somewhere without those who stand there."""
-        return any(
-            seats and _could_serve(need, place, (), seating) and _would_fit(need, place, seats)
-            for place, seats in self._on.items()
-        )
+        """Whether one instance may have room somewhere without those who stand there; if not, it has none."""
+        if any(need.asks_as_much_as(other) for other in self._refused):
+            return False
+        standing = self._add_up().items()
+        if any(_could_serve(need, place, (), seating) and _would_fit(need, place, each) for place, each in standing):
+            return True
+        self._refused.append(need)
+        return False
+
+    def _add_up(self) -> dict[Place, _Standing]:
+        if self._on is None:
+            self._on = {}
+            for group in self._groups[self._left :]:
+                for seat in group.seats:
+                    if seat.place is not None:
+                        there = self._on.setdefault(seat.place, _Standing())
+                        there.add(seat.amounts_on(seat.place), 1)
+        return self._on
 
 
 def _could_serve(need: Need, place: Place, declined: Sequence[str], seating: Seating) -> bool:
@@ -235,15 +328,13 @@ def _could_serve(need: Need, place: Place, declined: Sequence[str], seating: Sea
     return need.could_hold(place.slot.pool, place.capacity, place.labels)
 
 
-def _would_fit(need: Need, place: Place, seats: Sequence[Seat]) -> bool:
-    """Whether it has room on this place without these elastic instances."""
-    if place.load - len(seats) >= place.pool.lease_limit or place.uses_left <= 0:
+def _would_fit(need: Need, place: Place, standing: _Standing) -> bool:
+    """Whether it may have room on this place without these; sums are not exact, so one more is let through."""
+    if not standing.count or place.load - standing.count >= place.pool.lease_limit:
+        return False
+    if place.uses_left + standing.count <= 0:
         return False
     if place.free is None:
         return True
-    free = dict(place.free)
-    for seat in seats:
-        for name, amount in seat.amounts_on(place).items():
-            if name in free:
-                free[name] += amount
+    free = {name: amount + standing.amounts.get(name, 0) + MORE for name, amount in place.free.items()}
     return need.could_hold(place.slot.pool, free, place.labels)

@@ -78,9 +78,10 @@ class Elastic:
         for cascade in self._cascades.values():
             settlement.add(list(cascade.seats()), takes_back=cascade.takes_back)
         settlement.write()
-        for cascade in self._cascades.values():
-            for seat in cascade.seats():
-                self._note_wish(seat)
+        if any(pool.launch_for_elastic for pool in self._draft.rules.pools.values()):
+            for cascade in self._cascades.values():
+                for seat in cascade.seats():
+                    self._note_wish(seat)
 
     def _note_wish(self, seat: Seat) -> None:
         """Room is wanted for it, where elastic instances alone may cause launches."""

@@ -121,6 +121,20 @@ class Line:
     """Others that came since the line was opened, as a heap."""
     untouched: list[Entry] = field(default_factory=list)
     """Others that were there when it was opened, the best one last."""
+    untold: dict["Place", None] = field(default_factory=dict)
+    """Those that have another stock of which it was not told yet: many change often and are not looked for again."""
+
+    def catch_up(self) -> None:
+        """Hear of those; before each search."""
+        for place in self.untold:
+            if place.stock is None:
+                continue
+            left = place.stock.after
+            if self.first is place:
+                self.tell_of_first(left)
+            elif left[self.step] is not None:
+                self.tell(place)
+        self.untold.clear()
 
     def open(self, entries: list[Entry]) -> None:
         """Let these stand in it, before all others; each of them has enough."""

@@ -48,6 +48,16 @@ class Need:
             return False
         return capacity is None or fits(self.given[pool], capacity)
 
+    def asks_as_much_as(self, other: "Need") -> bool:
+        """Whether no place has room for this one that has none for the other one."""
+        if self.labels != other.labels or self.component.labels != other.component.labels:
+            return False
+        return self.given.keys() == other.given.keys() and all(
+            self.given[pool].get(name, 0) >= amount
+            for pool, amounts in other.given.items()
+            for name, amount in amounts.items()
+        )
+
     def rank_labels(self, labels: Labels) -> tuple[int, int] | None:
         """Most preferred labels first, then fewest beyond those required; None without those."""
         required, own = self.labels, self.component.labels

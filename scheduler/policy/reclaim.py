@@ -82,12 +82,13 @@ class Settlement:
 
     def add(self, seats: Sequence[Seat], *, takes_back: bool) -> None:
         """The seats of one queue, in rank order."""
-        for seat in seats:
+        moved = [seat for seat in seats if seat.place is not seat.home]
+        for seat in moved:
             if seat.is_granted and takes_back:
                 self._late.append(seat)
             elif seat.is_granted:
                 self._early.setdefault(seat.holder.id, []).append(seat)
-        for seat in reversed(seats):
+        for seat in reversed(moved):
             if seat.is_revoked and seat.home is not None:
                 slot = seat.home.slot.id
                 self._rooms.setdefault(slot, _Room(seat.home))

@@ -70,8 +70,15 @@ class Rooms:
         return place.order in self._places
 
     def regroup(self, place: Place) -> None:
-        """What is free there changed otherwise than by `take`: let searches find it as it now is."""
-        self._put(place, self._stocks.find(place.free, place.load, place.uses_left, place.pool.lease_limit))
+        """What is free there changed otherwise than by `take`: let searches find it as it now is. The next search of
+        each line hears of it, so that a place may change often among many different needs.
+        """
+        stock = self._stocks.find(place.free, place.load, place.uses_left, place.pool.lease_limit)
+        if stock is place.stock:
+            return
+        place.free, place.stock = stock.free, stock
+        for line in place.kind.lines:
+            line.untold[place] = None
 
     def list_places(self) -> Iterator[Place]:
         """Every place, in no particular order."""
@@ -87,6 +94,8 @@ class Rooms:
         for lines in tiers:
             best: Place | None = None
             for line in lines:
+                if line.untold:
+                    line.catch_up()
                 place = line.first
                 while place is not None and place.stock.after[line.step] is None:
                     place = line.pass_over_first()
@@ -200,6 +209,7 @@ def _find_but(tiers: Iterable[Iterable[Line]], declined: Collection[str]) -> Pla
     for lines in tiers:
         best: Place | None = None
         for line in lines:
+            line.catch_up()
             place = line.find_but(declined)
             if place is not None and (best is None or line.is_before(place, best)):
                 best = place

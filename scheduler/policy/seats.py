@@ -18,6 +18,7 @@ from scheduler.policy.places import Place, count_used
 class Seat:
     """One elastic instance of a reservation that is leased, or gets its lease in this tick."""
 
+    group: "Group"
     holder: Reservation
     instance: Instance
     need: Need
@@ -43,6 +44,14 @@ class Seat:
         """Whether it gets a new place."""
         return self.place is not None and self.place is not self.home
 
+    def stand(self, place: Place | None) -> None:
+        """From now on it is there in the scratch copy."""
+        change = (place is None) - (self.place is None)
+        self.group.missing += change
+        if self.home is not None:
+            self.group.lifted += change
+        self.place = place
+
     def amounts_on(self, place: Place) -> Resources:
         """What it takes there: what it was given at home, what it would be given elsewhere."""
         if place is self.home and self.lease is not None:
@@ -60,15 +69,31 @@ class Group:
     """The place of its reservation in the order of all, then that of the component."""
     need: Need
     seats: list[Seat] = field(default_factory=list)
+    missing: int = 0
+    """For how many of them a place is wanted."""
+    lifted: int = 0
+    """Of these, how many may go back to where they are held."""
+
+    def add(self, seat: Seat) -> None:
+        """One more instance, after all others."""
+        self.seats.append(seat)
+        self.missing += seat.is_missing
 
     def list_last_first(self) -> Iterator[Seat]:
         """In the order in which they are taken off: those that this tick granted before those that are held."""
         yield from (seat for seat in reversed(self.seats) if seat.is_granted)
-        yield from (seat for seat in reversed(self.seats) if seat.place is not None)
+        yield from (seat for seat in reversed(self.seats) if seat.place is not None and not seat.is_granted)
 
 
-_Entry = tuple[Seat | Need, Place | None]
-"""Of the journal: a seat with where it was before, or the need of an essential instance with the place that it took."""
+@dataclass(slots=True)
+class _Entry:
+    """Of the journal: what was before a move. Amounts are kept, since adding what was subtracted is not exact."""
+
+    seat: Seat | None
+    stood: Place | None
+    use: float
+    places: tuple[tuple[Place, int, int, Resources | None], ...]
+    """Of each place that changed what was given, lifted and free."""
 
 
 class Seating:
@@ -77,6 +102,8 @@ class Seating:
     def __init__(self, draft: Draft) -> None:
         self._rooms = draft.ready
         self._journal: list[_Entry] = []
+        self._changed: dict[int, Place] = {}
+        """Those of which searches are still to be told, by their order: once, however much is moved there."""
         self.use = 0.0
         """The use of the pools, of which only differences count: of each pool the sum over its resources of (amount
         leased / amount that its ready slots have), or the number of leases where these alone are counted.
@@ -93,7 +120,21 @@ class Seating:
 
     def find(self, need: Need, declined: Sequence[str] = ()) -> Place | None:
         """Where one instance has room as things are."""
+        self.tell()
         return self._rooms.find(need, declined)
+
+    def find_again(self, need: Need, last: Place | None) -> Place | None:
+        """The same, after one was put on the last place that was found: who packs finds it again until it is full."""
+        is_packing = last is not None and not need.spreads and last.has_place
+        if last is not None and is_packing and need.could_hold(last.slot.pool, last.free, last.labels):
+            return last
+        return self.find(need)
+
+    def tell(self) -> None:
+        """Let all searches, others' too, find the places as they now are."""
+        for place in self._changed.values():
+            self._rooms.regroup(place)
+        self._changed.clear()
 
     def fits_home(self, seat: Seat) -> bool:
         """Whether what was taken off its slot still has its room there."""
@@ -104,13 +145,22 @@ class Seating:
 
     def move(self, seat: Seat, place: Place | None) -> None:
         """Take it off where it is, and put it there."""
-        self._journal.append((seat, seat.place))
-        self._move(seat, place)
+        self._note(seat, place)
+        if seat.place is not None:
+            self._remove(seat.place, seat.amounts_on(seat.place), is_new=seat.place is not seat.home)
+        if place is not None:
+            self._put(place, seat.amounts_on(place), is_new=place is not seat.home)
+        seat.stand(place)
 
     def take(self, place: Place, need: Need) -> None:
         """Spend the room of an essential instance there."""
-        self._journal.append((need, place))
+        self._note(None, place)
         self._put(place, need.given[place.slot.pool], is_new=True)
+
+    def _note(self, seat: Seat | None, to: Place | None) -> None:
+        stood = None if seat is None else seat.place
+        places = tuple((each, each.given, each.lifted, each.free) for each in (stood, to) if each is not None)
+        self._journal.append(_Entry(seat, stood, self.use, places))
 
     @property
     def mark(self) -> int:
@@ -120,11 +170,13 @@ class Seating:
     def undo(self, mark: int) -> None:
         """Go back to how things were at that mark."""
         while len(self._journal) > mark:
-            what, place = self._journal.pop()
-            if isinstance(what, Seat):
-                self._move(what, place)
-            elif place is not None:
-                self._remove(place, what.given[place.slot.pool], is_new=True)
+            entry = self._journal.pop()
+            for place, given, lifted, free in entry.places:
+                place.given, place.lifted, place.free = given, lifted, free
+                self._changed[place.order] = place
+            if entry.seat is not None:
+                entry.seat.stand(entry.stood)
+            self.use = entry.use
 
     def lift_overfull(self, seats: Iterable[Seat]) -> None:
         """Take off what stands on slots that hold more than they have: who fits is put back in his turn."""
@@ -143,17 +195,10 @@ class Seating:
         place.lifted += len(seats)
         if place.capacity is not None:
             place.free = subtract(place.capacity, count_used(kept))
-        self._rooms.regroup(place)
+        self._changed[place.order] = place
         for seat in seats:
             self.use -= self._weigh(place, seat.amounts_on(place))
-            seat.place = None
-
-    def _move(self, seat: Seat, place: Place | None) -> None:
-        if seat.place is not None:
-            self._remove(seat.place, seat.amounts_on(seat.place), is_new=seat.place is not seat.home)
-        if place is not None:
-            self._put(place, seat.amounts_on(place), is_new=place is not seat.home)
-        seat.place = place
+            seat.stand(None)
 
     def _put(self, place: Place, amounts: Resources, *, is_new: bool) -> None:
         if is_new:
@@ -162,7 +207,7 @@ class Seating:
             place.lifted -= 1
         place.free = None if place.free is None else subtract(place.free, amounts)
         self.use += self._weigh(place, amounts)
-        self._rooms.regroup(place)
+        self._changed[place.order] = place
 
     def _remove(self, place: Place, amounts: Resources, *, is_new: bool) -> None:
         if is_new:
@@ -172,7 +217,7 @@ class Seating:
         free = place.free
         place.free = None if free is None else {name: free[name] + amounts.get(name, 0) for name in free}
         self.use -= self._weigh(place, amounts)
-        self._rooms.regroup(place)
+        self._changed[place.order] = place
 
     def _weigh(self, place: Place, amounts: Resources) -> float:
         if place.capacity is None:
@@ -184,7 +229,9 @@ class Seating:
 def _is_overfull(place: Place) -> bool:
     if place.load > place.pool.lease_limit:
         return True
-    return place.capacity is not None and not fits(count_used(place.leases.values()), place.capacity)
+    if place.capacity is None or place.free is None or all(amount > 0 for amount in place.free.values()):
+        return False
+    return not fits(count_used(place.leases.values()), place.capacity)
 
 
 def list_groups(
@@ -203,13 +250,9 @@ def list_groups(
             groups.append(Group((position, len(groups)), need))
         lease = held.get(instance.name)
         if lease is not None or need not in unwanted:
-            groups[-1].seats.append(_open_seat(draft, reservation, instance, need, lease))
+            home = _find_home(draft, reservation, lease) if lease is not None else None
+            groups[-1].add(Seat(groups[-1], reservation, instance, need, lease, home, home))
     return groups
-
-
-def _open_seat(draft: Draft, holder: Reservation, instance: Instance, need: Need, lease: Lease | None) -> Seat:
-    home = _find_home(draft, holder, lease) if lease is not None else None
-    return Seat(holder, instance, need, lease, home, home)
 
 
 def _find_home(draft: Draft, holder: Reservation, lease: Lease) -> Place | None:
