@@ -29,7 +29,7 @@ check: .venv ## everything but pytest: ruff, formatting, mypy, import contracts
 	@echo "== ruff format --check"
 	@$(BIN)/ruff format --check --quiet --diff .
 	@echo "== mypy"
-	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/mypy --no-error-summary --num-workers 2
 	@echo "== lint-imports"
 	@$(BIN)/lint-imports --no-logo
 	@echo "== checks passed"

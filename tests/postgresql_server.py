@@ -63,7 +63,10 @@ class PostgresServer:
     def create_database(self, template: str = "template0", encoding: str = "") -> str:
         """A new database like `template`, which nobody may be connected to; its name. `encoding`: another than its."""
         name = f"test_{secrets.token_hex(6)}"
-        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
+        # By its log, as the server would by itself, a copy takes three times as long.
+        statement = sql.SQL("CREATE DATABASE {} STRATEGY FILE_COPY TEMPLATE {}").format(
+            sql.Identifier(name), sql.Identifier(template)
+        )
         if encoding:
             statement += sql.SQL(" LOCALE 'C' ENCODING {}").format(encoding)
         with self.connect() as connection:

@@ -2,14 +2,12 @@
 
 import json
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from leasehold.cli.plotting import draw_balances
 from scheduler.model.accounts import Account, BalanceSample
-from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
 from tests.builders import a_lease
 from tests.cli.conftest import Run
@@ -55,12 +53,10 @@ def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> Fake
 
 
 @pytest.fixture
-def database(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def database(run: Run, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """A database of its own, with tables and no rows."""
-    url = f"sqlite:///{tmp_path / 'test.db'}"
-    monkeypatch.setenv("LEASEHOLD_DATABASE__URL", url)
-    migrate(url)
-    return url
+    monkeypatch.setenv("LEASEHOLD_DATABASE__URL", sqlite_url)
+    return sqlite_url
 
 
 def said(stack: FakeIntake) -> list[tuple[str, Document]]:

@@ -10,7 +10,6 @@ import pytest
 import typer
 
 from leasehold.cli.app import app
-from scheduler.store.migrating import migrate
 from tests.builders import a_lease, a_slot
 from tests.cli.conftest import Run
 from tests.client.intake import Document, FakeIntake, a_row, accept
@@ -24,12 +23,10 @@ def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> Fake
 
 
 @pytest.fixture
-def database(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def database(run: Run, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """A database of its own, with tables and no rows."""
-    url = f"sqlite:///{tmp_path / 'test.db'}"
-    monkeypatch.setenv("LEASEHOLD_DATABASE__URL", url)
-    migrate(url)
-    return url
+    monkeypatch.setenv("LEASEHOLD_DATABASE__URL", sqlite_url)
+    return sqlite_url
 
 
 def list_commands(found: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
-from pathlib import Path
 from random import Random
 from threading import Barrier
 from typing import Any
@@ -23,7 +22,6 @@ from scheduler.operations.recover import recover, sweep
 from scheduler.operations.repeating import repeated_if_overtaken
 from scheduler.operations.tick import carry_out, decide, take_tenure, tick
 from scheduler.ports import CloudError, DeposedError, Store
-from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
 from scheduler.store.sql import SqlStore
 from scheduler.view.shelf import Shelf
@@ -45,13 +43,9 @@ Open = Callable[[], Store]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def open_one(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+def open_one(request: pytest.FixtureRequest) -> Iterator[Open]:
     """Opens one database as often as it is called: each time it is another process."""
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path / 'leasehold.db'}"
-        migrate(url)
-    else:
-        url = request.getfixturevalue("postgresql_url")
+    url = request.getfixturevalue(f"{request.param}_url")
     with ExitStack() as opened:
 
         def open_anew() -> Store:

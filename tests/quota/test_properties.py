@@ -2,7 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from copy import deepcopy
 from fractions import Fraction
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -22,6 +24,14 @@ ENDED = {"released", "cancelled", "expired", "failed"}
 MUCH = 1_000_000
 
 
+_written = cache(make_scenario)
+"""Once a number: it takes as long as to play it."""
+
+
+def _scenario(number: int) -> Document:
+    return deepcopy(_written(number))
+
+
 def _without(document: Document, *actions: str) -> Document:
     """The scenario without these actions."""
     kept = [item for item in document["timeline"] if not set(item) & set(actions)]
@@ -37,7 +47,7 @@ def _with_ticks(document: Document) -> Document:
 
 def _closed(number: int) -> Document:
     """A scenario in which everybody has an account that exists, and no account ever earns all that it may."""
-    document = _with_ticks(_without(make_scenario(number), *CHANGES))
+    document = _with_ticks(_without(_scenario(number), *CHANGES))
     accounts = document["config"]["accounts"]
     for index in range(5):
         accounts.setdefault(f"a{index}", {})["max_charge_seconds"] = MUCH
@@ -103,14 +113,14 @@ def _list_preemptions(document: Document) -> Iterator[tuple[int, list[int]]]:
 
 
 def test_nobody_is_preempted_by_an_equal_or_worse_level() -> None:
-    found = [each for number in SEEDS for each in _list_preemptions(_without(make_scenario(number), "confirm"))]
+    found = [each for number in SEEDS for each in _list_preemptions(_without(_scenario(number), "confirm"))]
     assert all(victim > level for level, victims in found for victim in victims)
     assert len(found) > len(SEEDS) / 2
 
 
 def test_no_slot_has_more_leases_than_it_may() -> None:
     for number in SEEDS:
-        document = _without(make_scenario(number), "confirm")
+        document = _without(_scenario(number), "confirm")
         pools = document["config"]["pools"]
         room = {slot["id"]: pools[slot["pool"]]["max_leases_per_slot"] for slot in document["slots"]}
         for instant in play_engine(document):
@@ -147,7 +157,7 @@ def test_per_label_limits_are_never_exceeded() -> None:
 def test_the_plan_is_the_same_whatever_the_order_of_its_rows() -> None:
     planned = 0
     for number in SEEDS:
-        document, random = make_scenario(number), Random(number)
+        document, random = _scenario(number), Random(number)
         cut = random.randint(1, len(document["timeline"]))
         player = Player(read_scenario(document | {"timeline": document["timeline"][:cut]}))
         list(player.play())
@@ -163,7 +173,7 @@ def test_the_plan_is_the_same_whatever_the_order_of_its_rows() -> None:
 
 def test_everybody_is_pending_with_a_reason_or_leased_or_has_ended() -> None:
     for number in SEEDS:
-        document = _with_ticks(make_scenario(number))
+        document = _with_ticks(_scenario(number))
         asked = {job["id"] for job in document["reservations"]}
         for instant in play_engine(document):
             at = instant["at"]
@@ -180,7 +190,7 @@ def test_everybody_is_pending_with_a_reason_or_leased_or_has_ended() -> None:
 def test_balances_are_exact_whatever_schedulers_die() -> None:
     deaths = 0
     for number in SEEDS[::2]:
-        document = make_scenario(number)
+        document = _scenario(number)
         player = RestartedPlayer(document, Random(number))
         assert compare(document, player) is None, f"scenario {number}"
         deaths += player.deaths

@@ -2,14 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 from sqlalchemy import make_url
 
 from scheduler.ports import Store
 from scheduler.store.memory import MemoryStore
-from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
 from scheduler.store.postgresql import PostgresDialect
 from scheduler.store.sql import SqlStore
@@ -37,7 +35,7 @@ MakeOpener = Callable[[str, Clock], Opener]
 
 
 @pytest.fixture
-def make_opener(request: pytest.FixtureRequest, tmp_path: Path) -> MakeOpener:
+def make_opener(request: pytest.FixtureRequest) -> MakeOpener:
     """Makes an empty store of a kind; memory has no other process, so that its opener gives the same store."""
 
     def make(kind: str, clock: Clock) -> Opener:
@@ -46,8 +44,7 @@ def make_opener(request: pytest.FixtureRequest, tmp_path: Path) -> MakeOpener:
                 store = MemoryStore(clock)
                 return lambda: store
             case "sqlite":
-                url = f"sqlite:///{tmp_path / 'leasehold.db'}"
-                migrate(url)
+                url = request.getfixturevalue("sqlite_url")
                 return lambda: open_store(url, clock)
             case _:
                 # Asked for by those who need it only: the server takes a while to start.

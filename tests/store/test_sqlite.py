@@ -21,10 +21,9 @@ OpenPath = Callable[[Path], SqlStore]
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(sqlite_url: str) -> Path:
     """A database that is migrated and empty."""
-    migrate(f"sqlite:///{tmp_path / 'leasehold.db'}")
-    return tmp_path / "leasehold.db"
+    return Path(sqlite_url.removeprefix("sqlite:///"))
 
 
 @pytest.fixture
