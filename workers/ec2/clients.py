@@ -1,9 +1,12 @@
 """boto3 clients with every wait bounded: connect 3 s, read 15 s (launches 60 s), 3 attempts."""
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import boto3
+import botocore.session
 from botocore.config import Config
+from botocore.loaders import Loader
 
 from workers.ec2.errors import cloud_errors
 
@@ -60,7 +63,16 @@ def make_queue_client(
 
 def _open_session(region: str | None, profile: str | None) -> boto3.session.Session:
     """One for each client: boto3's default one may not be shared between threads while it makes clients."""
-    return boto3.session.Session(region_name=region, profile_name=profile)
+    session = botocore.session.get_session()
+    session.register_component("data_loader", _find_loader())
+    return boto3.session.Session(botocore_session=session, region_name=region, profile_name=profile)
+
+
+@cache
+def _find_loader() -> Loader:
+    """Of all sessions: it keeps what it has read, and that, how EC2 is spoken to, is most of the making of a client."""
+    loader: Loader = botocore.session.get_session().get_component("data_loader")
+    return loader
 
 
 def _keys(key: str | None, secret: str | None, token: str | None) -> dict[str, Any]:
