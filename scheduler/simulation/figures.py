@@ -110,6 +110,11 @@ class Figures:
         """How many jobs have ended."""
         return len(self._turnarounds)
 
+    @property
+    def all_wait(self) -> bool:
+        """Whether there are jobs, and none of them holds anything."""
+        return bool(self._waiting) and not self._held
+
     def advance(self, now: float) -> None:
         """All was as it is now until this instant."""
         begin, seconds = self._now, now - self._now

@@ -20,6 +20,7 @@ from scheduler.simulation.figures import Figures, Picture, Summary
 from scheduler.simulation.fleet import FOREVER, Fleet
 from scheduler.simulation.hazards import Hazards
 from scheduler.simulation.holders import Holders
+from scheduler.simulation.setbacks import Setbacks
 from scheduler.simulation.stage import build_stage, put_slot, submit_all
 from scheduler.simulation.workload import Workload, list_wishes
 
@@ -30,11 +31,15 @@ ENDED_KEPT: Final = 1000
 class TracePlay:
     """One play of a workload on a fleet, with kicks and wakes; `play` goes on until the last job has ended."""
 
-    def __init__(self, workload: Workload, fleet: Fleet, elastic_share: float = 0.0) -> None:
+    def __init__(
+        self, workload: Workload, fleet: Fleet, elastic_share: float = 0.0, setbacks: Setbacks | None = None
+    ) -> None:
+        """`setbacks`: when to give up, where that is not to be after as many as usual."""
         self._workload, self._fleet = workload, fleet
         self.stage = build_stage(fleet.document, fleet.cloud)
         self._holders = Holders(self.stage, confirm_needlessly=False)
         self._hazards = Hazards(self.stage)
+        self._setbacks = setbacks or Setbacks()
         self._figures = Figures(fleet.rules)
         self._clockwork = Clockwork(self.stage, self._tell_events, _ignore, kicks=True, wakes=True)
         self._wishes = list_wishes(workload, fleet.system, elastic_share)
@@ -70,7 +75,10 @@ class TracePlay:
         return self.stage.agenda.now
 
     def play(self, on_progress: Callable[[], object] = lambda: None) -> None:
-        """Play to the end, telling of progress after each instant. May be cut off at any time by an exception."""
+        """Play to the end, telling of progress after each instant. May be cut off at any time by an exception.
+
+        Raises InvalidInputError for a trace that never ends on this fleet.
+        """
         began = monotonic()
         try:
             while self._figures.finished < len(self._workload.jobs):
@@ -96,6 +104,7 @@ class TracePlay:
             submit_all(self.stage, words)
             self._clockwork.run_due()
         self._clockwork.tick_until_quiet()
+        self._setbacks.note_ticks(self._clockwork.ticks, all_wait=self._figures.all_wait)
         self._forget()
 
     def _take_wishes(self, now: float) -> list[ReservationDocument]:
@@ -125,6 +134,7 @@ class TracePlay:
         return True
 
     def _note(self, event: Event) -> None:
+        self._setbacks.note(event)
         match event.name:
             case "slot_launching":
                 self._figures.launches += 1

@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from examples.make_nasa_like import make_log, pack
+from scheduler.model.events import Event
 from scheduler.model.validation import InvalidInputError
 from scheduler.simulation.figures import Spread, Summary
+from scheduler.simulation.setbacks import Setbacks
 from scheduler.simulation.swf import Job
 from scheduler.simulation.trace import TracePlay
 from scheduler.simulation.workload import Workload, list_wishes, make_wish, read_workload
@@ -107,6 +109,42 @@ def test_a_fleet_that_never_serves_a_job_is_told_not_waited_for(tmp_path: Path) 
     """A host that is used up is empty until it registers again, which no host of a trace does."""
     with pytest.raises(InvalidInputError, match=r"expected a fleet that serves every job of the trace, got.*job-2"):
         play_rows(tmp_path, a_fleet(a_pool(max_slots=1, max_uses=1)), (0, 10, 1), (20, 10, 1))
+
+
+@pytest.mark.parametrize(
+    ("cloud", "got"),
+    [
+        # ten hours of work on machines that last for some minutes
+        ({"interruption_rate": 30}, "job-2 went back to the queue 20 times (slot_interrupted)"),
+        # machines that are gone before they are ready
+        ({"boot": 500, "interruption_rate": 3600}, "all jobs waited through 60 ticks in a row"),
+        # none are ever to be had
+        ({"outages": [{"pool": "p", "until": 1e9}]}, "all jobs waited through 60 ticks in a row"),
+    ],
+)
+def test_a_trace_that_never_ends_is_told_not_played_for_ever(cloud: Document, got: str, tmp_path: Path) -> None:
+    fleet = a_fleet(an_ec2_pool(max_slots=1), cloud)
+    workload = read_workload(a_log(tmp_path, (0, 10, 1), (20, 36_000, 1)), 1)
+    with pytest.raises(InvalidInputError) as caught:
+        TracePlay(workload, fleet, setbacks=Setbacks(most_setbacks=20, most_idle_ticks=60)).play()
+    assert (
+        str(caught.value) == f'config: expected a fleet and a cloud on which every job of the trace ends, got "{got}"'
+    )
+
+
+def test_few_setbacks_are_no_reason_to_give_up() -> None:
+    """What a job that ends had counts no more, nor do ticks before a job gets something."""
+    setbacks = Setbacks(most_setbacks=3, most_idle_ticks=3)
+    for job in ("job-1", "job-1", "job-2", "job-2"):
+        setbacks.note(Event(at=0, name="reservation_pending", cause="tick", reservation=job))
+    setbacks.note(Event(at=0, name="reservation_released", cause="holder", reservation="job-1"))
+    setbacks.note(Event(at=0, name="reservation_pending", cause="tick", reservation="job-1"))
+    for ticks, all_wait in ((2, True), (3, False), (5, True)):
+        setbacks.note_ticks(ticks, all_wait=all_wait)
+    with pytest.raises(InvalidInputError):
+        setbacks.note_ticks(6, all_wait=True)
+    with pytest.raises(InvalidInputError):
+        setbacks.note(Event(at=0, name="reservation_pending", cause="tick", reservation="job-2"))
 
 
 def test_a_job_is_a_reservation_as_the_contract_says() -> None:
