@@ -1,4 +1,4 @@
-"""Run the plays one after the other, with a bar on a terminal, and say in a line how far they came when cut off."""
+"""Run the plays one after the other, with bars on a terminal, and say in a line how far they came when cut off."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from leasehold.simulate.choices import Combination
+from scheduler.model.validation import InvalidInputError
 from scheduler.simulation.figures import Picture, Summary
 from scheduler.simulation.fleet import Fleet, make_fleet
 from scheduler.simulation.scenario import CloudDocument, read_simulated_cloud
@@ -50,17 +51,25 @@ def read_jobs_for(fleets: Sequence[Fleet], path: Path, *, limit: int | None, ski
 def play_all(
     workload: Workload, combinations: Sequence[Combination], fleets: Sequence[Fleet], elastic_share: float
 ) -> list[Run]:
-    """Play the workload on each fleet. Raises CutOffError on Ctrl-C."""
+    """Play the workload on each fleet. Raises CutOffError on Ctrl-C, InvalidInputError for a play that never ends."""
     runs: list[Run] = []
-    with _open_bar(len(workload.jobs)) as begin:
+    with _open_bars(len(workload.jobs), len(fleets)) as begin:
         for combination, fleet in zip(combinations, fleets, strict=True):
             play = TracePlay(workload, fleet, elastic_share)
             try:
                 play.play(begin(combination.label or workload.path.name, play))
             except KeyboardInterrupt:
                 raise CutOffError(_say_how_far(workload, combination, play, len(runs), len(fleets))) from None
+            except InvalidInputError as error:
+                raise _say_which(error, combination) from None
             runs.append(Run(combination.label, dict(combination.settings), play.sum_up(), play.draw()))
     return runs
+
+
+def _say_which(error: InvalidInputError, combination: Combination) -> InvalidInputError:
+    """The same error, with the settings that were played."""
+    name = combination.label and f"{combination.label}: "
+    return InvalidInputError([msgspec.structs.replace(each, path=f"{name}{each.path}") for each in error.faults])
 
 
 def _say_how_far(workload: Workload, combination: Combination, play: TracePlay, done: int, total: int) -> str:
@@ -73,8 +82,10 @@ Begin = Callable[[str, TracePlay], Callable[[], None]]
 
 
 @contextmanager
-def _open_bar(jobs: int) -> Iterator[Begin]:
-    """A bar with the time left, one for each play, on a terminal; elsewhere nothing."""
+def _open_bars(jobs: int, plays: int) -> Iterator[Begin]:
+    """A bar with the time left for each play, and above them one for all where there are several, on a terminal;
+    elsewhere nothing.
+    """
     console = Console(stderr=True)
     columns = (
         SpinnerColumn(),
@@ -84,18 +95,20 @@ def _open_bar(jobs: int) -> Iterator[Begin]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[day]}"),
     )
-    with Progress(*columns, console=console, disable=not console.is_terminal, refresh_per_second=5) as bar:
+    with Progress(*columns, console=console, disable=not console.is_terminal, refresh_per_second=5) as bars:
+        whole = bars.add_task(f"all {plays}", total=jobs * plays, day="", visible=plays > 1)
 
         def begin(label: str, play: TracePlay) -> Callable[[], None]:
-            task = bar.add_task(label, total=jobs, day="")
+            task = bars.add_task(label, total=jobs, day="")
             told = 0
 
             def tell() -> None:
                 nonlocal told
                 # A bar has some hundred places: telling it of every instant would take longer than to play it.
-                if (play.ended - told) * STEPS >= jobs or play.ended >= jobs:
-                    told = play.ended
-                    bar.update(task, completed=told, day=f"day {play.now / DAY:.1f}")
+                if (play.finished - told) * STEPS >= jobs or play.finished >= jobs:
+                    bars.advance(whole, play.finished - told)
+                    told = play.finished
+                    bars.update(task, completed=told, day=f"day {play.now / DAY:.1f}")
 
             return tell
 

@@ -65,6 +65,11 @@ class TracePlay:
         self.stage.change(forget_heartbeats, load)
 
     @property
+    def finished(self) -> int:
+        """How many jobs were played to their end."""
+        return self._figures.finished
+
+    @property
     def ended(self) -> int:
         """How many jobs are over, those that were left out too."""
         return self._figures.finished + len(self._workload.skipped)

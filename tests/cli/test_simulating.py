@@ -172,6 +172,14 @@ def test_what_is_skipped_is_told_and_counted(run: Run, tmp_path: Path) -> None:
     assert (summary["jobs"], summary["finished"], summary["skipped"]) == (8, 1, 7)
 
 
+def test_of_several_plays_the_one_that_never_ends_is_named(run: Run, tmp_path: Path) -> None:
+    """A host that is used up stays empty."""
+    (tmp_path / "fleet.toml").write_text(CONFIG + "max_uses = 1\n")
+    found = run("simulate", "log.swf", "--config", "fleet.toml", "--compare", "queue=size,fifo")
+    assert (found.status, found.out, len(found.complaints)) == (2, "", 1)
+    assert "queue=size: config: expected a fleet that serves every job of the trace, got" in found.err
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

@@ -127,9 +127,8 @@ def test_a_trace_that_never_ends_is_told_not_played_for_ever(cloud: Document, go
     workload = read_workload(a_log(tmp_path, (0, 10, 1), (20, 36_000, 1)), 1)
     with pytest.raises(InvalidInputError) as caught:
         TracePlay(workload, fleet, setbacks=Setbacks(most_setbacks=20, most_idle_ticks=60)).play()
-    assert (
-        str(caught.value) == f'config: expected a fleet and a cloud on which every job of the trace ends, got "{got}"'
-    )
+    expected = "a fleet and a cloud on which every job of the trace ends"
+    assert str(caught.value) == f'config: expected {expected}, got "{got}"'
 
 
 def test_few_setbacks_are_no_reason_to_give_up() -> None:
