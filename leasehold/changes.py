@@ -1,4 +1,4 @@
-"""What becomes of the elastic parts of a lease while it is held: granted, to be given back, gone."""
+"""What becomes of the parts of a lease while it is held: granted, to be given back, gone, with more or fewer cores."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -10,9 +10,11 @@ from leasehold.results import Placement
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One elastic instance was `granted`, is `revoking` (surrender it by `deadline`), or was `revoked`: it is gone."""
+    """One elastic instance was `granted`, is `revoking` (surrender it by `deadline`), or was `revoked`: it is gone.
+    Or the `cores` changed that an instance, essential or elastic, may use.
+    """
 
-    kind: Literal["granted", "revoking", "revoked"]
+    kind: Literal["granted", "revoking", "revoked", "cores"]
     placement: Placement
 
     @property
@@ -25,8 +27,14 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         """When it is taken at the latest, in seconds since the epoch; None while nobody wants it back."""
         return self.placement.revoke_by
 
+    @property
+    def cores(self) -> float | None:
+        """The cpus of its slot that it may use from then on."""
+        return self.placement.usable_cores
+
     def __str__(self) -> str:
-        return f"{self.component} on {self.placement.slot} {self.kind}"
+        told = self.kind if self.kind != "cores" else f"may use {self.cores:g} cores"
+        return f"{self.component} on {self.placement.slot} {told}"
 
 
 class Changes:
@@ -35,6 +43,8 @@ class Changes:
     def __init__(self) -> None:
         self._held: dict[tuple[str, int], Placement] = {}
         """Under (component, token): an instance that is granted anew is another one."""
+        self._cores: dict[tuple[str, int], float | None] = {}
+        """The same for all instances: what they may use, as it was told last."""
         self._told: list[Change] = []
         self._is_over = False
         self._news = threading.Condition()
@@ -50,7 +60,15 @@ class Changes:
                     self._told.append(Change(kind="granted", placement=placement))
                 if placement.state == "revoking" and (key not in known or known[key].state != "revoking"):
                     self._told.append(Change(kind="revoking", placement=placement))
+            self._take_cores(placements)
             self._news.notify_all()
+
+    def _take_cores(self, placements: Sequence[Placement]) -> None:
+        """Each instance starts at its own cpus."""
+        known, self._cores = self._cores, {(each.component, each.token): each.usable_cores for each in placements}
+        for each in placements:
+            if known.get((each.component, each.token), each.resources.get("cpus")) != each.usable_cores:
+                self._told.append(Change(kind="cores", placement=each))
 
     def end(self) -> None:
         """Nothing more comes: those who read get the rest, and end."""

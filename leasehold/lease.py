@@ -125,9 +125,14 @@ class Lease:
         """What the first component was given."""
         return self.placements[0].resources
 
+    @property
+    def cores(self) -> float | None:
+        """The cpus of its slot that the first component may use at present; see `Placement.usable_cores`."""
+        return self.placements[0].usable_cores
+
     def changes(self, timeout: float | None = None) -> Iterator[Change]:
-        """What becomes of its elastic instances, those that it began with first: `for change in lease.changes():`. Ends
-        with the lease, or after so many seconds.
+        """What becomes of its elastic instances, those that it began with first, and how many cores each component may
+        use: `for change in lease.changes():`. Ends with the lease, or after so many seconds.
         """
         until = None if timeout is None else time.monotonic() + timeout
         return self._elastic.read(lambda: None if until is None else until - time.monotonic())

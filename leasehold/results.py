@@ -66,6 +66,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """From then on its use is not in `cost` yet; None: it uses nothing up."""
     weight: float = 1.0
     """What a second of it costs."""
+    cores: float | None = None
+    """The cpus of its slot that it may use, as it was told; None: those in `resources`. See `usable_cores`."""
     assigned_at: float = 0.0
     confirmed_at: float | None = None
     state: str = "held"
@@ -75,6 +77,13 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     address: str | None = None
     type: str | None = None
     zone: str | None = None
+
+    @property
+    def usable_cores(self) -> float | None:
+        """The cpus of its slot that it may use at present, its part of the spare ones included: a limit that moves as
+        others come and go. None where it asked for none and was told of none.
+        """
+        return self.resources.get("cpus") if self.cores is None else self.cores
 
 
 def cost_until(lease: Placement, now: float) -> Levels:
@@ -196,6 +205,8 @@ class Hosted(msgspec.Struct, frozen=True, kw_only=True):
     component: str
     token: int
     resources: dict[str, float] = {}
+    cores: float | None = None
+    """The cpus that it may use at present."""
     assigned_at: float = 0.0
     state: str = "held"
     revoke_by: float | None = None
@@ -224,6 +235,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Of `renew` and `confirm`: for how many seconds, counted from when they were sent, the lease is its holder's;
     None = until it is revoked.
     """
+    cores: dict[str, float] | None = None
+    """Of `renew` and `confirm`: by component, the cpus of its slot that it may use; None where nobody counts them."""
     slot: str | None = None
     state: str | None = None
     cordoned: bool | None = None

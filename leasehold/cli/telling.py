@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 _TOLD: Final = frozenset(
     {"preempted", "by", "account", "level", "ran_at", "slot", "slots", "cost", "deadline", "reason", "from", "to"}
+    | {"component", "cpus"}
 )
 """What the sentences say."""
 _FREE: Final = 5
@@ -31,6 +32,8 @@ def _find_sentence(event: "Event") -> str:
         return _tell_newcomer(event.name, detail)
     if event.name == "reservation_relevelled":
         return f"pays at {_name(detail['to'])} from now on, no more at {_name(detail['from'])}"
+    if event.name == "reservation_cores":
+        return f"{detail['component']} may use {detail['cpus']:g} cores of {detail['slot']}"
     return ""
 
 

@@ -126,6 +126,16 @@ class Revoke(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="revoke", 
     room_for: str | None = None
 
 
+class Cores(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="cores", tag_field="do"):
+    """One lease may use so many cpus of its slot from now on: a limit, not a reservation."""
+
+    reservation: str
+    component: str
+    slot: str
+    cpus: float
+    epoch: int = 0
+
+
 class Launch(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="launch", tag_field="do"):
     """A machine is wanted on an empty slot."""
 
@@ -188,6 +198,7 @@ Decision = (
     | Drain
     | Terminate
     | Reset
+    | Cores
 )
 
 WAITING_CODES = (

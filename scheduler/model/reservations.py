@@ -103,6 +103,8 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """From this instant on its use is not in `cost` yet; None: it uses nothing up."""
     weight: float = 1.0
     """What a second of it costs: 1 for one worker, a share of the slot, or dollars (`charge_by`)."""
+    cores: float | None = None
+    """Cpus of its slot that it may use at present, its part of the spare ones included; None: its own and no more."""
     assigned_at: float
     confirmed_at: float | None = None
     state: LeaseState = "held"
@@ -182,6 +184,11 @@ def make_shape(request: Request) -> Shape:
         essential=tuple(list_instances(request, "essential")),
         elastic=tuple(list_instances(request, "elastic")),
     )
+
+
+def usable_cores(lease: Lease) -> float | None:
+    """The cpus of its slot that a lease may use at present; None where it asked for none and was told of none."""
+    return lease.resources.get("cpus") if lease.cores is None else lease.cores
 
 
 def is_over(reservation: Reservation) -> bool:

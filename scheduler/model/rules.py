@@ -287,6 +287,8 @@ class SchedulerKeys(Document):
     """What accounts pay for: `lease` (one for each), `dominant_share` of the slot, or `price` (dollars of the slot)."""
     max_slots: Count = 0
     """Slots over all pools; 0 = no limit."""
+    share_cores: bool = True
+    """Whether each lease may use an equal part of the cpus of its slot that no lease has; if not, its own alone."""
     dynsize_decay: Amount = 256.0
     """Under `dynsize`, what the size (sum of cpus × sum of memory_mib) of one that waits falls by each second."""
 

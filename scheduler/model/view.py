@@ -57,7 +57,7 @@ class View:
     shapes: reservation id -> its shape, one object for all that are alike; special: reservation id -> one that is not
     placed as its shape says alone, because it is on hold, declined slots, was interrupted or has a claim; mortal:
     reservation id -> one that expires; waiters: who is pending; stretching: reservation id -> one that is leased and
-    has elastic components.
+    has elastic components; unshared: see `list_unshared`.
     """
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
@@ -71,6 +71,8 @@ class View:
         self.special: dict[str, Reservation] = {}
         self.mortal: dict[str, Reservation] = {}
         self.stretching: dict[str, Reservation] = {}
+        self.unshared: set[str] = set()
+        self._shared_under: object = None
         self._interned: dict[Hashable, Shape] = {}
         self._slots_of: dict[str, dict[str, Slot]] = {}
         """By pool."""
@@ -129,8 +131,18 @@ class View:
             self._ordered[pool] = sorted(slots, key=slot_order)
         return [slots[name] for name in self._ordered[pool]]
 
+    def list_unshared(self, rules: object) -> set[str]:
+        """The slots with leases whose cores are to be shared anew: a row of theirs changed, or the rules did,
+        since they were found right. Whoever finds them right under these rules takes the slot out.
+        """
+        if self._shared_under is not rules:
+            self._shared_under, self.unshared = rules, set(self.leases_on)
+        return self.unshared
+
     def _place(self, slot: Slot, known: Slot | None) -> None:
         self.slots[slot.id] = slot
+        if slot.id in self.leases_on:
+            self.unshared.add(slot.id)
         if known is None or known.pool != slot.pool:
             self._displace(known)
             self._ordered.pop(slot.pool, None)
@@ -162,6 +174,7 @@ class View:
             self.mortal[reservation.id] = reservation
         for lease in reservation.leases:
             self.leases_on.setdefault(lease.slot, {})[reservation.id, lease.component] = lease
+            self.unshared.add(lease.slot)
 
     def _intern(self, request: Request) -> Shape:
         key = shape_key(request)
@@ -183,8 +196,11 @@ class View:
         for lease in reservation.leases:
             held = self.leases_on.get(lease.slot, {})
             held.pop((reservation.id, lease.component), None)
-            if not held:
+            if held:
+                self.unshared.add(lease.slot)
+            else:
                 self.leases_on.pop(lease.slot, None)
+                self.unshared.discard(lease.slot)
 
     def _drop(self, gone: Gone) -> None:
         rows: dict[str, Row] = getattr(self, gone.kind)

@@ -129,7 +129,7 @@ def _move(ledger: Ledger, current: Reservation, slot: Slot) -> None:
     """It keeps level and cost, and gets a new token: whoever holds the old one is not where it runs."""
     token = ledger.transaction.next_tokens(1)[0]
     leases = tuple(
-        msgspec.structs.replace(lease, slot=slot.id, epoch=slot.epoch, token=token)
+        msgspec.structs.replace(lease, slot=slot.id, epoch=slot.epoch, token=token, cores=None)
         if lease.kind == "essential"
         else lease
         for lease in current.leases

@@ -12,6 +12,7 @@ from typing import assert_never
 from scheduler.model.decisions import (
     Assign,
     Claim,
+    Cores,
     Decision,
     Drain,
     Expire,
@@ -30,6 +31,7 @@ from scheduler.model.decisions import (
 from scheduler.model.moves import IllegalMoveError
 from scheduler.model.rules import Rules
 from scheduler.operations.ledger import Ledger, Outcome
+from scheduler.operations.write_cores import CoresWriter
 from scheduler.operations.write_elastic import ElasticWriter
 from scheduler.operations.write_quota import QuotaWriter, charge_accounts
 from scheduler.operations.write_reservations import ReservationWriter
@@ -151,7 +153,7 @@ def slots_of(decision: Decision) -> list[str]:
             return [placement.slot for placement in decision.leases]
         case Preempt():
             return [decision.slot, *(placement.slot for placement in decision.leases)]
-        case Launch() | Drain() | Terminate() | Reset() | Grant() | Revoke():
+        case Launch() | Drain() | Terminate() | Reset() | Grant() | Revoke() | Cores():
             return [decision.slot]
         case _:
             return []
@@ -163,6 +165,7 @@ class _Writer:
     def __init__(self, ledger: Ledger, rules: Rules, new_id: Callable[[], str]) -> None:
         self._reservations, self._slots = ReservationWriter(ledger, rules), SlotWriter(ledger, rules, new_id)
         self._quota, self._elastic = QuotaWriter(ledger, rules), ElasticWriter(ledger, rules)
+        self._cores = CoresWriter(ledger, rules)
 
     def write_unit(self, unit: Unit) -> list[tuple[Decision, str]]:
         """Those of its decisions that were not written, each with why it no longer holds.
@@ -205,5 +208,7 @@ class _Writer:
                 return self._quota.relevel(decision)
             case Preempt():
                 return self._quota.preempt(decision, None)
+            case Cores():
+                return self._cores.write(decision)
             case _:
                 assert_never(decision)

@@ -17,8 +17,13 @@ from scheduler.operations.spending import count_spending
 from scheduler.operations.timing import observe_times
 from scheduler.ports import Bell, Board, Dispatcher, Fleet, Lock, Meter, Outgoing, Probe, Pulse, Store, StoredRules
 
+CORES = "reservation_cores"
+"""The event of a lease that may use more or fewer cpus of its slot: no change of phase."""
 _NOTICED = frozenset(
-    {*(f"reservation_{phase}" for phase in PHASES), "reservation_moved", "reservation_granted", "reservation_revoked"}
+    {
+        *(f"reservation_{phase}" for phase in PHASES),
+        *("reservation_moved", "reservation_granted", "reservation_revoked", CORES),
+    }
 )
 """What waiters are told of."""
 ASKED_AGAIN = "slot_asked_again"
@@ -82,10 +87,12 @@ def send_slow_work(engine: Engine, outcome: Outcome) -> None:
 
 def send_notices(engine: Engine, outcome: Outcome) -> None:
     """Tell the waiters of each reservation what became of it; of a new one there is nothing to tell, nor of what
-    changes neither its phase nor its place.
+    changes neither its phase nor its place. Limits of cores that came with a lease are told with it.
     """
+    noticed = [event for event in outcome.events if event.name in _NOTICED]
+    noticed.sort(key=lambda event: event.name != CORES)
     rows = {row.id: row for row in outcome.rows if isinstance(row, Reservation)}
-    for event in last_by_reservation(event for event in outcome.events if event.name in _NOTICED):
+    for event in last_by_reservation(noticed):
         row = rows.get(event.reservation or "")
         if row is not None:
             engine.bell.notify(row.id, describe_notice(event, row, outcome.slots))

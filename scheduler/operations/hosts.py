@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from scheduler.model.moves import HOLDING
-from scheduler.model.reservations import Lease
+from scheduler.model.reservations import Lease, usable_cores
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import View
@@ -130,6 +130,7 @@ def _describe_lease(owner: str, lease: Lease) -> dict[str, Any]:
         "component": lease.component,
         "token": lease.token,
         "resources": lease.resources,
+        "cores": usable_cores(lease),
         "assigned_at": lease.assigned_at,
         "state": lease.state,
         "revoke_by": lease.revoke_by,

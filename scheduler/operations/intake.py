@@ -12,7 +12,7 @@ import msgspec
 from scheduler.model.accounts import Account
 from scheduler.model.events import Event
 from scheduler.model.moves import Cause
-from scheduler.model.reservations import Reservation
+from scheduler.model.reservations import Reservation, usable_cores
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.validation import (
@@ -188,6 +188,8 @@ def _say(ledger: Ledger, rules: Rules, verb: str, word: Word, index: int) -> Ans
     answer = describe_answer(row)
     if verb in TRUSTED and isinstance(row, Reservation):
         answer["ttl"] = None if row.expires_at is None else row.expires_at - ledger.now
+        cores = {lease.component: usable for lease in row.leases if (usable := usable_cores(lease)) is not None}
+        answer |= {"cores": cores} if cores else {}
     if verb == "register" and isinstance(row, Slot):
         answer["offline_timeout"] = rules.pools[row.pool].offline_timeout
     return answer
@@ -195,7 +197,8 @@ def _say(ledger: Ledger, rules: Rules, verb: str, word: Word, index: int) -> Ans
 
 TRUSTED = frozenset({"renew", "confirm"})
 """Words whose answer says for how many seconds from now, at least, the lease is its holder's: `ttl`, None = until
-it is revoked. A holder counts them from when it sent the word, so its clock runs out before ours.
+it is revoked. A holder counts them from when it sent the word, so its clock runs out before ours. It says, too, how
+many cpus of its slot each component may use: `cores`.
 """
 
 

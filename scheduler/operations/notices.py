@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from scheduler.model.events import Event
-from scheduler.model.reservations import Lease, Reservation
+from scheduler.model.reservations import Lease, Reservation, usable_cores
 from scheduler.model.slots import Slot
 
 
 def describe_notice(event: Event, reservation: Reservation, slots: Mapping[str, Slot]) -> dict[str, Any]:
     """The notice: `event` without its prefix (`leased`, `revoking`, `released` …), phase, reason, deadline and,
-    while it holds any, its leases with token, slot, instance id, address, type, zone and resources.
+    while it holds any, its leases with token, slot, instance id, address, type, zone, resources and usable cores.
     """
     return {
         "event": event.name.removeprefix("reservation_"),
@@ -35,6 +35,7 @@ def _describe_lease(lease: Lease, slots: Mapping[str, Slot]) -> dict[str, Any]:
         "slot": lease.slot,
         "token": lease.token,
         "resources": lease.resources,
+        "cores": usable_cores(lease),
         "instance_id": slot.instance_id if slot else None,
         "address": slot.address if slot else None,
         "type": slot.instance_type if slot else None,

@@ -19,6 +19,7 @@ from scheduler.policy.limits import Limits
 from scheduler.policy.order import order
 from scheduler.policy.place import place
 from scheduler.policy.release import count_withheld, release
+from scheduler.policy.share import share
 from scheduler.policy.shrink import shrink
 from scheduler.policy.wake import wake
 
@@ -43,5 +44,6 @@ def plan(view: View, rules: Rules, now: float) -> Plan:
     keep(draft, limits)  # the minimum and the warm reserve of each pool
     shrink(draft)  # what has been idle for too long
     release(draft)  # what is unneeded, where quota or max_slots keeps back a launch
+    share(draft)  # the spare cores of each slot among those who are on it by now
     wake(draft)  # what all this makes fall due, and when
     return draft.finish(queue)

@@ -10,7 +10,18 @@ from pydantic import Field
 
 from scheduler.model.accounts import NOTHING
 from scheduler.model.holds import Kind
-from scheduler.model.validation import Count, Document, LabelMap, Levels, Name, ResourceMap, Seconds, Signed, Text
+from scheduler.model.validation import (
+    Amount,
+    Count,
+    Document,
+    LabelMap,
+    Levels,
+    Name,
+    ResourceMap,
+    Seconds,
+    Signed,
+    Text,
+)
 from scheduler.model.wishes import ReservationDocument
 
 
@@ -27,6 +38,8 @@ class GivenLease(Document):
     """`claimed`: its reservation waits for this place."""
     revoke_by: Signed | None = None
     assigned_at: Signed | None = None
+    cores: Amount | None = None
+    """The cpus of its slot that it may use; left out: its own."""
 
 
 class GivenSlot(Document):

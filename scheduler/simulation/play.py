@@ -246,7 +246,8 @@ def _describe_account(account: Account) -> Line:
 
 
 def _describe_lease(owner: str, lease: Lease) -> Line:
-    told = {"reservation": owner, "component": lease.component, "level": lease.level, "cost": list(lease.cost)}
+    told: Line = {"reservation": owner, "component": lease.component, "level": lease.level, "cost": list(lease.cost)}
+    told |= {} if lease.cores is None else {"cores": lease.cores}
     return told if lease.state == "held" else {**told, "state": lease.state}
 
 

@@ -73,6 +73,7 @@ def _describe_slot(view: View, slot: Slot, now: float) -> dict[str, Any]:
     for lease, (_, known) in zip(record["leases"], _present(view, slot), strict=True):
         lease["resources"] = known.resources
         lease.update(_describe_quota(known, now))
+        lease.update({"cores": known.cores} if known.cores is not None else {})
     for name in ("since", "idle_since"):
         if (at := getattr(slot, name)) is not None:
             record[name] = _since(at, now)

@@ -260,6 +260,7 @@ def _make_lease(stage: Stage, slot: Slot, reservation: Reservation, given: Given
         confirmed_at=now,
         state=given.state,
         revoke_by=given.revoke_by,
+        cores=given.cores,
     )
 
 

@@ -127,6 +127,7 @@ leases: Final = Table(
     _of_lease(_real("revoke_by", null=True)),
     _of_lease(_real("charged_at", null=True)),
     _of_lease(_real("weight")),
+    _of_lease(_real("cores", null=True)),
     PrimaryKeyConstraint("reservation", "component"),
     sqlite_with_rowid=False,
 )

@@ -86,3 +86,24 @@ def test_a_reader_may_look_for_a_moment_only(intake: FakeIntake, client: Client)
     intake.board.publish([a_slot("linux-1", version=2)])
     with client.lease(id="r1", system="s", wait=WAIT) as lease:
         assert list(lease.changes(timeout=0)) == []
+
+
+def test_the_holder_is_told_how_many_cores_each_instance_may_use(intake: FakeIntake, client: Client) -> None:
+    """Essential ones too. It starts at its own cpus; what it asked for says nothing of what others leave it."""
+    holder = Stretched(intake)
+    alone, shared = (a_lease("linux-1", token=1, resources={"cpus": 1}, cores=cores) for cores in (8.0, 3.5))
+    helper = part(0, 2, resources={"cpus": 2})
+    holder.fields["leases"] = (alone,)
+    with client.lease(id="r1", system="s", wait=WAIT) as lease:
+        changes = lease.changes(timeout=WAIT)
+        told = [next(changes)]
+        assert lease.cores == 8
+        holder.publish("r1", leases=(shared, helper))
+        told += [next(changes), next(changes)]
+        assert (lease.cores, lease.placements[1].usable_cores) == (3.5, 2)
+    assert [(each.kind, each.component, each.cores) for each in told] == [
+        ("cores", "main", 8.0),
+        ("granted", "more.0", 2.0),
+        ("cores", "main", 3.5),
+    ]
+    assert str(told[2]) == "main on linux-1 may use 3.5 cores"

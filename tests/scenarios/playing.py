@@ -10,6 +10,8 @@ SYSTEM = "x86_64-linux"
 Document = dict[str, Any]
 Cases = dict[str, tuple[Document, list[list[str]]]]
 """Scenarios by name; with each what its ticks decide, then who waits and why."""
+UNTOLD = frozenset({"cores"})
+"""Decisions that come with every lease on a slot with spare cpus, and change nothing else: see `Played.cores`."""
 
 
 def a_pool(**changes: Any) -> Document:
@@ -98,7 +100,20 @@ class Played:
     def decisions(self) -> list[str]:
         """`TIME DECISION` of all ticks."""
         return [
-            f"{line['at']:g} {_describe_decision(each)}" for line in self.lines for each in line.get("decisions", [])
+            f"{line['at']:g} {_describe_decision(each)}"
+            for line in self.lines
+            for each in line.get("decisions", [])
+            if each["do"] not in UNTOLD
+        ]
+
+    @property
+    def cores(self) -> list[str]:
+        """`TIME RESERVATION COMPONENT SLOT CPUS` of every limit that is decided."""
+        return [
+            f"{line['at']:g} {each['reservation']} {each['component']} {each['slot']} {each['cpus']:.10g}"
+            for line in self.lines
+            for each in line.get("decisions", [])
+            if each["do"] == "cores" and "skipped" not in each
         ]
 
     @property
@@ -148,7 +163,7 @@ def told(*timeline: Document, **parts: Any) -> list[list[str]]:
 
 def _describe_tick(line: Document) -> list[str]:
     waiting = [f"{each['reservation']} waits {each['code']}" for each in line["waiting"]]
-    return [_describe_decision(each) for each in line["decisions"]] + waiting
+    return [_describe_decision(each) for each in line["decisions"] if each["do"] not in UNTOLD] + waiting
 
 
 def _describe_decision(decision: Document) -> str:

@@ -38,6 +38,7 @@ def test_the_example_of_the_contract_plays_as_it_says() -> None:
             "decisions": [
                 {"do": "assign", "reservation": "r1", "leases": [{"component": "main", "slot": "linux-1"}]},
                 {"do": "launch", "slot": "linux-2", "pool": "linux", "offering": None, "reason": "demand"},
+                {"do": "cores", "reservation": "r1", "component": "main", "slot": "linux-1", "cpus": 4},
             ],
             "waiting": [{"reservation": "r2", "code": "booting", "detail": "waits for linux-2 (launching)"}],
         },

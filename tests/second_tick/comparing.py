@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from scheduler.model.decisions import Assign, Decision, Drain, Launch, Plan, Requeue, Reset, Restart, Terminate
+from scheduler.model.decisions import Assign, Cores, Decision, Drain, Launch, Plan, Requeue, Reset, Restart, Terminate
 from tests.policy.watching import Seen, watch
 from tests.scenarios.playing import Document
 from tests.second_tick.expiring import list_wrong_expiries
@@ -69,6 +69,8 @@ def _describe(decision: Decision) -> str:
             words = ["launch", decision.slot, decision.offering or "-", decision.reason]
         case Drain() | Terminate() | Reset():
             words = [type(decision).__name__.lower(), decision.slot, decision.reason]
+        case Cores():
+            words = ["cores", decision.reservation, decision.component, decision.slot, f"{decision.cpus:.9g}"]
         case Requeue() if decision.revoke_by is not None:
             words = ["requeue", decision.reservation, decision.reason, f"by {decision.revoke_by:g}"]
         case _:

@@ -34,6 +34,8 @@ class Site:
     leases: dict[tuple[str, str], Amounts] = field(default_factory=dict)
     taken: list[Amounts] = field(default_factory=list)
     """What this tick gave out here, or set against it."""
+    came: list[tuple[str, str, Amounts]] = field(default_factory=list)
+    """Leases that begin here in this tick: reservation, component, what it was given."""
     is_new: bool = False
     """Launched in this tick."""
     is_wanted: bool = False

@@ -155,6 +155,8 @@ class Pass:
             for name, site, amounts in zip(names, sites, given, strict=True)
         ]
         self.picture.decide("assign", each.id, *words)
+        for name, site, amounts in zip(names, sites, given, strict=True):
+            site.came.append((each.id, name, amounts))
 
     def tell(self, each: Reservation, code: str) -> None:
         """Only who is pending waits; "the first that applies": `behind_queue` goes before what is told later."""

@@ -10,6 +10,7 @@ from tests.second_tick.keeping import Imagined, keep, release, shrink
 from tests.second_tick.launching import count_active
 from tests.second_tick.picture import Picture
 from tests.second_tick.placing import Pass, sort_queue
+from tests.second_tick.sharing import share
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Told:
 def tick(rows: Sequence[Row], rules: Rules, now: float) -> Told:
     """The page: "Always in this order: expire, heal, order and place, launch for demand, minimum, warm, idle."
 
-    What is unneeded goes last, at quota; where launches are withheld, none is made for `minimum` or `warm`.
+    What is unneeded goes then, at quota; where launches are withheld, none is made for `minimum` or `warm`. Last, what
+    each slot has to spare is shared.
     """
     picture = Picture(rows, rules, now)
     expire(picture)
@@ -33,6 +35,7 @@ def tick(rows: Sequence[Row], rules: Rules, now: float) -> Told:
     placing = Pass(picture)
     placing.run(queue)
     let_go(picture, placing)
+    share(picture)
     return Told(picture.decisions, [f"{each.id} {code}" for each in queue if (code := picture.waits.get(each.id))])
 
 

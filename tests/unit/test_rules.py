@@ -200,6 +200,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "confirm_timeout": 0,
         "charge_by": "lease",
         "max_slots": 0,
+        "share_cores": True,
         "dynsize_decay": 256,
         "system": {},
     }

@@ -24,9 +24,19 @@ def test_the_steps_are_told_in_the_order_of_the_plan() -> None:
     assert [step for step in steps if step in named] == [step for step in named if step in steps], (
         "the headings name the files of the steps in the order in which they run"
     )
-    assert {"expire", "heal", "charge", "order", "place", "launch", "keep", "shrink", "release", "wake"} <= set(
-        named
-    ) & set(steps)
+    assert {
+        "expire",
+        "heal",
+        "charge",
+        "order",
+        "place",
+        "launch",
+        "keep",
+        "shrink",
+        "release",
+        "share",
+        "wake",
+    } <= set(named) & set(steps)
 
 
 def test_every_file_that_is_named_is_there() -> None:

@@ -1,0 +1,91 @@
+"""Limits of cores, worked out anew on fresh rows; who is told of them."""
+
+from typing import Any
+
+import pytest
+
+from scheduler.model.decisions import Assign, Cores, Decision, Placement
+from scheduler.model.view import Row
+from scheduler.operations.hosts import describe_host
+from tests.operations.rig import Rig
+from tests.operations.test_commit import holds, on, slot, waits, write_all
+
+ALONE = Cores(reservation="r1", component="main", slot="linux-1", cpus=4.0, epoch=1)
+HALF = Cores(reservation="r1", component="main", slot="linux-1", cpus=2.0, epoch=1)
+NEWCOMER = Assign(reservation="r2", leases=(Placement("main", "linux-1", 1, {"cpus": 2.0}),))
+
+
+def claims(name: str = "r2") -> Any:
+    return waits(name, leases=(on(state="claimed", token=0),))
+
+
+LOST: list[tuple[str, list[Row], str]] = [
+    ("it is gone", [slot()], "it does not hold that any more"),
+    ("it waits again", [slot(), waits()], "it does not hold that any more"),
+    ("it stands elsewhere", [slot(), holds(leases=(on("linux-2"),))], "it does not hold that any more"),
+    ("another machine", [slot(epoch=2), holds()], "others share linux-1 by now"),
+    ("another came", [slot(), holds(), holds("r2")], "others share linux-1 by now"),
+    ("the host has other cpus", [slot(resources={"cpus": 6}), holds()], "others share linux-1 by now"),
+    ("nobody counts cpus there", [slot(resources={"vms": 1}), holds()], "others share linux-1 by now"),
+    ("the slot holds nothing", [slot("terminating"), holds()], "others share linux-1 by now"),
+    ("it only claims its place", [slot(), claims("r1")], "others share linux-1 by now"),
+]
+
+
+@pytest.mark.parametrize(("rows", "reason"), [each[1:] for each in LOST], ids=[each[0] for each in LOST])
+def test_a_limit_that_no_longer_holds_changes_nothing(rows: list[Row], reason: str) -> None:
+    reasons, is_change, _ = write_all(rows, [ALONE])
+    assert (reasons, is_change) == ([reason], False)
+
+
+def cores_of(rig: Rig) -> dict[str, float | None]:
+    return {row.id: lease.cores for row in rig.store.find_reservations() for lease in row.leases}
+
+
+def test_a_limit_is_written_with_its_event_and_who_only_claims_a_place_does_not_count() -> None:
+    reasons, _, rig = write_all([slot(), holds(), claims()], [ALONE])
+    assert (reasons, cores_of(rig)) == ([], {"r1": 4.0, "r2": None})
+    told = [each.detail for each in rig.events if each.name == "reservation_cores"]
+    assert [(each["component"], each["slot"], each["cpus"]) for each in told] == [("main", "linux-1", 4.0)]
+
+
+def test_who_has_to_give_back_counts_until_it_is_gone() -> None:
+    leaving = holds("r2", phase="revoking", leases=(on(state="revoking", revoke_by=9e9),))
+    reasons, _, rig = write_all([slot(resources={"cpus": 8}), holds(), leaving], [ALONE])
+    assert (reasons, cores_of(rig)["r1"]) == ([], 4.0)
+
+
+def test_what_was_decided_before_it_in_the_same_plan_counts() -> None:
+    """The newcomer is written first: a limit that was made without it is not, one that counts it is."""
+    reasons, _, rig = write_all([slot(), holds(leases=(on(cores=4.0),)), waits("r2")], [NEWCOMER, ALONE])
+    assert (reasons, cores_of(rig)) == (["others share linux-1 by now"], {"r1": 4.0, "r2": None})
+    _, _, rig = write_all([slot(), holds(leases=(on(cores=4.0),)), waits("r2")], [NEWCOMER, HALF])
+    assert cores_of(rig) == {"r1": 2.0, "r2": None}
+
+
+def test_of_two_limits_the_last_one_counts() -> None:
+    stale = holds(leases=(on(cores=2.0),))
+    lost: list[Decision] = [HALF, ALONE]
+    reasons, _, rig = write_all([slot(), stale], lost)
+    assert (reasons, cores_of(rig)) == (["others share linux-1 by now"], {"r1": 4.0})
+
+
+def test_waiters_and_the_host_hear_of_a_limit_that_changes_and_a_new_lease_is_told_with_its_own() -> None:
+    config = {"pools": {"lab": {"system": "s", "provider": "static", "max_leases_per_slot": 9, "lease_ttl": 0}}}
+    rig = Rig(config)
+    rig.ask("register", slot="lab-1", pool="lab", machine="m", resources={"cpus": 8})
+    rig.ask("submit", id="r1", system="s", resources={"cpus": 1})
+    rig.tick()
+    rig.ask("submit", id="r2", system="s", resources={"cpus": 2})
+    pushed = len(rig.engine.bell.news)  # type: ignore[attr-defined]
+    rig.tick()
+    notices = rig.engine.bell.notices  # type: ignore[attr-defined]
+    assert [(name, each["event"], each["leases"][0]["cores"]) for name, each in notices] == [
+        ("r1", "leased", 8.0),
+        ("r1", "cores", 3.5),
+        ("r2", "leased", 4.5),
+    ]
+    assert len(rig.engine.bell.news) > pushed  # type: ignore[attr-defined]
+    [row] = rig.store.find_reservations(ids=["r2"])
+    assert rig.ask("renew", reservation="r2", token=row.token)["cores"] == {"main": 4.5}
+    assert [each["cores"] for each in describe_host(rig.engine, "lab-1", "m")["leases"]] == [3.5, 4.5]
