@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from bench._fleets import Fleet
-from scheduler.model.decisions import Assign, Launch, Plan
+from scheduler.model.decisions import Assign, Cores, Launch, Plan
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row, View
@@ -26,13 +26,15 @@ def settle(view: View, fleet: Fleet) -> None:
 
 
 def carry_out(view: View, fleet: Fleet, outcome: Plan) -> None:
-    """Every assignment is written, every launch is ready at once."""
+    """Every assignment and limit is written, every launch is ready at once."""
     for decision in outcome.decisions:
         match decision:
             case Assign():
                 view.apply(_lease(view.reservations[decision.reservation], decision, fleet.now))
             case Launch():
                 view.apply(_launch(view.slots[decision.slot], decision, fleet))
+            case Cores():
+                view.apply(_limit(view.reservations[decision.reservation], decision))
             case _:
                 raise AssertionError(f"no fleet of this bench has anything like {decision}")
 
@@ -50,6 +52,14 @@ def _lease(reservation: Reservation, decision: Assign, now: float) -> Reservatio
         for each in decision.leases
     )
     return replace(reservation, version=reservation.version + 1, phase="leased", leased_at=now, leases=leases)
+
+
+def _limit(reservation: Reservation, decision: Cores) -> Reservation:
+    leases = tuple(
+        replace(lease, cores=decision.cpus) if lease.component == decision.component else lease
+        for lease in reservation.leases
+    )
+    return replace(reservation, version=reservation.version + 1, leases=leases)
 
 
 def _launch(slot: Slot, decision: Launch, fleet: Fleet) -> Slot:

@@ -1,5 +1,7 @@
 """Whether it happened, for the cores that a lease may use: the limit is worked out anew on the rows as they are."""
 
+from typing import Any
+
 import msgspec
 
 from scheduler.model.decisions import Cores
@@ -9,7 +11,7 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.operations.engine import CORES
 from scheduler.operations.ledger import Ledger
-from scheduler.policy.share import find_cores, is_same, list_users, own_cores
+from scheduler.policy.share import find_spare, is_same, list_users, own_cores
 
 
 class CoresWriter:
@@ -32,7 +34,7 @@ class CoresWriter:
         if slot.machine is not None:
             # Its host is to hear of it, as of every lease that comes or goes.
             self.ledger.put(slot)
-        detail = {"component": lease.component, "slot": slot.id, "cpus": decision.cpus}
+        detail: dict[str, Any] = {"component": lease.component, "slot": slot.id, "cpus": decision.cpus}
         self.ledger.tell(
             Event(at=self.ledger.now, name=CORES, cause=self.ledger.cause, reservation=current.id, detail=detail)
         )
@@ -40,10 +42,11 @@ class CoresWriter:
 
     def _is_its_share(self, slot: Slot, owner: str, decision: Cores) -> bool:
         there = self.ledger.leases_on(slot)
-        users = list_users(there.values())
-        mine = there.get((owner, decision.component))
-        found = find_cores(slot, [own_cores(lease.resources) for lease in users], self.rules)
-        return mine in users and found is not None and is_same(found[users.index(mine)], decision.cpus)
+        mine, users = there.get((owner, decision.component)), list_users(there.values())
+        if mine is None or mine not in users:
+            return False
+        spare = find_spare(slot, [own_cores(lease.resources) for lease in users], self.rules)
+        return spare is not None and is_same(own_cores(mine.resources) + spare, decision.cpus)
 
 
 def _find(current: Reservation | None, decision: Cores) -> Lease | None:

@@ -4,19 +4,32 @@ A limit, not a reservation: nothing is taken from what is free. Only slots that 
 were found right are looked at, so a tick that changes nothing looks at none. Source: Zoe.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import fsum, inf
-from typing import Final, NamedTuple
+from math import fsum
+from operator import attrgetter
+from typing import Final
 
-from scheduler.model.decisions import Assign, Cores, Decision, Expire, Fail, Grant, Placement, Preempt, Requeue, Revoke
+from scheduler.model.decisions import (
+    Assign,
+    Cores,
+    Decision,
+    Expire,
+    Fail,
+    Grant,
+    Launch,
+    Placement,
+    Preempt,
+    Requeue,
+    Revoke,
+)
 from scheduler.model.moves import HOLDING
 from scheduler.model.reservations import Lease
 from scheduler.model.resources import SLACK, Resources
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot, slot_order
 from scheduler.policy.draft import Draft
-from scheduler.policy.places import capacity_of
+from scheduler.policy.places import Place, capacity_of
 
 CPUS: Final = "cpus"
 
@@ -28,29 +41,27 @@ def share(draft: Draft) -> None:
     ends counts; who has to give back counts until it is gone, who only claims a place does not.
     """
     moves = _follow(draft.decisions)
-    touched = moves.list_slots(draft)
+    arrivals = moves.list_arrivals(draft.places)
+    touched = moves.list_left(draft).union(arrivals)
     unshared = draft.view.list_unshared(draft.rules)
     for name in unshared - touched:
         slot = draft.view.slots.get(name)
         if slot is None or _is_even(slot, list_users(draft.leases_on(slot).values()), draft.rules):
             unshared.discard(name)
     for slot in _sort(draft, unshared | touched):
-        for cores in _list_changes(slot, _list_users_after(draft, slot, moves), draft.rules):
-            draft.decide(cores)
+        draft.decisions += _list_changes(draft, slot, moves, arrivals.get(slot.id, ()))
 
 
-def find_cores(slot: Slot, owns: Sequence[float], rules: Rules) -> list[float] | None:
-    """The cpus that each lease of this slot may use, given those that each asked for; None where nobody counts them.
-
-    With `share_cores` false nothing is shared: each may use its own.
+def find_spare(slot: Slot, owns: Sequence[float], rules: Rules) -> float | None:
+    """The cpus that each lease of this slot may use besides its own, given what each has; None where nobody counts
+    them. With `share_cores` false nothing is shared.
     """
     pool = rules.pools.get(slot.pool)
     capacity = slot.resources if pool is None else capacity_of(slot, pool)
     if capacity is None or CPUS not in capacity or slot.state not in HOLDING or not owns:
         return None
     is_shared = rules.settings_of(slot.pool, None).share_cores
-    spare = max(0.0, capacity[CPUS] - fsum(owns)) / len(owns) if is_shared else 0.0
-    return [own + spare for own in owns]
+    return max(0.0, capacity[CPUS] - fsum(owns)) / len(owns) if is_shared else 0.0
 
 
 def own_cores(resources: Resources) -> float:
@@ -58,9 +69,9 @@ def own_cores(resources: Resources) -> float:
     return resources.get(CPUS, 0.0)
 
 
-def present_cores(lease: Lease) -> float:
-    """The figure that a lease has."""
-    return own_cores(lease.resources) if lease.cores is None else lease.cores
+def present_spare(lease: Lease) -> float:
+    """What a lease may use besides its own, by the figure that it has."""
+    return 0.0 if lease.cores is None else lease.cores - own_cores(lease.resources)
 
 
 def is_same(cores: float, other: float) -> bool:
@@ -74,48 +85,38 @@ def list_users(leases: Iterable[Lease]) -> list[Lease]:
 
 
 def _is_even(slot: Slot, users: Collection[Lease], rules: Rules) -> bool:
-    found = find_cores(slot, [own_cores(lease.resources) for lease in users], rules)
-    return found is None or all(map(is_same, map(present_cores, users), found))
-
-
-class _User(NamedTuple):
-    """Somebody on a slot: what it asked for, and the figure that it has."""
-
-    reservation: str
-    component: str
-    own: float
-    cores: float
-    epoch: int
+    spare = find_spare(slot, [own_cores(lease.resources) for lease in users], rules)
+    return spare is None or all(is_same(present_spare(lease), spare) for lease in users)
 
 
 @dataclass(slots=True)
 class _Moves:
     """Who comes and who goes in this tick."""
 
-    came: dict[str, list[Placement]] = field(default_factory=dict)
+    came: dict[str, tuple[Placement, ...]] = field(default_factory=dict)
     """By reservation."""
     gone: set[str] = field(default_factory=set)
     """Reservations that gave back all that they had."""
     parted: set[tuple[str, str]] = field(default_factory=set)
     """(reservation, component) of single instances."""
-    arrivals: dict[str, list[_User]] = field(default_factory=dict)
-    """By slot: those who come."""
 
     def end(self, reservation: str) -> None:
         """All that it held before this tick, and was given in it."""
         self.gone.add(reservation)
         self.came.pop(reservation, None)
 
-    def arrive(self) -> None:
-        """All is decided: sort those who come by their slots."""
+    def list_arrivals(self, places: Mapping[str, Place]) -> dict[str, list[tuple[str, Placement]]]:
+        """By slot that has any resources: (reservation, placement) of those who come."""
+        found: dict[str, list[tuple[str, Placement]]] = {}
         for name, placements in self.came.items():
             for each in placements:
-                own = own_cores(each.resources)
-                self.arrivals.setdefault(each.slot, []).append(_User(name, each.component, own, own, each.epoch))
+                if places[each.slot].capacity is not None:
+                    found.setdefault(each.slot, []).append((name, each))
+        return found
 
-    def list_slots(self, draft: Draft) -> set[str]:
-        """Where anybody comes or goes."""
-        rows, left = draft.view.reservations, {*self.arrivals}
+    def list_left(self, draft: Draft) -> set[str]:
+        """The slots that anybody goes from."""
+        rows, left = draft.view.reservations, set[str]()
         left.update(lease.slot for name in self.gone if name in rows for lease in rows[name].leases)
         for name, component in self.parted:
             left.update(lease.slot for lease in rows[name].leases if lease.component == component)
@@ -125,12 +126,15 @@ class _Moves:
 def _follow(decisions: Iterable[Decision]) -> _Moves:
     moves = _Moves()
     for decision in decisions:
+        if type(decision) is Assign:  # by far most of them: a match takes several times as long
+            moves.came[decision.reservation] = decision.leases
+            continue
+        if type(decision) is Launch:
+            continue
         match decision:
-            case Assign():
-                moves.came[decision.reservation] = [*decision.leases]
             case Grant():
                 given = Placement(decision.component, decision.slot, decision.epoch, decision.resources)
-                moves.came.setdefault(decision.reservation, []).append(given)
+                moves.came[decision.reservation] = (*moves.came.get(decision.reservation, ()), given)
             case Expire() | Fail() | Requeue(revoke_by=None):
                 moves.end(decision.reservation)
             case Revoke(revoke_by=None):
@@ -140,38 +144,40 @@ def _follow(decisions: Iterable[Decision]) -> _Moves:
                     moves.end(victim)
             case _:
                 pass
-    moves.arrive()
     return moves
 
 
 def _sort(draft: Draft, names: Iterable[str]) -> list[Slot]:
     """The slots in their order, those of pools that the rules no longer list last."""
-    slots = [slot for name in names if (slot := draft.view.slots.get(name)) is not None]
-    return sorted(slots, key=lambda slot: (_rank(draft, slot), slot_order(slot.id)))
+    places, slots = draft.places, draft.view.slots
+    known, others = [], []
+    for name in names:
+        if (place := places.get(name)) is not None:
+            known.append(place)
+        elif name in slots:
+            others.append(slots[name])
+    known.sort(key=attrgetter("order"))
+    return [place.slot for place in known] + sorted(others, key=lambda slot: slot_order(slot.id))
 
 
-def _rank(draft: Draft, slot: Slot) -> float:
-    place = draft.places.get(slot.id)
-    return inf if place is None else place.order
-
-
-def _list_users_after(draft: Draft, slot: Slot, moves: _Moves) -> list[_User]:
-    """Those who are on it when all is done, in order of submission."""
+def _list_changes(draft: Draft, slot: Slot, moves: _Moves, came: Sequence[tuple[str, Placement]]) -> list[Cores]:
+    """What changes for those who are on it when all is done, in order of submission."""
     stay = [
-        _User(owner, lease.component, own_cores(lease.resources), present_cores(lease), lease.epoch)
-        for (owner, _), lease in draft.leases_on(slot).items()
-        if lease.state != "claimed" and owner not in moves.gone and (owner, lease.component) not in moves.parted
+        (owner, lease)
+        for (owner, component), lease in draft.leases_on(slot).items()
+        if lease.state != "claimed" and owner not in moves.gone and (owner, component) not in moves.parted
+    ]
+    owns = [each.resources.get(CPUS, 0.0) for _, each in stay]
+    owns += [each.resources.get(CPUS, 0.0) for _, each in came]
+    spare = find_spare(slot, owns, draft.rules)
+    if spare is None or (spare <= SLACK and not stay):
+        return []
+    known = [present_spare(lease) for _, lease in stay] + [0.0] * len(came)
+    everybody: list[tuple[str, Lease | Placement]] = [*stay, *came]
+    changes = [
+        (owner, Cores(reservation=owner, component=each.component, slot=slot.id, cpus=own + spare, epoch=slot.epoch))
+        for (owner, each), own, present in zip(everybody, owns, known, strict=True)
+        if not is_same(present, spare)
     ]
     rows = draft.view.reservations
-    return sorted(
-        [*stay, *moves.arrivals.get(slot.id, ())], key=lambda user: (rows[user.reservation].sequence, user.reservation)
-    )
-
-
-def _list_changes(slot: Slot, users: Sequence[_User], rules: Rules) -> Iterator[Cores]:
-    found = find_cores(slot, [user.own for user in users], rules)
-    for user, cores in zip(users, found or (), strict=False):
-        if not is_same(user.cores, cores):
-            yield Cores(
-                reservation=user.reservation, component=user.component, slot=slot.id, cpus=cores, epoch=user.epoch
-            )
+    return [cores for _, cores in sorted(changes, key=lambda each: (rows[each[0]].sequence, each[0]))]

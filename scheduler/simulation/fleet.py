@@ -61,7 +61,7 @@ def make_fleet(
     if slots is not None and len(names) > 1:
         raise fault("--slots", f"one pool that serves {system}, whose slots these are", ", ".join(names))
     changes = {name: _change_pool(rules.pools[name], slots) for name in names}
-    document = merge_rules(dict(document), {"pools": changes})
+    document = merge_rules(dict(document), {"pools": changes, "scheduler": _keep_cores(rules, system)})
     rules = read_rules(document, "")
     counts = {name: _count_slots(name, rules.pools[name]) for name in names}
     for name in names:
@@ -69,6 +69,14 @@ def make_fleet(
             got = rules.pools[name].resources
             raise fault(f"pools.{name}.resources", "room for a processor of a job (1 cpu) on a slot", got)
     return Fleet(document, rules, cloud, system, counts)
+
+
+def _keep_cores(rules: Rules, system: str) -> dict[str, Any]:
+    """Nobody in a trace is told of limits of cores: they change nothing of when a job ends, and cost a decision for
+    each lease on a slot whenever one comes or goes there.
+    """
+    own = {"system": {system: {"share_cores": False}}} if system in rules.scheduler.system else {}
+    return {"share_cores": False, **own}
 
 
 def _choose_system(rules: Rules, wanted: str | None) -> str:
