@@ -1,4 +1,4 @@
-"""The agent of a host: registers it, sends its heartbeats, tells of its leases, and leaves cleanly.
+"""The agent of a host: registers it, sends its heartbeats, tells of its leases, limits their cores, and leaves cleanly.
 
 Heartbeats have a thread and a path of their own, so nothing that the rest waits for makes the host look dead.
 """
@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from leasehold.enforcing import Enforcer
 from leasehold.errors import NotAnswered, Unavailable
 from leasehold.hosts import Hosts
 from leasehold.results import Host, Hosted
@@ -94,10 +95,22 @@ class Heart:
 
 
 class HostAgent:
-    """One host's life from `register` to `leave`. `tell` gets each event as a table, from several threads."""
+    """One host's life from `register` to `leave`. `tell` gets each event as a table, from several threads.
 
-    def __init__(self, hosts: Hosts, spec: HostSpec, tell: Tell, *, poll_seconds: float = POLL_SECONDS) -> None:
+    `enforcer`: limits the processes of its leases; left out, nobody does.
+    """
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        spec: HostSpec,
+        tell: Tell,
+        *,
+        enforcer: Enforcer | None = None,
+        poll_seconds: float = POLL_SECONDS,
+    ) -> None:
         self._hosts, self._spec, self._tell, self._poll_seconds = hosts, spec, tell, poll_seconds
+        self._enforcer = enforcer
         self._heart = Heart(hosts, spec, tell)
         # No events: a handler of signals that comes between the lines of one would wait for itself.
         self._is_leaving = self._is_gone = False
@@ -116,6 +129,8 @@ class HostAgent:
             if self._register():
                 self._serve()
         finally:
+            if self._enforcer is not None:
+                self._enforcer.lift_all()
             self._heart.stop()
 
     def _register(self) -> bool:
@@ -205,9 +220,13 @@ class HostAgent:
                 self._tell({"event": "ended", "reservation": lease.reservation, "component": lease.component})
         for key, lease in present.items():
             if self._held.get(key) != lease:
-                event = "leased" if lease.state == "held" else lease.state
-                self._tell({"event": event, **msgspec.to_builtins(lease)})
+                self._tell({"event": _name_change(self._held.get(key), lease), **msgspec.to_builtins(lease)})
         self._held = present
+        self._enforce(is_thorough=True)
+
+    def _enforce(self, *, is_thorough: bool = False) -> None:
+        if self._enforcer is not None:
+            self._enforcer.enforce(list(self._held.values()), is_thorough=is_thorough)
 
     def _wait(self, hints: Hints, seconds: float) -> None:
         """Until something changed there, or so many seconds are over, or there is something to do here."""
@@ -217,6 +236,14 @@ class HostAgent:
                 return
             if self._is_leaving and not self._has_said_leave:
                 return
+            self._enforce()
+
+
+def _name_change(known: Hosted | None, lease: Hosted) -> str:
+    """What happened to a lease: it is new, is to be given back, or may use more or fewer cores."""
+    if known is not None and msgspec.structs.replace(known, cores=lease.cores) == lease:
+        return "cores"
+    return "leased" if lease.state == "held" else lease.state
 
 
 def find_beat(offline_timeout: float | None) -> float:

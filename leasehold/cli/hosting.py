@@ -1,5 +1,6 @@
 """Commands of hosts that register themselves: `leasehold host …`."""
 
+import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from leasehold.agent import HostSpec
+    from leasehold.enforcing import Enforcer
     from leasehold.results import Answer
 
 SlotId = Annotated[str | None, typer.Argument(metavar="SLOT", help="Its slot; left out: the name of this host.")]
@@ -34,6 +36,12 @@ Resource = Annotated[list[str] | None, typer.Option(metavar="NAME=AMOUNT", help=
 Label = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="What reservations may require.")]
 Address = Annotated[str | None, typer.Option(help="Where holders reach this host.")]
 Timeout = Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.1)]
+Cgroup = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="A folder of cgroup v2 that is ours, for limits of cores; left out: by affinity."
+    ),
+]
 _REFUSED_HERE = frozenset({"slot", "machine"})
 """What is refused because of what is there: whether it is well-formed was looked at before."""
 
@@ -48,6 +56,7 @@ def register(app: typer.Typer) -> None:
             "leasehold host run lab-7 --pool lab --cpus 8 --label disk=ssd --address 10.0.0.7 --json",
         ),
     )(run)
+    group.command("exec", epilog=example("leasehold host exec build-7 -- make -j8"))(execute)
     group.command("register", epilog=example("leasehold host register lab-7 --pool lab --cpus 8 --label disk=ssd"))(
         register_host
     )
@@ -72,17 +81,20 @@ def run(  # noqa: PLR0913, PLR0917 - an option each
     label: Label = None,
     address: Address = None,
     state: State = None,
+    cgroup: Cgroup = None,
     as_json: AsJson = False,
 ) -> None:
-    """Register this host, send its heartbeats and tell of its leases, a line each; Ctrl-C or SIGTERM drains it and
-    ends when its last lease has ended, a second one at once.
+    """Register this host, send its heartbeats, tell of its leases, a line each, and limit the cores of what `host exec`
+    started for them; Ctrl-C or SIGTERM drains it and ends when its last lease has ended, a second one at once.
     """
     spec = _describe(slot, pool, machine, cpus, memory, resource, label, address, state)
     from leasehold.agent import HostAgent
     from leasehold.client import Client
 
+    tell = _print_json_line if as_json else _print_event
+    enforcer = _make_enforcer(spec.slot, state, cgroup, tell)
     with Client() as client:
-        agent = HostAgent(client.hosts, spec, _print_json_line if as_json else _print_event)
+        agent = HostAgent(client.hosts, spec, tell, enforcer=enforcer)
         try:
             with _leaving_on_signals(agent.leave) as signals:
                 agent.run()
@@ -90,6 +102,47 @@ def run(  # noqa: PLR0913, PLR0917 - an option each
             raise _explain(refused) from None
     if len(signals) > 1:
         raise typer.Exit(INTERRUPTED)
+
+
+def _make_enforcer(
+    slot: str, state: Path | None, cgroup: Path | None, tell: "Callable[[Mapping[str, Any]], object]"
+) -> "Enforcer":
+    from leasehold.enforcing import Enforcer
+    from leasehold.limits import find_limits
+    from leasehold.machine import find_state_folder
+    from leasehold.processes import notes_folder
+
+    try:
+        limits = find_limits(cgroup)
+    except OSError as error:
+        raise CommandError(f"--cgroup: expected a folder of cgroup v2 that is delegated to us, got {error}") from None
+    tell({"event": "limits", "by": "nothing" if limits is None else limits.name})
+    return Enforcer(notes_folder(state or find_state_folder(), slot), limits, tell)
+
+
+def execute(
+    reservation: Annotated[str, typer.Argument(metavar="RESERVATION", help="Whose lease on this host it is.")],
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="What to run.")],
+    component: Annotated[str, typer.Option(help="Which instance of it.")] = "main",
+    slot: Annotated[str | None, typer.Option(help="The slot; left out: the name of this host.")] = None,
+    state: State = None,
+) -> None:
+    """Become this command, as a process of that lease: `host run` limits it, and all that it starts, to the cores
+    that the lease may use. It runs without a limit where no agent does.
+    """
+    from leasehold.machine import find_slot_name, find_state_folder
+    from leasehold.processes import notes_folder, write_note
+
+    folder = notes_folder(state or find_state_folder(), slot or find_slot_name())
+    try:
+        note = write_note(folder, reservation, component, os.getpid())
+    except OSError as error:
+        raise CommandError(f"--state: expected a folder that can be written, got {error}") from None
+    try:
+        os.execvp(command[0], command)  # noqa: S606 - the command is what was asked for
+    except OSError as error:
+        note.unlink(missing_ok=True)
+        raise CommandError(f"{command[0]}: {error.strerror}") from None
 
 
 @contextmanager

@@ -49,9 +49,10 @@ def host(lab: Stack, name: str) -> Iterator[Process]:
     assert find_slot(lab, name) is None
 
 
-def start_agent(lab: Stack, slot: str, machine: str = "m1") -> Process:
+def start_agent(lab: Stack, slot: str, machine: str = "m1", cpus: int = 4) -> Process:
     """The agent as an operator starts it; its log is what it tells."""
-    words = f"leasehold.cli host run {slot} --pool lab --machine {machine} --cpus 4 --json".split()
+    words = f"leasehold.cli host run {slot} --pool lab --machine {machine} --cpus {cpus} --json".split()
+    words += ["--state", str(lab.folder / "host-state")]
     return lab.start(f"agent-{slot}-{machine}", *words)
 
 
@@ -161,6 +162,49 @@ def test_a_flushed_redis_fails_nobody(lab: Stack, host: Process, name: str) -> N
     assert event_names(lab, "on-a-flushed-redis") == ["submitted", "leased"]
     assert host.is_alive
     release(lab, "on-a-flushed-redis")
+
+
+def start_work(lab: Stack, slot: str, name: str) -> Process:
+    """A process of this lease that waits for its end, as its holder starts it."""
+    words = f"leasehold.cli host exec {name} --slot {slot}".split()
+    return lab.start(f"work-of-{name}", *words, "--state", str(lab.folder / "host-state"), "--", "sleep", "600")
+
+
+def await_cores(agent: Process, work: Process, name: str, cores: float, cpus: set[int]) -> None:
+    """Until the agent says so, and the system too: the process may run on these cpus alone."""
+
+    def is_limited() -> bool:
+        known = [each["cores"] for each in told(agent, "limited") if each["reservation"] == name]
+        return known[-1:] == [cores] and os.sched_getaffinity(work.pid) == cpus
+
+    wait_for(is_limited, f"{cores} cores for {name}")
+
+
+def test_a_limit_of_cores_follows_who_shares_the_host_and_is_read_back_from_the_system(lab: Stack, name: str) -> None:
+    """Alone a lease of one cpu may use both of the host; beside a second one each has its own; then all again."""
+    allowed = sorted(os.sched_getaffinity(0))
+    first, second = {allowed[0]}, {allowed[1 % len(allowed)]}
+    agent = start_agent(lab, name, cpus=2)
+    wait_for(lambda: find_slot(lab, name), "the host")
+    reserve(lab, "cores-1")
+    lab.await_phase(["cores-1"], "leased")
+    work = start_work(lab, name, "cores-1")
+    await_cores(agent, work, "cores-1", 2, first | second)
+
+    reserve(lab, "cores-2")
+    lab.await_phase(["cores-2"], "leased")
+    other = start_work(lab, name, "cores-2")
+    await_cores(agent, work, "cores-1", 1, first)
+    await_cores(agent, other, "cores-2", 1, second)
+
+    release(lab, "cores-2")
+    await_cores(agent, work, "cores-1", 2, first | second)
+    wait_for(lambda: os.sched_getaffinity(other.pid) == set(allowed), "no limit for who has no lease")
+    release(lab, "cores-1")
+    for process in (agent, work, other):
+        process.kill()
+        del lab.processes[process.name]
+    assert lab.ask("remove", {"slot": name})["ok"]
 
 
 def release(lab: Stack, name: str) -> None:
