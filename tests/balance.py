@@ -13,18 +13,23 @@ import pytest
 E2E: Final = "tests/e2e"
 LONG: Final = (
     E2E,
-    "tests/policy/test_plans.py",
-    "tests/policy/test_suggest.py",
-    "tests/mutations/test_mutations.py",
     "tests/chaos/test_chaos.py",
     "tests/cli/test_stack.py",
     "tests/ops/test_redis_acl.py",
-    "tests/operations/test_lagging_view.py",
-    "tests/unit/test_settings.py",
-    "tests/cli/test_simulating.py",
-    "tests/operations/test_balances.py",
-    "tests/operations/test_preemption.py",
+    "tests/policy/test_plans.py",
+    "tests/policy/test_suggest.py",
+    "tests/quota/test_same_decisions.py",
+    "tests/mutations/test_mutations.py",
+    "tests/store/test_round_trip.py",
+    "tests/traces/test_trace.py",
+    "tests/operations/test_races.py",
+    "tests/ec2/test_emulator.py",
+    "tests/quota/test_properties.py",
     "tests/second_tick/test_second_tick.py",
+    "tests/operations/test_killed_anywhere.py",
+    "tests/policy/test_elastic_plans.py",
+    "tests/ops/test_tls.py",
+    "tests/store/test_contract.py",
 )
 """Pieces of work in the order in which they are begun; the others follow as they are collected."""
 

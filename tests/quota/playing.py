@@ -157,11 +157,14 @@ class Leniency:
         return int(line["do"] == "relevel")
 
 
-def compare(document: Document, player: Player | None = None) -> str | None:
-    """The first difference in words, or None."""
+def compare(
+    document: Document, player: Player | None = None, plain_play: Iterable[Document] | None = None
+) -> str | None:
+    """The first difference in words, or None. `plain_play`: what the plain scheduler did, if that is known."""
     lenient = {"plain": Leniency(), "engine": Leniency()}
-    for plain, engine in zip(play_plain(document), play_engine(document, player), strict=True):
-        plain["ticks"] = [lenient["plain"].forgive(each) for each in plain["ticks"]]
+    plain_play = play_plain(document) if plain_play is None else plain_play
+    for told, engine in zip(plain_play, play_engine(document, player), strict=True):
+        plain = told | {"ticks": [lenient["plain"].forgive(each) for each in told["ticks"]]}
         engine["ticks"] = [lenient["engine"].forgive(each) for each in engine["ticks"]]
         if plain != engine:
             return f"at {plain['at']}:\n  plain:  {json.dumps(plain)}\n  engine: {json.dumps(engine)}"
