@@ -15,8 +15,8 @@ from time import process_time
 from typing import Any
 
 from examples.make_nasa_like import make_log
+from scheduler.simulation.cloud_documents import CloudDocument
 from scheduler.simulation.fleet import make_fleet
-from scheduler.simulation.scenario import CloudDocument
 from scheduler.simulation.trace import TracePlay
 from scheduler.simulation.workload import read_workload
 from workers.configuration import read_configuration

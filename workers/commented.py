@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 from scheduler.model.rules import AccountRules, Ec2Rules, Offering, Pool, ProbeRules, Scheduler
 from scheduler.model.validation import fault, inner_model
-from scheduler.simulation.scenario import CloudDocument, PlannedOutage
+from scheduler.simulation.cloud_documents import CloudDocument, PlannedOutage
 from workers.settings import Settings
 
 REQUIRED: Final = "required"

@@ -12,7 +12,7 @@ from leasehold.cli.output import AsJson, example, print_json, print_thing
 
 if TYPE_CHECKING:
     from leasehold.simulate.run import Run
-    from scheduler.simulation.scenario import CloudDocument
+    from scheduler.simulation.cloud_documents import CloudDocument
     from scheduler.simulation.workload import Workload
 
 TRACE_NAMES: Final = (".swf", ".swf.gz")

@@ -12,7 +12,7 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
 from scheduler.ports import Category, CloudError, LaunchOrder, Outgoing
 from scheduler.simulation.agenda import Agenda
-from scheduler.simulation.scenario import CloudDocument, OutageDocument, PlannedOutage
+from scheduler.simulation.cloud_documents import CloudDocument, OutageDocument, PlannedOutage
 
 SHOWN_SECONDS = 3600.0
 """EC2 shows a machine that is gone for about so long; then it does not know it any more."""

@@ -8,8 +8,8 @@ from typing import Any
 from scheduler.model.resources import Resources
 from scheduler.model.rules import Pool, Rules, merge_rules, read_rules
 from scheduler.model.validation import fault, suggest
+from scheduler.simulation.cloud_documents import CloudDocument
 from scheduler.simulation.given import GivenSlot
-from scheduler.simulation.scenario import CloudDocument
 from scheduler.simulation.workload import PROCESSOR
 
 FOREVER = 1e12

@@ -22,12 +22,14 @@ from scheduler.operations.tick import Ticked
 from scheduler.operations.vocabulary import load_rows, say
 from scheduler.policy.charging import settle
 from scheduler.simulation.clockwork import Clockwork
+from scheduler.simulation.cloud_documents import FoundDocument
 from scheduler.simulation.holders import Holders
 from scheduler.simulation.losing import heed, interrupt_slot, lose_slot
 from scheduler.simulation.restoring import restore
-from scheduler.simulation.scenario import FoundDocument, Scenario, Step
+from scheduler.simulation.scenario import Scenario
 from scheduler.simulation.speaking import make_document
 from scheduler.simulation.stage import Stage, build_stage, put_reservations, put_slot, submit_all
+from scheduler.simulation.steps import Step
 
 Line = dict[str, Any]
 PRINTED = frozenset(

@@ -27,8 +27,8 @@ from scheduler.policy.ttl import expiry_of_lease
 from scheduler.policy.weighing import weigh
 from scheduler.simulation.agenda import Agenda
 from scheduler.simulation.cloud import SimulatedCloud, SimulatedDispatcher
+from scheduler.simulation.cloud_documents import CloudDocument
 from scheduler.simulation.given import GivenLease, GivenReservation, GivenSlot
-from scheduler.simulation.scenario import CloudDocument
 from scheduler.store.memory import MemoryStore
 from scheduler.view.memory import MemoryBell, MemoryBoard, MemoryLock, MemoryMeter, MemoryPulse
 from scheduler.view.shelf import Shelf

@@ -46,8 +46,8 @@ SCENARIOS = (
 MODULES = (*(f"tests.scenarios.test_{name}" for name in SCENARIOS), *OF_QUOTA, *OF_FORECASTS)
 """Where the tests are, in the order in which they are tried."""
 RULELESS = (
-    *("scheduler.ports", "scheduler.operations.repeating", "scheduler.simulation.cloud", "scheduler.view.memory"),
-    *("scheduler.store.retention", "scheduler.store.world"),
+    *("scheduler.ports", "scheduler.operations.repeating", "scheduler.simulation.scenario", "scheduler.view.memory"),
+    *("scheduler.simulation.cloud", "scheduler.store.retention", "scheduler.store.world"),
 )
 """What the tests need and what knows no rule, beside the nouns."""
 WORKERS = 2

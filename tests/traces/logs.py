@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
+from scheduler.simulation.cloud_documents import CloudDocument
 from scheduler.simulation.figures import Summary
 from scheduler.simulation.fleet import Fleet, make_fleet
-from scheduler.simulation.scenario import CloudDocument
 from scheduler.simulation.trace import TracePlay
 from scheduler.simulation.workload import Workload, read_workload
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from scheduler.model.validation import InvalidInputError
+from scheduler.simulation.cloud_documents import CloudDocument
 from scheduler.simulation.fleet import make_fleet
-from scheduler.simulation.scenario import CloudDocument
 from tests.traces.logs import Document, a_pool, an_ec2_pool
 
 NO_CLOUD = CloudDocument()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from scheduler.model.rules import Pool, Scheduler, read_rules
 from scheduler.model.validation import InvalidInputError
-from scheduler.simulation.scenario import CloudDocument
+from scheduler.simulation.cloud_documents import CloudDocument
 from workers.commented import format_tables, list_keys, list_sections
 from workers.configuration import (
     check_configuration,

@@ -1,0 +1,205 @@
+"""The steps of a timeline, read in their order: each speaks of what was declared before it."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from scheduler.model.reservations import list_instances
+from scheduler.model.rules import Rules, merge_rules, read_rules, slot_ids
+from scheduler.model.validation import Amount, Document, Name, fault, format_path, read_document, suggest
+from scheduler.model.wishes import RegisterDocument, ReservationDocument
+from scheduler.simulation.actions import ACTIONS, MAY_BE_UNKNOWN, AbsentAction, AccountAction
+from scheduler.simulation.cloud_documents import FoundDocument, OutageDocument, check_offering
+from scheduler.simulation.given import GivenHold, GivenLease, GivenSlot
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One timeline item: its time, its action's name, and the value, checked."""
+
+    at: float
+    action: str
+    value: Any
+    path: str
+
+
+class StepReader:
+    """Reads timeline steps in order and knows what has been declared so far."""
+
+    def __init__(self, rules: Rules, config: dict[str, Any]) -> None:
+        self._at = 0.0
+        self._config = config
+        self._slots: set[str] = set()
+        self._reservations: dict[str, ReservationDocument] = {}
+        self._accounts: set[str] = set()
+        self._take_rules(rules)
+
+    def _take_rules(self, rules: Rules) -> None:
+        self._rules = rules
+        self._accounts.update(rules.accounts)
+        for name, pool in rules.pools.items():
+            self._slots.update(slot_ids(name, pool))
+
+    def declare(self, words: Iterable[ReservationDocument]) -> None:
+        """From now on these reservations may be spoken of; of two with one id the first counts."""
+        for word in words:
+            self._reservations.setdefault(word.id, word)
+
+    def read_slot(self, value: object, path: str) -> GivenSlot:
+        """A slot record of a pool that is configured."""
+        slot = read_document(GivenSlot, value, path)
+        if slot.pool not in self._rules.pools:
+            raise fault(f"{path}.pool", f"a pool of config{suggest(slot.pool, self._rules.pools)}", slot.pool)
+        offerings = self._rules.pools[slot.pool].offering_by_key
+        if slot.offering is not None and offerings and slot.offering not in offerings:
+            raise fault(f"{path}.offering", f"one of {', '.join(offerings)}", slot.offering)
+        for number, lease in enumerate(slot.leases):
+            self._check_lease(lease, f"{path}.leases[{number}]")
+        self._slots.add(slot.id)
+        return slot
+
+    def read_hold(self, value: object, path: str) -> GivenHold:
+        """A hold on a pool that is configured, or on all of them (`*`)."""
+        hold = read_document(GivenHold, value, path)
+        if hold.pool != "*" and hold.pool not in self._rules.pools:
+            raise fault(f"{path}.pool", f"a pool of config, or *{suggest(hold.pool, self._rules.pools)}", hold.pool)
+        return hold
+
+    def _read_registration(self, value: object, path: str) -> RegisterDocument:
+        """A slot record of a static pool with the machine that says so."""
+        given = self.read_slot(value, path)
+        if self._rules.pools[given.pool].is_elastic:
+            raise fault(f"{path}.pool", "a pool of static hosts", given.pool)
+        if not given.machine:
+            raise fault(f"{path}.machine", "the id of a machine", given.machine)
+        said = given.model_dump(include={"pool", "machine", "resources", "labels"})
+        return RegisterDocument(slot=given.id, **said)
+
+    def _check_lease(self, lease: GivenLease, path: str) -> None:
+        """Leases of slot records are of components of reservations that the file has declared."""
+        self._check_reservation(lease.reservation, f"{path}.reservation")
+        request = self._reservations[lease.reservation].to_request()
+        names = [each.name for kind in ("essential", "elastic") for each in list_instances(request, kind)]
+        if lease.component not in names:
+            raise fault(f"{path}.component", f"one of {', '.join(names[:10])}", lease.component)
+
+    def _check_reservation(self, name: str, path: str) -> None:
+        if name not in self._reservations:
+            near = suggest(name, self._reservations)
+            raise fault(path, f"a reservation that was declared{near}", name)
+
+    def read_step(self, value: object, path: str) -> Step:
+        """One timeline item: `at`, and exactly one action."""
+        if not isinstance(value, Mapping):
+            raise fault(path, "a table with `at` and one action", value)
+        names = [name for name in value if name != "at"]
+        if len(names) != 1:
+            raise fault(path, "`at` and exactly one action", names)
+        at = read_document(_At, {"at": value.get("at")} if "at" in value else {}, path).at
+        if at < self._at:
+            raise fault(f"{path}.at", f"a number >= {self._at:g} (times never decrease)", at)
+        self._at = at
+        return self._read_action(at, names[0], value[names[0]], path)
+
+    def _read_action(self, at: float, name: str, value: object, path: str) -> Step:
+        if name not in ACTIONS:
+            raise fault(path, f"a known action{suggest(name, ACTIONS)}", name)
+        where = f"{path}.{name}"
+        match name:
+            case "tick":
+                checked: Any = self._read_tick(at, value, where)
+            case "submit":
+                checked = _read_submit(value, where)
+                self.declare(checked)
+            case "slot":
+                checked = self.read_slot(value, where)
+            case "register":
+                checked = self._read_registration(value, where)
+            case "rules":
+                checked = self._read_rules(value, where)
+            case "absent":
+                checked = read_document(
+                    AbsentAction, {"reservation": value} if isinstance(value, str) else value, where
+                )
+            case "account":
+                checked = read_document(AccountAction, value, where)
+                self._accounts.add(checked.id)
+            case "forget_account" | "reset_account":
+                checked = self._read_account_name(value, where)
+            case _:
+                checked = self._read_plain(name, value, where)
+        return Step(at, name, checked, where)
+
+    def _read_account_name(self, value: object, path: str) -> str:
+        """The id of an account that was declared: it may have been forgotten since."""
+        if not isinstance(value, str) or value not in self._accounts:
+            near = suggest(value, self._accounts) if isinstance(value, str) else ""
+            raise fault(path, f"an account that was declared{near}", value)
+        return value
+
+    def _read_tick(self, at: float, value: object, path: str) -> tuple[Step, ...]:
+        """true, or actions to be played between the plan and the commit."""
+        if value is True:
+            return ()
+        if not isinstance(value, Mapping) or list(value) != ["between"] or not isinstance(value["between"], list):
+            raise fault(path, 'true or {"between": [actions]}', value)
+        steps = []
+        for index, each in enumerate(value["between"]):
+            where = f"{path}.between[{index}]"
+            names = [key for key in each if key != "at"] if isinstance(each, Mapping) else []
+            if len(names) != 1 or names[0] == "tick":
+                raise fault(where, "exactly one action other than tick", each)
+            steps.append(self._read_action(at, names[0], each[names[0]], where))
+        return tuple(steps)
+
+    def _read_rules(self, value: object, path: str) -> dict[str, Any]:
+        """A partial config; what it makes of the rules is checked now."""
+        if not isinstance(value, dict):
+            raise fault(path, "a table", value)
+        merged = merge_rules(self._config, value)
+        self._take_rules(read_rules(merged, path))
+        self._config = merged
+        return merged
+
+    def _read_plain(self, name: str, value: object, path: str) -> Any:
+        model, is_about_slot = ACTIONS[name]
+        if model is None:
+            checked: Any = read_document(_Named, {"name": value}, path).name if isinstance(value, str) else None
+            if checked is None:
+                raise fault(path, "an id", value)
+            slot = checked if is_about_slot else None
+        else:
+            checked = read_document(model, value, path)
+            slot = getattr(checked, "slot", None)
+        if slot is not None and name not in MAY_BE_UNKNOWN and slot not in self._slots:
+            where = path if model is None else f"{path}.slot"
+            raise fault(where, f"a slot that was declared{suggest(slot, self._slots)}", slot)
+        if name not in MAY_BE_UNKNOWN:
+            self._check_named_reservation(name, checked, path)
+        if isinstance(checked, OutageDocument | FoundDocument):
+            check_offering(checked, self._rules, path)
+        return checked
+
+    def _check_named_reservation(self, name: str, checked: Any, path: str) -> None:
+        model, is_about_slot = ACTIONS[name]
+        if model is None and not is_about_slot:
+            self._check_reservation(checked, path)
+        elif (reservation := getattr(checked, "reservation", None)) is not None:
+            self._check_reservation(reservation, f"{path}.reservation")
+
+
+class _At(Document):
+    at: Amount
+
+
+class _Named(Document):
+    name: Name
+
+
+def _read_submit(value: object, path: str) -> tuple[ReservationDocument, ...]:
+    """One reservation, or a list of them."""
+    if isinstance(value, list):
+        return tuple(
+            read_document(ReservationDocument, each, format_path([index], path)) for index, each in enumerate(value)
+        )
+    return (read_document(ReservationDocument, value, path),)
