@@ -14,7 +14,7 @@ import pytest
 
 from examples.make_nasa_like import make_log, pack
 from tests.cli.conftest import Run
-from tests.traces.logs import a_line
+from tests.traces.logs import a_line, write_log
 
 CONFIG = """
 [pools.nodes]
@@ -37,7 +37,7 @@ def files(tmp_path: Path) -> None:
     """A fleet of two hosts, and a log of six jobs."""
     (tmp_path / "fleet.toml").write_text(CONFIG)
     lines = [a_line(number, row) for number, row in enumerate(ROWS, start=1)]
-    (tmp_path / "log.swf").write_text("\n".join([*lines, ""]))
+    write_log(tmp_path, *lines)
 
 
 def test_a_trace_ends_with_a_summary(run: Run) -> None:
@@ -98,7 +98,7 @@ def test_combinations_are_played_side_by_side(run: Run) -> None:
 def test_a_share_of_each_job_may_be_elastic(run: Run, tmp_path: Path) -> None:
     """At 5 the first job of two processors gives one of them to the second, and both end later for it."""
     lines = [a_line(number, (at, 10, 2)) for number, at in enumerate((0, 5), start=1)]
-    (tmp_path / "log.swf").write_text("\n".join([*lines, ""]))
+    write_log(tmp_path, *lines)
     comparison = ("--compare", "elastic=rigid,flexible,yielding")
     words = ("simulate", "log.swf", "--config", "fleet.toml", "--elastic-share", "0.5", *comparison)
     runs = json.loads(run(*words, "--json").out)["runs"]
@@ -145,7 +145,7 @@ def test_without_matplotlib_a_line_says_how_to_get_it(run: Run, monkeypatch: pyt
 def test_a_broken_trace_is_one_line_that_names_the_place(
     lines: list[str], complaint: str, run: Run, tmp_path: Path
 ) -> None:
-    (tmp_path / "log.swf").write_text("\n".join([*lines, ""]))
+    write_log(tmp_path, *lines)
     found = run("simulate", "log.swf", "--config", "fleet.toml", "--json")
     assert (found.status, found.out, found.complaints) == (2, "", [f"leasehold: {complaint}"])
 
@@ -164,7 +164,7 @@ def test_a_log_that_is_cut_off_is_said_and_can_be_skipped(run: Run, tmp_path: Pa
 
 def test_what_is_skipped_is_told_and_counted(run: Run, tmp_path: Path) -> None:
     lines = [*("1 2 3" for _ in range(7)), a_line(8, (0, 10, 1))]
-    (tmp_path / "log.swf").write_text("\n".join([*lines, ""]))
+    write_log(tmp_path, *lines)
     found = run("simulate", "log.swf", "--config", "fleet.toml", "--skip-bad")
     assert found.out.splitlines()[:2] == [f"skipped: log.swf:{line}: expected 18 fields, got 3" for line in (1, 2)]
     assert "skipped: 2 more" in found.out

@@ -14,20 +14,33 @@ from scheduler.simulation.workload import Workload, read_workload
 Document = dict[str, Any]
 Row = tuple[float, float, int]
 """Submit and run time in seconds, processors."""
+FIELDS = (
+    *("number", "submit", "wait", "run", "processors", "cpu", "memory", "asked_processors", "requested"),
+    *("asked_memory", "status", "user", "group", "application", "queue", "partition", "preceding", "think"),
+)
+"""Of a line, in the order of the format."""
+USUAL = {**dict.fromkeys(FIELDS, -1), "status": 1, "user": 1, "group": 1, "application": 1, "queue": 1}
 
 
-def a_line(number: int, row: Row, *, user: int = 1, requested: float = -1, status: int = 1) -> str:
-    """One job as a line of a log."""
+def a_line(number: int, row: Row, /, **fields: float | str) -> str:
+    """One job as a line of a log; further fields by their names, all others are unknown."""
     submit, run, processors = row
-    return f"{number} {submit} -1 {run} {processors} -1 -1 -1 {requested} -1 {status} {user} 1 1 1 -1 -1 -1"
+    values = {**USUAL, "number": number, "submit": submit, "run": run, "processors": processors, **fields}
+    assert len(values) == len(FIELDS), f"one of {FIELDS}"
+    return " ".join(str(values[name]) for name in FIELDS)
+
+
+def write_log(folder: Path, *lines: str | bytes) -> Path:
+    """A log of these lines, as they stand."""
+    path = folder / "log.swf"
+    path.write_bytes(b"\n".join([*(line if isinstance(line, bytes) else line.encode() for line in lines), b""]))
+    return path
 
 
 def a_log(folder: Path, *rows: Row | str) -> Path:
-    """A log of these jobs; a text is a line as it stands."""
+    """A log of these jobs, with a comment above them; a text is a line as it stands."""
     lines = [row if isinstance(row, str) else a_line(number, row) for number, row in enumerate(rows, start=1)]
-    path = folder / "log.swf"
-    path.write_text("\n".join(["; Version: 2.2", *lines, ""]), encoding="utf-8")
-    return path
+    return write_log(folder, "; Version: 2.2", *lines)
 
 
 def a_pool(**changes: Any) -> Document:

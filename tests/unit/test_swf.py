@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from examples.make_nasa_like import make_log, pack
 from scheduler.simulation.swf import Job, TraceError, read_header, read_jobs
+from tests.traces.logs import a_line, write_log
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nasa-like.swf.gz"
 
 HEADER = "; Version: 2.2\n; MaxProcs: 128\n; Queue: 0 interactive\n; Queue: 1 batch\n;\n; no colon here\n"
-#       n submit wait run alloc cpu mem req time mem status user group app queue part prec think
-ROW = "7 60 -1 300 4 -1 -1 8 600 -1 1 12 2 33 1 -1 -1 -1"
 JOB = Job(
     number=7,
     submit_seconds=60,
@@ -30,36 +29,30 @@ JOB = Job(
 )
 
 
-def a_row(**fields: str | int) -> str:
-    """A job line; fields are named by their position in the format: ``a_row(f4=0)``."""
-    words: list[str] = ROW.split()
-    for name, value in fields.items():
-        words[int(name[1:]) - 1] = str(value)
-    return " ".join(words)
+def a_row(**fields: str | float) -> str:
+    """The line of that job, with other values in these fields."""
+    known: dict[str, str | float] = {"asked_processors": 8, "requested": 600, "user": 12, "group": 2, "application": 33}
+    return a_line(7, (60, 300, 4), **(known | fields))
 
 
-def a_log(path: Path, *rows: str | bytes) -> Path:
-    file = path / "log.swf"
-    lines = [row if isinstance(row, bytes) else row.encode() for row in rows]
-    file.write_bytes(b"\n".join([*lines, b""]))
-    return file
+ROW = a_row()
 
 
 def test_a_job_line_becomes_a_job(tmp_path: Path) -> None:
-    assert list(read_jobs(a_log(tmp_path, HEADER, ROW))) == [JOB]
+    assert list(read_jobs(write_log(tmp_path, HEADER, ROW))) == [JOB]
 
 
 def test_blank_lines_comments_and_odd_spacing_do_not_matter(tmp_path: Path) -> None:
-    log = a_log(tmp_path, "", ROW.replace(" ", "\t "), "  ", "; a comment between", f"  {ROW}\r")
+    log = write_log(tmp_path, "", ROW.replace(" ", "\t "), "  ", "; a comment between", f"  {ROW}\r")
     assert list(read_jobs(log)) == [JOB, JOB]
 
 
 def test_a_comment_may_hold_any_bytes(tmp_path: Path) -> None:
-    assert list(read_jobs(a_log(tmp_path, "; Ören".encode("latin-1"), ROW))) == [JOB]
+    assert list(read_jobs(write_log(tmp_path, "; Ören".encode("latin-1"), ROW))) == [JOB]
 
 
 def test_a_gzipped_log_is_known_by_its_content_not_by_its_name(tmp_path: Path) -> None:
-    log = a_log(tmp_path, HEADER, ROW)
+    log = write_log(tmp_path, HEADER, ROW)
     log.write_bytes(gzip.compress(log.read_bytes()))
     assert list(read_jobs(log)) == [JOB]
     plain = tmp_path / "plain.swf.gz"
@@ -78,24 +71,30 @@ def test_a_gzipped_log_is_known_by_its_content_not_by_its_name(tmp_path: Path) -
 def test_processors_are_the_allocated_else_the_requested(
     tmp_path: Path, allocated: int, requested: int, processors: int
 ) -> None:
-    (job,) = read_jobs(a_log(tmp_path, a_row(f5=allocated, f8=requested)))
+    (job,) = read_jobs(write_log(tmp_path, a_row(processors=allocated, asked_processors=requested)))
     assert job.processors == processors
 
 
 @pytest.mark.parametrize(("given_", "counted"), [("0", 1), ("0.4", 1), ("-1", 1), ("1", 1), ("1.5", 1.5)])
 def test_a_run_time_below_a_second_counts_as_one(tmp_path: Path, given_: str, counted: float) -> None:
-    (job,) = read_jobs(a_log(tmp_path, a_row(f4=given_)))
+    (job,) = read_jobs(write_log(tmp_path, a_row(run=given_)))
     assert job.run_seconds == counted
 
 
 def test_an_unknown_requested_time_is_none(tmp_path: Path) -> None:
-    (job,) = read_jobs(a_log(tmp_path, a_row(f9=-1)))
+    (job,) = read_jobs(write_log(tmp_path, a_row(requested=-1)))
     assert job.requested_seconds is None
 
 
 def test_a_job_cancelled_before_it_ran_is_left_out(tmp_path: Path) -> None:
     left_out: list[int] = []
-    log = a_log(tmp_path, a_row(f11=5, f4=-1, f5=-1, f8=-1), ROW, a_row(f11=5, f4=0, f5=0), a_row(f11=5))
+    log = write_log(
+        tmp_path,
+        a_row(status=5, run=-1, processors=-1, asked_processors=-1),
+        ROW,
+        a_row(status=5, run=0, processors=0),
+        a_row(status=5),
+    )
     assert len(list(read_jobs(log, left_out.append))) == 2
     assert left_out == [1, 3]
     assert len(list(read_jobs(log))) == 2
@@ -108,18 +107,18 @@ def test_a_job_cancelled_before_it_ran_is_left_out(tmp_path: Path) -> None:
         ("1 2 3 4 5 6 7", "expected 18 fields, got 7"),
         (ROW + " 1", "expected 18 fields, got 19"),
         # no numbers
-        (a_row(f4="long"), 'expected a number in field 4, got "long"'),
-        (a_row(f12="nan"), 'expected a number in field 12, got "nan"'),
-        (a_row(f2="1e999"), 'expected a number in field 2, got "1e999"'),
-        (a_row(f1="x" * 99), f'expected a number in field 1, got "{"x" * 40}"'),
+        (a_row(run="long"), 'expected a number in field 4, got "long"'),
+        (a_row(user="nan"), 'expected a number in field 12, got "nan"'),
+        (a_row(submit="1e999"), 'expected a number in field 2, got "1e999"'),
+        (a_row(number="x" * 99), f'expected a number in field 1, got "{"x" * 40}"'),
         # no times
-        (a_row(f2=-1), "expected a submit time >= 0, got -1"),
-        (a_row(f4=-2), "expected a run time >= 0, or -1 for unknown, got -2"),
-        (a_row(f9=-60), "expected a requested time >= 0, or -1 for unknown, got -60"),
+        (a_row(submit=-1), "expected a submit time >= 0, got -1"),
+        (a_row(run=-2), "expected a run time >= 0, or -1 for unknown, got -2"),
+        (a_row(requested=-60), "expected a requested time >= 0, or -1 for unknown, got -60"),
         # no processors
-        (a_row(f5=0), "expected a whole number of processors >= 1, got 0"),
-        (a_row(f5=-1, f8=-1), "expected a whole number of processors >= 1, got -1"),
-        (a_row(f5="2.5"), "expected a whole number of processors >= 1, got 2.5"),
+        (a_row(processors=0), "expected a whole number of processors >= 1, got 0"),
+        (a_row(processors=-1, asked_processors=-1), "expected a whole number of processors >= 1, got -1"),
+        (a_row(processors="2.5"), "expected a whole number of processors >= 1, got 2.5"),
         # no text
         (b"\x7fELF\x00\x01", "expected text, got binary data"),
         (ROW.encode() + b"\xff", "expected text, got binary data"),
@@ -127,7 +126,7 @@ def test_a_job_cancelled_before_it_ran_is_left_out(tmp_path: Path) -> None:
     ],
 )
 def test_a_line_that_is_no_job_is_named(tmp_path: Path, row: str | bytes, message: str) -> None:
-    log = a_log(tmp_path, "; MaxProcs: 128", ROW, row)
+    log = write_log(tmp_path, "; MaxProcs: 128", ROW, row)
     with pytest.raises(TraceError) as caught:
         list(read_jobs(log))
     assert str(caught.value) == f"{log}:3: {message}"
@@ -135,7 +134,7 @@ def test_a_line_that_is_no_job_is_named(tmp_path: Path, row: str | bytes, messag
 
 
 def test_jobs_before_the_bad_line_are_read(tmp_path: Path) -> None:
-    jobs = read_jobs(a_log(tmp_path, ROW, "nonsense"))
+    jobs = read_jobs(write_log(tmp_path, ROW, "nonsense"))
     assert next(jobs) == JOB
     with pytest.raises(TraceError):
         next(jobs)
@@ -143,7 +142,7 @@ def test_jobs_before_the_bad_line_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rows", [(), (HEADER,), ("", "  ")])
 def test_a_log_without_jobs_is_refused(tmp_path: Path, rows: tuple[str, ...]) -> None:
-    log = a_log(tmp_path, *rows)
+    log = write_log(tmp_path, *rows)
     with pytest.raises(TraceError, match="expected at least one job, got none") as caught:
         list(read_jobs(log))
     assert caught.value.line == 0
@@ -188,7 +187,7 @@ def test_any_bytes_are_read_or_refused_in_one_line(tmp_path_factory: pytest.Temp
 
 
 def test_header_comments_are_read_by_name(tmp_path: Path) -> None:
-    assert read_header(a_log(tmp_path, HEADER, ROW, "; After: 1")) == {
+    assert read_header(write_log(tmp_path, HEADER, ROW, "; After: 1")) == {
         "Version": ("2.2",),
         "MaxProcs": ("128",),
         "Queue": ("0 interactive", "1 batch"),
