@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from bench._fleets import Fleet
-from scheduler.model.decisions import Assign, Cores, Launch, Plan
+from scheduler.model.decisions import Assign, Cores, Grant, Launch, Plan
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row, View
@@ -31,6 +31,8 @@ def carry_out(view: View, fleet: Fleet, outcome: Plan) -> None:
         match decision:
             case Assign():
                 view.apply(_lease(view.reservations[decision.reservation], decision, fleet.now))
+            case Grant():
+                view.apply(_grant(view.reservations[decision.reservation], decision, fleet.now))
             case Launch():
                 view.apply(_launch(view.slots[decision.slot], decision, fleet))
             case Cores():
@@ -60,6 +62,19 @@ def _limit(reservation: Reservation, decision: Cores) -> Reservation:
         for lease in reservation.leases
     )
     return replace(reservation, version=reservation.version + 1, leases=leases)
+
+
+def _grant(reservation: Reservation, decision: Grant, now: float) -> Reservation:
+    lease = Lease(
+        component=decision.component,
+        slot=decision.slot,
+        epoch=decision.epoch,
+        token=1,
+        kind="elastic",
+        resources=decision.resources,
+        assigned_at=now,
+    )
+    return replace(reservation, version=reservation.version + 1, leases=(*reservation.leases, lease))
 
 
 def _launch(slot: Slot, decision: Launch, fleet: Fleet) -> Slot:

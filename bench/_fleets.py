@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from msgspec.structs import replace
+
 from scheduler.model.reservations import Component, Request, Reservation
 from scheduler.model.rules import Rules, read_rules
 from scheduler.model.slots import Slot
@@ -14,6 +16,9 @@ NOW = 1_800_000_000.0
 SYSTEMS = ("x86_64-linux", "aarch64-linux", "x86_64-windows")
 ZONES = ("a", "b", "c")
 LEASES_PER_SLOT = 4
+GANG = 32
+SMALL_ONES_A_GANG = 100
+"""Where single reservations wait ten to a slot, a gang waits for ten slots."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,48 @@ def make_empty(slots: int, pending: int) -> Fleet:
     )
 
 
-FLEETS: dict[str, Callable[[int, int], Fleet]] = {"counted": make_counted, "sized": make_sized, "empty": make_empty}
+def make_gangs(slots: int, pending: int) -> Fleet:
+    """Zoe's: gangs of 32 instances, one for ten slots. A third of them fits where a slot takes one instance, by its
+    leases or by its cpus; all of them do where it has four cpus.
+    """
+    return _make_gangs(slots, pending, (Component(name="rank", count=GANG),), {})
+
+
+def make_elastic(slots: int, pending: int) -> Fleet:
+    """The same with half of each gang elastic, under `flexible`: what is left of the room goes to these."""
+    parts = (
+        Component(name="rank", count=GANG // 2),
+        Component(name="more", count=GANG // 2, kind="elastic"),
+    )
+    return _make_gangs(slots, pending, parts, {"elastic": "flexible"})
+
+
+def _make_gangs(slots: int, pending: int, parts: tuple[Component, ...], scheduler: dict[str, Any]) -> Fleet:
+    cpus = dict(zip(SYSTEMS, (None, 1, 4), strict=True))
+    pools: dict[str, dict[str, Any]] = {
+        _pool_of(system): {"system": system} if held is None else {"system": system, "resources": {"cpus": held}}
+        for system, held in cpus.items()
+    }
+    wishes = [
+        Request(system=system, components=tuple(replace(part, resources={"cpus": 1} if held else {}) for part in parts))
+        for system, held in cpus.items()
+    ]
+    return _make_fleet(
+        pools,
+        _make_slots(slots, lambda _: {"state": "ready"}),
+        _make_reservations(Random(slots), max(1, pending // SMALL_ONES_A_GANG), wishes),
+        (),
+        scheduler,
+    )
+
+
+FLEETS: dict[str, Callable[[int, int], Fleet]] = {
+    "counted": make_counted,
+    "sized": make_sized,
+    "empty": make_empty,
+    "gangs": make_gangs,
+    "elastic": make_elastic,
+}
 
 
 def _pool_of(system: str) -> str:
@@ -105,12 +151,16 @@ def _pool_of(system: str) -> str:
 
 
 def _make_fleet(
-    pools: dict[str, dict[str, Any]], slots: list[Slot], reservations: list[Reservation], loops: tuple[str, ...]
+    pools: dict[str, dict[str, Any]],
+    slots: list[Slot],
+    reservations: list[Reservation],
+    loops: tuple[str, ...],
+    scheduler: dict[str, Any] | None = None,
 ) -> Fleet:
     """Each pool is as large as the slots that it has here, so that none may be launched beyond them."""
     for name, keys in pools.items():
         keys["max_slots"] = sum(slot.pool == name for slot in slots)
-    return Fleet(slots, reservations, read_rules({"pools": pools}), NOW, loops)
+    return Fleet(slots, reservations, read_rules({"scheduler": scheduler or {}, "pools": pools}), NOW, loops)
 
 
 def _make_slots(count: int, describe: Callable[[int], dict[str, Any]]) -> list[Slot]:

@@ -67,7 +67,7 @@ def measure(name: str, size: int, rounds: int, loops: Sequence[str]) -> Figures:
     return Figures(
         fleet=name,
         slots=size,
-        pending=size * PENDING_PER_SLOT,
+        pending=timed[0].pending,
         cold=timed[0].first,
         best=min(each.first for each in timed),
         again=min(each.again for each in timed),
@@ -91,6 +91,7 @@ class _Timed:
     """One fleet's plans: the first one's outcome, and the seconds that each took."""
 
     outcome: Plan
+    pending: int
     first: float
     again: float
     unchanged: float
@@ -108,7 +109,7 @@ def _time_plans(fleet: Fleet) -> _Timed:
     for row in list(list_churn(view, CHURN, fleet.now)):
         view.apply(row)
     _, churned = _time_plan(view, fleet)
-    return _Timed(outcome, first, again, unchanged, churned)
+    return _Timed(outcome, len(fleet.reservations), first, again, unchanged, churned)
 
 
 def _time_plan(view: View, fleet: Fleet) -> tuple[Plan, float]:

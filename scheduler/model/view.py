@@ -5,6 +5,7 @@ Rows come in any order, more than once and late; the newer copy of each wins. Wh
 """
 
 from collections.abc import Hashable, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -73,6 +74,12 @@ class View:
         self.stretching: dict[str, Reservation] = {}
         self.unshared: set[str] = set()
         self._shared_under: object = None
+        self.noted: dict[str, Any] = {}
+        """By id of a slot: what a tick keeps for the next one of what follows from its row and its leases alone. It is
+        gone once one of them changes.
+        """
+        self.last: Any = None
+        """What a tick keeps for the next one of what follows from all of this: it is gone once anything changes."""
         self._interned: dict[Hashable, Shape] = {}
         self._slots_of: dict[str, dict[str, Slot]] = {}
         """By pool."""
@@ -93,10 +100,10 @@ class View:
                     self._place(change, stood)
             case Hold():
                 if is_newer(change, self.holds.get(change.id)):
-                    self.holds[change.id] = change
+                    self.holds[change.id], self.last = change, None
             case Account():
                 if is_newer(change, self.accounts.get(change.id)):
-                    self.accounts[change.id] = change
+                    self.accounts[change.id], self.last = change, None
             case Reservation():
                 known = self.reservations.get(change.id)
                 if is_newer(change, known):
@@ -140,7 +147,8 @@ class View:
         return self.unshared
 
     def _place(self, slot: Slot, known: Slot | None) -> None:
-        self.slots[slot.id] = slot
+        self.slots[slot.id], self.last = slot, None
+        self.noted.pop(slot.id, None)
         if slot.id in self.leases_on:
             self.unshared.add(slot.id)
         if known is None or known.pool != slot.pool:
@@ -159,6 +167,7 @@ class View:
 
     def _take(self, reservation: Reservation, known: Reservation | None) -> None:
         self._forget(known)
+        self.last = None
         if is_over(reservation):
             return
         self.reservations[reservation.id] = reservation
@@ -175,6 +184,7 @@ class View:
         for lease in reservation.leases:
             self.leases_on.setdefault(lease.slot, {})[reservation.id, lease.component] = lease
             self.unshared.add(lease.slot)
+            self.noted.pop(lease.slot, None)
 
     def _intern(self, request: Request) -> Shape:
         key = shape_key(request)
@@ -196,6 +206,7 @@ class View:
         for lease in reservation.leases:
             held = self.leases_on.get(lease.slot, {})
             held.pop((reservation.id, lease.component), None)
+            self.noted.pop(lease.slot, None)
             if held:
                 self.unshared.add(lease.slot)
             else:
@@ -207,9 +218,11 @@ class View:
         known = rows.get(gone.id)
         if known is None or known.version >= gone.version:
             return
+        self.last = None
         if isinstance(known, Reservation):
             self._forget(known)
             return
         del rows[gone.id]
         if isinstance(known, Slot):
+            self.noted.pop(known.id, None)
             self._displace(known)

@@ -13,8 +13,8 @@ from scheduler.model.slots import Slot
 from scheduler.operations.boots import BOOTING, note_failed_boot
 from scheduler.operations.engine import ASKED_AGAIN
 from scheduler.operations.ledger import Ledger
+from scheduler.policy.fitness import is_configured, is_unhealthy
 from scheduler.policy.offerings import list_choices
-from scheduler.policy.retire import is_configured, is_unhealthy
 from scheduler.policy.timeouts import has_timed_out
 
 _WORDS = {"at_quota": "free any more", "used_up": "used up", "requested": "to be drained"}

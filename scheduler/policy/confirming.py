@@ -31,6 +31,7 @@ def _take_back(draft: Draft, reservation: Reservation) -> None:
         place = draft.places.get(lease.slot)
         if place is not None and lease.kind == "essential":
             place.unconfirmed += 1
+            draft.note_restless(place)
     most = draft.settings_of(reservation).max_unconfirmed
     if most and reservation.unconfirmed >= most:
         draft.decide(Fail(reservation=reservation.id, reason="unconfirmed"))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, compress, count
+from itertools import chain, compress
 from math import inf, nextafter
 from operator import attrgetter
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from scheduler.model.decisions import WAITING_CODES, Assign, Decision, Placement, Plan, Reason, Waits
-from scheduler.model.moves import HOLDING, IN_FLIGHT
+from scheduler.model.moves import IN_FLIGHT
 from scheduler.model.reservations import Request, Reservation, Shape, is_claimant
 from scheduler.model.rules import Rules, SchedulerKeys
 from scheduler.model.slots import Slot
@@ -18,7 +18,8 @@ from scheduler.model.view import View
 from scheduler.model.waiters import Groups
 from scheduler.policy.balances import Balances
 from scheduler.policy.needs import Demand, Steps, make_needs
-from scheduler.policy.places import NO_LEASES, Leases, Place, open_place
+from scheduler.policy.opening import find_leases, is_sound, open_slot
+from scheduler.policy.places import Leases, Place
 from scheduler.policy.rooms import Rooms
 
 _RANK_OF_CODE = {code: rank for rank, code in enumerate(WAITING_CODES)}
@@ -35,6 +36,14 @@ class Queue:
     demands: list[Demand] = field(default_factory=list)
     oldest: float = inf
     """When the one that waits longest was created."""
+    _different: set[Demand] | None = None
+
+    @property
+    def different(self) -> set[Demand]:
+        """What all of them need, each demand once; not to be changed by who asks."""
+        if self._different is None:
+            self._different = set(self.demands)
+        return self._different
 
     def __iter__(self) -> Iterator[tuple[Reservation, Demand]]:
         return zip(self.reservations, self.demands, strict=True)
@@ -72,6 +81,18 @@ class Queue:
         )
 
 
+class _Demands(dict[Shape, Demand]):
+    """By shape, made when one is asked for the first time."""
+
+    def __init__(self, make: Callable[[Shape], Demand]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, shape: Shape) -> Demand:
+        demand = self[shape] = self._make(shape)
+        return demand
+
+
 class Draft:
     """What a tick knows and has decided: places by pool, who is pending, decisions, reasons, wake-ups."""
 
@@ -93,9 +114,12 @@ class Draft:
         self.over: set[str] = set()
         """Reservations whose time or leases this tick has ended."""
         self.leased: list[Request] = []
-        """Of those to whom this tick gives leases."""
+        """Of those to whom this tick gives leases; of those who are alike in what and for how long, one at least."""
         self.places: dict[str, Place] = {}
         self.pools: dict[str, list[Place]] = {}
+        self._restless: dict[int, Place] = {}
+        self.unsound: set[str] = set()
+        """Slots, known ones or not, that leases name which do not stand there."""
         self.vanished: list[Slot] = []
         """Slots with machines of ours whose pool the rules no longer list, in their order."""
         self.ready = Rooms([])
@@ -120,31 +144,41 @@ class Draft:
         """Slots without leases that they would use besides."""
         self.failed_boots: dict[str, list[str]] = {}
         """By pool: the slots whose boots this tick ended."""
-        self._demands: dict[Shape, Demand] = {}
+        self._demands = _Demands(self._make_demand)
         self._steps = Steps()
         self._wake_at = inf
         self._open_pools()
 
     def _open_pools(self) -> None:
-        orders, leases_on = count(), self.view.leases_on
         for name, pool in self.rules.pools.items():
             places = self.pools[name] = []
-            for slot, order in zip(self.view.list_slots(name), orders, strict=False):
-                holds = slot.id in leases_on and slot.state in HOLDING
-                place = open_place(slot, pool, order, self.leases_on(slot) if holds else NO_LEASES)
-                self.places[slot.id] = place
+            for slot in self.view.list_slots(name):
+                opened = open_slot(self.view, slot, pool)
+                place = self.places[slot.id] = opened.copy(len(self.places))
                 places.append(place)
+                if not opened.is_at_rest:
+                    self.note_restless(place)
+                if not opened.is_sound:
+                    self.unsound.add(slot.id)
         for name in sorted(set(self.view.pools).difference(self.rules.pools)):
             slots = self.view.list_slots(name)
             self.vanished += [slot for slot in slots if slot.machine is None and slot.state != "empty"]
+            self.unsound.update(slot.id for slot in slots if not is_sound(self.view, slot))
+        self.unsound.update(self.view.leases_on.keys() - self.view.slots.keys())
 
     def leases_on(self, slot: Slot) -> Leases:
         """The leases of the slot's present epoch, as they were before this tick."""
-        found, epoch = self.view.leases_on.get(slot.id, NO_LEASES), slot.epoch
-        for lease in found.values():
-            if lease.epoch != epoch:
-                return {key: each for key, each in found.items() if each.epoch == epoch}
-        return found
+        return find_leases(self.view, slot)
+
+    def note_restless(self, place: Place) -> None:
+        """Something happened to it that heal and wake look after."""
+        self._restless[place.order] = place
+
+    def list_restless(self) -> list[Place]:
+        """In slot order those to which something happened or which do not stay as they are: of most slots nothing is to
+        be looked after.
+        """
+        return [self._restless[order] for order in sorted(self._restless)]
 
     def decide(self, decision: Decision) -> None:
         """Append a decision to the plan."""
@@ -164,6 +198,7 @@ class Draft:
             place = self.places.get(lease.slot)
             if place is not None and (reservation.id, lease.component) in place.leases:
                 place.end_lease((reservation.id, lease.component), self.now)
+                self.note_restless(place)
 
     def end_instance(self, reservation: Reservation, component: str, slot: str) -> None:
         """One of its elastic leases is over; it stays leased."""
@@ -171,6 +206,7 @@ class Draft:
         place = self.places.get(slot)
         if place is not None and (reservation.id, component) in place.leases:
             place.end_lease((reservation.id, component), self.now)
+            self.note_restless(place)
 
     def requeue(self, reservation: Reservation) -> None:
         """Its leases are over and it is pending again, with its place in the queue."""
@@ -190,9 +226,7 @@ class Draft:
     def demand_of(self, reservation: Reservation) -> Demand:
         """What it needs, and the pools that may serve it; one object for all that are alike."""
         shape = self.view.shapes[reservation.id]
-        demand = self._demands.get(shape)
-        if demand is None:
-            demand = self._demands[shape] = self._make_demand(shape)
+        demand = self._demands[shape]
         if not reservation.declined and not reservation.interruptions:
             return demand
         impatient = self._find_impatient(reservation, demand.pools)
@@ -222,8 +256,6 @@ class Draft:
         return self._make_queue(found, ids, [self.view.shapes[each] for each in ids])
 
     def _make_queue(self, reservations: list[Reservation], ids: list[str], shapes: list[Shape]) -> Queue:
-        for shape in set(shapes).difference(self._demands):
-            self._demands[shape] = self._make_demand(shape)
         demands = list(map(self._demands.__getitem__, shapes))
         if special := self.view.special:
             demands = [

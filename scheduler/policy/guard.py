@@ -3,12 +3,14 @@
 Without it a big reservation waits for ever while small ones keep every slot half full. Orchard's backfill, bounded.
 """
 
+from collections.abc import Iterable
+
 from scheduler.model.reservations import Reservation, Shape
 from scheduler.policy.draft import Draft
 from scheduler.policy.limits import Limits, first_code
-from scheduler.policy.needs import Demand
+from scheduler.policy.needs import Demand, Likeness, Need
 from scheduler.policy.places import Place
-from scheduler.policy.rooms import Rooms, has_room, has_room_for_some
+from scheduler.policy.rooms import Rooms, Shortage, has_room, has_room_for_some
 
 _Kind = tuple[Shape, tuple[str, ...], tuple[str, ...]]
 """Whom the same slots could serve: shape, pools with on-demand offerings for it, slots that are left out."""
@@ -26,6 +28,10 @@ class Guard:
         self._oldest = oldest
         self._looked_after: set[_Kind] = set()
         """For whom all that could serve them is kept already, or need not be."""
+        self._kept_for: set[Likeness] = set()
+        """For instances like these all that could hold one is kept already."""
+        self._few = Shortage()
+        """Of places that are ready, kept ones too."""
 
     def protect(self, reservation: Reservation, demand: Demand, *, is_covered: bool) -> None:
         """Protect it if it has been pending for longer than `starvation_guard` (0 = off), unless what it waits for
@@ -49,27 +55,33 @@ class Guard:
         return is_young or _kind_of(demand) in self._looked_after
 
     def _keep_slots(self, reservation: Reservation, demand: Demand) -> None:
-        owner = reservation.id if len(demand.needs) > 1 else ""
-        for place in list(self._draft.ready.list_places()):
-            if _could_serve(demand, place):
+        needs = [need for need in dict.fromkeys(demand.needs) if need.likeness not in self._kept_for]
+        places = self._draft.ready.list_places() if needs else ()
+        kept = [place for place in places if place.slot.id not in demand.declined and _could_hold(needs, place)]
+        if kept:
+            rooms = self._draft.kept.setdefault(reservation.id if len(demand.needs) > 1 else "", Rooms())
+            for place in kept:
                 self._draft.ready.remove(place)
-                self._draft.kept.setdefault(owner, Rooms([])).add(place)
-                self.keeps_any = True
+                rooms.add(place)
+            self.keeps_any = True
+        if not demand.declined:
+            self._kept_for.update(need.likeness for need in needs)
         self._kept_out.clear()
 
     def keeps_out(self, demand: Demand) -> bool:
         """Whether one that found nothing ready would have got a lease but for the slots that are kept for others."""
         if len(demand.needs) > 1:
-            return has_room(demand, (self._draft.ready, *self._draft.kept.values()))
+            return has_room(demand, (self._draft.ready, *self._draft.kept.values()), self._few)
         if demand not in self._kept_out:
             self._kept_out[demand] = has_room(demand, tuple(self._draft.kept.values()))
         return self._kept_out[demand]
 
     def _waits_otherwise(self, demand: Demand) -> bool:
-        codes = [[code for *_, code in self._limits.list_choices(demand, need)] for need in demand.needs]
+        needs = dict.fromkeys(demand.needs)
+        codes = [[code for *_, code in self._limits.list_choices(demand, need)] for need in needs]
         if any(first_code(held) == "capacity" for held in codes):
             return True
-        if any(codes) or not all(map(self._limits.has_cordoned_room, demand.needs)):
+        if any(codes) or not all(map(self._limits.has_cordoned_room, needs)):
             return False
         return not has_room_for_some(demand, (self._draft.ready, self._draft.coming))
 
@@ -78,8 +90,7 @@ def _kind_of(demand: Demand) -> _Kind:
     return demand.shape, demand.impatient, demand.declined
 
 
-def _could_serve(demand: Demand, place: Place) -> bool:
-    """Whether the slot, if it were empty, could hold one of its instances; none that its holder declined."""
-    if place.slot.pool not in demand.pools or place.slot.id in demand.declined:
-        return False
-    return any(need.could_hold(place.slot.pool, place.capacity, place.labels) for need in demand.needs)
+def _could_hold(needs: Iterable[Need], place: Place) -> bool:
+    """Whether the slot, if it were empty, could hold one of these instances."""
+    pool, capacity, labels = place.slot.pool, place.capacity, place.labels
+    return any(pool in need.given and need.could_hold(pool, capacity, labels) for need in needs)

@@ -15,18 +15,17 @@ from scheduler.policy.claims import drop_claims
 from scheduler.policy.confirming import requeue_unconfirmed
 from scheduler.policy.draft import Draft
 from scheduler.policy.losses import end_instances_on, end_lost_instances
+from scheduler.policy.opening import AT_REST
 from scheduler.policy.places import Leases, Place
 from scheduler.policy.retire import retire, retire_vanished
 
 INTERRUPTED = "slot_interrupted"
-_AT_REST = frozenset({"ready", "empty"})
-"""In these a slot may stay for as long as it likes."""
 
 
 def heal(draft: Draft) -> None:
     """Look after every slot and every reservation that holds one; one that fails spoils nothing else."""
     _release_those_whose_grace_is_over(draft)
-    for place in [each for each in draft.all_places() if each.slot.interrupted_at is not None]:
+    for place in [each for each in draft.list_restless() if each.slot.interrupted_at is not None]:
         if place.state not in INACTIVE | {"terminating"}:
             _heal_interrupted(draft, place)
     for slot in draft.vanished:
@@ -36,7 +35,7 @@ def heal(draft: Draft) -> None:
     _fail_those_without_slot(draft, silent)
     end_lost_instances(draft, silent)
     drop_claims(draft)
-    for place in [each for each in draft.all_places() if each.state not in _AT_REST]:
+    for place in [each for each in draft.list_restless() if each.state not in AT_REST]:
         _heal_stuck(draft, place)
     _restart(draft)
     requeue_unconfirmed(draft)
@@ -124,17 +123,12 @@ def _fail_those_without_slot(draft: Draft, silent: Collection[str]) -> None:
             _fail(draft, reservation, reason)
 
 
-def _list_suspects(draft: Draft, silent: Container[str]) -> list[Reservation]:
-    """The leased reservations with any lease that does not stand, in order of submission: of all that hold, few."""
-    slots, suspects = draft.view.slots, []
-    for reservation in draft.view.by_phase["leased"].values():
-        for lease in reservation.leases:
-            slot = slots.get(lease.slot)
-            if slot is None or slot.epoch != lease.epoch or slot.state not in HOLDING or slot.id in silent:
-                suspects.append(reservation)
-                break
-    left = [each for each in suspects if each.id not in draft.over and each.id not in draft.returning]
-    return sorted(left, key=lambda each: each.sequence)
+def _list_suspects(draft: Draft, silent: Collection[str]) -> list[Reservation]:
+    """The leased ones on slots where any lease does not stand, in order of submission: of all that hold, few."""
+    leases_on, leased = draft.view.leases_on, draft.view.by_phase["leased"]
+    owners = {owner for slot in draft.unsound.union(silent) for owner, _ in leases_on.get(slot, ())}
+    left = [leased[name] for name in owners if name in leased and name not in draft.over]
+    return sorted((each for each in left if each.id not in draft.returning), key=lambda each: each.sequence)
 
 
 def _fail(draft: Draft, reservation: Reservation, reason: str) -> None:

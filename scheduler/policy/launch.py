@@ -28,7 +28,7 @@ def launch(draft: Draft, unplaced: Queue, limits: Limits) -> None:
     """
     refused: dict[Demand | str, _Refusal] = {}
     ids, demands, kept = unplaced.ids, unplaced.demands, draft.kept
-    different = set(demands)
+    different = unplaced.different
     open_demands, tried = set(different), 0
     while tried < len(ids) and (open_demands or kept):
         name, demand = ids[tried], demands[tried]

@@ -3,10 +3,10 @@
 Places with the same pool and labels are of one kind, those with as much left and as many leases have the same stock.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Any, Final
 
 from scheduler.model.labels import Labels
 from scheduler.model.resources import Resources, fits, subtract
@@ -15,23 +15,31 @@ from scheduler.policy.needs import Step
 if TYPE_CHECKING:
     from scheduler.policy.places import Place
 
-Entry = tuple[float, int, int, "Stock", "Place"]
-"""In a line: how good a place is, its order, the number of the stock that it had then, that stock and the place."""
+Rank = int
+"""How good a place is in a line: less is better. Leases come first, then the order, which is less than LEASE."""
+LEASE: Final[Rank] = 1 << 48
+"""What one lease more or less counts: more than the order of any place."""
+NOBODY: Final[Rank] = 1 << 96
+"""Worse than any place."""
 
 
 @dataclass(slots=True, eq=False)
 class Stock:
     """What a place still has to give; one object for all that are alike in it."""
 
-    number: int
     free: Resources | None
     load: int
     uses_left: float
     most: float
+    leases: Rank = field(init=False)
+    """What its load adds to a rank, or takes from it."""
     after: "_After" = field(init=False)
     """What is left when so much is taken; None where it has not got so much."""
     runs: dict[Step, tuple[int, "Stock"]] = field(default_factory=dict)
     """How often so much may be taken, and what is left then, where that was asked for."""
+
+    def __post_init__(self) -> None:
+        self.leases = self.load * LEASE
 
     def can_give(self, step: Step) -> bool:
         """Whether one more lease, of so much, may be taken."""
@@ -60,11 +68,7 @@ class _After(dict[Step, Stock | None]):
 
     def __missing__(self, step: Step) -> Stock | None:
         before = self.stock
-        after = None
-        if before.can_give(step):
-            free = None if before.free is None else subtract(before.free, step.amounts)
-            after = self.stocks.find(free, before.load + 1, before.uses_left - 1, before.most)
-        self[step] = after
+        after = self[step] = self.stocks.find_after(before, step.amounts) if before.can_give(step) else None
         return after
 
 
@@ -74,14 +78,26 @@ class Stocks:
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], Stock] = {}
 
-    def find(self, free: Resources | None, load: int, uses_left: float, most: float) -> Stock:
-        """The one for all that are alike in this."""
-        key = (None if free is None else tuple(free.items()), load, uses_left, most)
-        stock = self._known.get(key)
+    def find(self, place: "Place") -> Stock:
+        """The one for all places that are alike in what they have to give."""
+        mark = place.stock_mark
+        stock = self._known.get(mark)
         if stock is None:
-            stock = self._known[key] = Stock(len(self._known), free, load, uses_left, most)
-            stock.after = _After()
-            stock.after.stock, stock.after.stocks = stock, self
+            stock = self._add(mark, place.free)
+        return stock
+
+    def find_after(self, before: Stock, amounts: Resources) -> Stock:
+        """The one that is left when one lease of so much is taken."""
+        free = None if before.free is None else subtract(before.free, amounts)
+        amount = None if free is None else tuple(free.items())
+        mark = (amount, before.load + 1, before.uses_left - 1, before.most)
+        return self._known.get(mark) or self._add(mark, free)
+
+    def _add(self, mark: tuple[Any, ...], free: Resources | None) -> Stock:
+        _, load, uses_left, most = mark
+        stock = self._known[mark] = Stock(free, load, uses_left, most)
+        stock.after = _After()
+        stock.after.stock, stock.after.stocks = stock, self
         return stock
 
     def close(self) -> None:
@@ -108,89 +124,92 @@ class Line:
     """Places that could hold one need and are as good by their labels: those with most leases first (with fewest if
     it `spreads`), then in slot order.
 
-    An entry counts for nothing once its place has another stock. The first place has none: where it is filled further
-    it stays the first one, so that those who fill it need not tell the line.
+    The first one always has enough. An entry of another counts for nothing once its place has other leases. The first
+    one has none: where it is filled further it stays the first, so that it is not entered again.
     """
 
     step: Step
     """How much is asked."""
     spreads: bool
+    kinds: Collection[Kind]
+    """Of the places that stand in it."""
+    places: Mapping[int, "Place"]
+    """All that searches may find, those of other lines too, by order."""
     first: "Place | None" = None
-    """No worse than all others; where it has no longer enough it is passed over. None where nobody has."""
-    changed: list[Entry] = field(default_factory=list)
-    """Others that came since the line was opened, as a heap."""
-    untouched: list[Entry] = field(default_factory=list)
-    """Others that were there when it was opened, the best one last."""
+    """None where nobody has enough."""
+    rank: Rank = NOBODY
+    """Of the first one."""
+    others: list[Rank] = field(default_factory=list)
+    """Those of all others, as a heap."""
     untold: dict["Place", None] = field(default_factory=dict)
     """Those that have another stock of which it was not told yet: many change often and are not looked for again."""
 
     def catch_up(self) -> None:
         """Hear of those; before each search."""
         for place in self.untold:
-            if place.stock is None:
-                continue
-            left = place.stock.after
-            if self.first is place:
-                self.tell_of_first(left)
-            elif left[self.step] is not None:
+            if self.places.get(place.order) is place and place.kind in self.kinds:
                 self.tell(place)
         self.untold.clear()
 
-    def open(self, entries: list[Entry]) -> None:
-        """Let these stand in it, before all others; each of them has enough."""
-        self.untouched = sorted(entries, reverse=True)
-        self.first = self._next()
-
-    def rank(self, stock: Stock) -> float:
-        """How good a stock is: less is better."""
-        return stock.load if self.spreads else -stock.load
+    def open(self) -> None:
+        """Let all stand in it that have enough."""
+        places = [place for kind in self.kinds for place in kind.places]
+        stocks: set[Stock] = {place.stock for place in places}
+        able = {stock: stock.leases if self.spreads else -stock.leases for stock in stocks if stock.after[self.step]}
+        self.others = [place.order + able[place.stock] for place in places if place.stock in able]
+        heapify(self.others)
+        self.pass_over_first()
 
     def tell(self, place: "Place") -> None:
-        """A place that has enough and is not the first one has come, or has another stock now."""
-        first = self.first
-        if first is None:
-            self.first = place
-        elif self.is_before(place, first):
-            self.first = place
-            heappush(self.changed, self._enter(first))
+        """A place of these kinds has come, or has another stock now."""
+        has_enough = place.stock.after[self.step] is not None
+        if self.first is place:
+            if has_enough:
+                heappush(self.others, self._rank(place))
+            self.pass_over_first()
+        elif has_enough:
+            self.enter(place)
+
+    def enter(self, place: "Place") -> None:
+        """One that is not the first one has enough, and has come or has another stock now."""
+        rank = self._rank(place)
+        if rank < self.rank:
+            if self.first is not None:
+                heappush(self.others, self.rank)
+            self.first, self.rank = place, rank
         else:
-            heappush(self.changed, self._enter(place))
+            heappush(self.others, rank)
 
-    def tell_of_first(self, left: "_After") -> None:
-        """The first one has less good a stock now, of which this is left."""
-        if self.first is not None and left[self.step] is not None:
-            heappush(self.changed, self._enter(self.first))
-        self.first = self._next()
+    def pass_over_first(self) -> None:
+        """The first one has left, or has not enough, or was entered again: the best one is it."""
+        others, find = self.others, self._find
+        while others:
+            rank = heappop(others)
+            place = find(rank)
+            if place is not None:
+                self.first, self.rank = place, rank
+                return
+        self.first, self.rank = None, NOBODY
 
-    def is_before(self, place: "Place", other: "Place") -> bool:
-        """Whether that place is better than the other one."""
-        load, other_load = place.stock.load, other.stock.load
-        if load == other_load:
-            return place.order < other.order
-        return (load < other_load) is self.spreads
+    def find_but(self, declined: Collection[str]) -> tuple[Rank, "Place"] | None:
+        """The best place that was not declined, and its rank."""
+        self.catch_up()
+        found = [(rank, place) for rank in {self.rank, *self.others} if (place := self._find(rank)) is not None]
+        return min((each for each in found if each[1].slot.id not in declined), default=None, key=lambda each: each[0])
 
-    def pass_over_first(self) -> "Place | None":
-        """The first one has left, or has no longer enough: the next one is it."""
-        self.first = self._next()
-        return self.first
+    def _rank(self, place: "Place") -> Rank:
+        leases: int = place.stock.leases
+        return place.order + (leases if self.spreads else -leases)
 
-    def find_but(self, declined: Collection[str]) -> "Place | None":
-        """The best place that was not declined."""
-        places = [place for *_, stock, place in (*self.changed, *self.untouched) if place.stock is stock]
-        if self.first is not None:
-            places.append(self.first)
-        able = [place for place in places if place.slot.id not in declined and place.stock.after[self.step] is not None]
-        return min(able, key=self._enter, default=None)
+    def _find(self, rank: Rank) -> "Place | None":
+        """Who has this rank and enough; None where that is over."""
+        place = self.places.get(rank % LEASE)
+        if place is None or place.stock.after[self.step] is None or self._rank(place) != rank:
+            return None
+        return place if place.kind in self.kinds else None
 
-    def _enter(self, place: "Place") -> Entry:
-        stock = place.stock
-        return (self.rank(stock), place.order, stock.number, stock, place)
 
-    def _next(self) -> "Place | None":
-        changed, untouched = self.changed, self.untouched
-        while changed or untouched:
-            is_changed = changed and (not untouched or changed[0] < untouched[-1])
-            entry = heappop(changed) if is_changed else untouched.pop()
-            if entry[4].stock is entry[3]:
-                return entry[4]
-        return None
+def find_best_but(lines: Iterable[Line], declined: Collection[str]) -> "Place | None":
+    """The best place in any of these lines, which all rank alike, that was not declined."""
+    found = [best for line in lines if (best := line.find_but(declined)) is not None]
+    return min(found, key=lambda each: each[0])[1] if found else None

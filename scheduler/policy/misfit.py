@@ -35,7 +35,7 @@ class Misfits:
 
     def set_aside(self, queue: Queue) -> Queue:
         """Those for whom something is to be tried; the others are told why they wait."""
-        told = {demand: found for demand in set(queue.demands) if (found := self.find(demand)) is not None}
+        told = {demand: found for demand in queue.different if (found := self.find(demand)) is not None}
         if not told and not any(map(is_on_hold, self._draft.view.special.values())):
             return queue
         stays = [self._stays(reservation, told.get(demand)) for reservation, demand in queue]

@@ -1,9 +1,10 @@
 """Needs and demands: what reservations look for, worked out once a tick for all that are alike."""
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from scheduler.model.labels import Labels, count_preferred, count_surplus, has_labels
+from scheduler.model.labels import Labels, count_preferred, count_surplus, has_labels, shape_of
 from scheduler.model.reservations import Component, Shape
 from scheduler.model.resources import Resources, fits, merge
 from scheduler.model.rules import Pool, SchedulerKeys
@@ -16,15 +17,25 @@ class Step:
     amounts: Resources
 
 
+@dataclass(slots=True, eq=False)
+class Likeness:
+    """Of needs that the same places can hold, as often. Compared by identity: there is one for all alike."""
+
+
 class Steps:
-    """The steps of one tick."""
+    """The steps of one tick, and which needs are alike."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[tuple[str, float], ...], Step] = {}
+        self._alike: dict[object, Likeness] = {}
 
     def find(self, amounts: Resources) -> Step:
         """The one for so much."""
         return self._known.setdefault(tuple(amounts.items()), Step(amounts))
+
+    def find_likeness(self, labels: Labels, own: Labels, steps: dict[str, Step]) -> Likeness:
+        """The one of all that require these labels, and so much in these pools."""
+        return self._alike.setdefault((shape_of(labels), shape_of(own), tuple(steps.items())), Likeness())
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +50,8 @@ class Need:
     """By pool that may serve it: what it is given there."""
     steps: dict[str, Step]
     """The same, one object for all alike."""
+    likeness: Likeness
+    """Of this and all other needs that the same places can hold, whatever they prefer."""
     spreads: bool
     """Whether the slot with fewest leases is taken first, not the one with most."""
 
@@ -95,6 +108,11 @@ class Demand:
     """Slots that are left out."""
     impatient: tuple[str, ...] = ()
     """Pools whose on-demand offerings it may have whatever they cost: it was interrupted there too often."""
+    alike: tuple[tuple[Likeness, int], ...] = field(init=False)
+    """How many of its needs are alike."""
+
+    def __post_init__(self) -> None:
+        self.alike = tuple(Counter(need.likeness for need in self.needs).items())
 
     @property
     def is_shared(self) -> bool:
@@ -114,7 +132,8 @@ def make_needs(shape: Shape, pools: Iterable[tuple[str, Pool]], steps: Steps, *,
     for component in shape.components:
         given = {name: given_to(component, pool) for name, pool in serving}
         alike = {name: steps.find(each) for name, each in given.items()}
-        needs[component.name] = Need(component, shape.labels, shape.prefers, given, alike, spreads)
+        likeness = steps.find_likeness(shape.labels, component.labels, alike)
+        needs[component.name] = Need(component, shape.labels, shape.prefers, given, alike, likeness, spreads)
     essential = tuple(needs[instance.component.name] for instance in shape.essential)
     return essential, tuple(needs[instance.component.name] for instance in shape.elastic)
 

@@ -4,8 +4,9 @@ Sources: the autoscaler's tick (queue order, pack), Arvados (one pass, backfill,
 """
 
 from collections import Counter
-from collections.abc import Collection, Container, Sequence
-from itertools import compress
+from collections.abc import Container, Iterator, Mapping, Sequence
+from itertools import chain, compress, repeat
+from operator import attrgetter
 
 from scheduler.model.decisions import Assign, Placement
 from scheduler.model.reservations import Instance, Reservation, is_on_hold
@@ -20,8 +21,10 @@ from scheduler.policy.order import sort_queue
 from scheduler.policy.places import Place
 from scheduler.policy.quota import place_by_quota, split_by_queue
 from scheduler.policy.refusals import lacks_quota
-from scheduler.policy.rooms import fill
+from scheduler.policy.rooms import Shortage, fill
 
+_TTL = attrgetter("ttl")
+Leases = tuple[Placement, ...]
 BEHIND = "one before it in the queue waits, and backfill is off"
 
 
@@ -34,24 +37,33 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
     placing: the room that those behind it would have taken is kept for them all the same, but for a gang before
     them, which uses what is ready together with what is launched for it.
     """
+    if not (queue.reservations or draft.returning or draft.view.stretching or draft.rules.has_quota):
+        return queue
     everybody = Misfits(draft, limits).set_aside(queue)
     by_quota, waiters = split_by_queue(draft, everybody)
     demanding = place_by_quota(draft, by_quota)
     waiters = assign_claimed(draft, waiters)
     draft.open_rooms()
     elastic = Elastic(draft, everybody)
-    guard, search = Guard(draft, limits, queue.oldest), _Search(draft, waiters, elastic)
-    decide, hopeless, runs = draft.decisions.append, search.hopeless, search.runs
+    search = _Search(draft, waiters, elastic)
+    unplaced = _serve(draft, waiters, search, Guard(draft, limits, queue.oldest))
+    elastic.finish()
+    return _add_late_ones(draft, search, unplaced, demanding)
+
+
+def _serve(draft: Draft, waiters: Queue, search: "_Search", guard: Guard) -> Queue:
+    """One after the other; gives back those for whom nothing is ready or on its way."""
+    decide, hopeless, runs, ids = draft.decisions.append, search.hopeless, search.runs, waiters.ids
     is_leased, is_unplaced = bytearray(len(waiters.ids)), bytearray(b"\x01") * len(waiters.ids)
     blocked: dict[str, bool] = {}
     for at, demand in enumerate(waiters.demands):
         if demand in hopeless:
             continue
-        reservation = waiters.reservations[at]
-        if runs and (run := runs.get(demand)):
-            decide(Assign(reservation=reservation.id, leases=run.pop()))
+        if demand in runs and (leases := next(runs[demand], None)) is not None:
+            decide(Assign(reservation=ids[at], leases=leases))
             is_leased[at], is_unplaced[at] = True, False
             continue
+        reservation = waiters.reservations[at]
         if blocked and blocked.get(demand.queue):
             draft.deferred.add(reservation.id)
             draft.wait(reservation, "behind_queue", BEHIND)
@@ -74,9 +86,10 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
         search.note_hopeless(demand, guard)
         if len(hopeless) == search.different:
             break
-    draft.leased += [each.request for each in compress(waiters.reservations, is_leased)]
-    elastic.finish()
-    return _add_late_ones(draft, search, waiters.filter(is_unplaced), demanding)
+    leased = [each.request for each in compress(waiters.reservations, is_leased)]
+    terms = zip(compress(waiters.demands, is_leased), map(_TTL, leased), strict=True)
+    draft.leased += dict(zip(terms, leased, strict=True)).values()
+    return waiters.filter(is_unplaced)
 
 
 def _add_late_ones(draft: Draft, search: "_Search", unplaced: Queue, demanding: Queue) -> Queue:
@@ -100,21 +113,23 @@ class _Search:
     """
 
     def __init__(self, draft: Draft, waiters: Queue, elastic: Elastic) -> None:
-        demands = set(waiters.demands)
-        self._draft, self._elastic, self.different = draft, elastic, len(demands)
-        self.runs = {demand: _take_run(draft, demand, waiters) for demand in _list_alone(demands, elastic.pools)}
-        """The leases of those who compete with nobody, the first one's last."""
+        self._draft, self._elastic, self.different = draft, elastic, len(waiters.different)
+        self.runs = _open_runs(draft, waiters, elastic.pools)
+        """The leases of one after the other of those who ask for one instance."""
         self._without_room: set[Demand] = set()
         self._without_cover: set[Demand] = set()
         """Those that are known to find nothing."""
         self.hopeless: set[Demand] = set()
         """Of these, those for whom nothing else is to be done either: the many that wait are asked of no function."""
+        self._few_ready, self._few = Shortage(), Shortage()
+        """Of places that are ready, and of all that are ready or on their way."""
+        self._known = (self._without_room, self._without_cover, self.hopeless, self._few_ready, self._few)
 
     def stretch(self, reservation: Reservation, demand: Demand, places: list[Place] | None) -> list[Place] | None:
         """These places, or others that elastic instances give back; there may be more room than before then."""
         if self._elastic.is_active:
             places = self._elastic.serve(reservation, demand, places)
-            for known in (self._without_room, self._without_cover, self.hopeless) if places is not None else ():
+            for known in self._known if places is not None else ():
                 known.clear()
         return places
 
@@ -124,7 +139,7 @@ class _Search:
             return None
         ready = self._draft.ready
         if len(demand.needs) > 1:
-            places = fill(demand, (ready,))
+            places = fill(demand, (ready,), shortage=self._few_ready)
             if places is not None:
                 return places
         elif (place := ready.find(demand.needs[0], demand.declined)) is not None:
@@ -138,7 +153,7 @@ class _Search:
         """Set all its instances against room that is ready or on its way, if all of them have some."""
         if demand in self._without_cover:
             return False
-        places = fill(demand, (self._draft.ready, self._draft.coming))
+        places = fill(demand, (self._draft.ready, self._draft.coming), shortage=self._few)
         if places is None:
             self._without_cover.add(demand)
             return False
@@ -155,31 +170,45 @@ class _Search:
             self.hopeless.add(demand)
 
 
-def _list_alone(demands: Collection[Demand], stretched: Container[str]) -> list[Demand]:
-    """The demands with one instance that have their pools for themselves in this tick.
+def _open_runs(draft: Draft, waiters: Queue, stretched: Container[str]) -> dict[Demand, Iterator[Leases]]:
+    """For each demand with one instance what one after the other gets, until room ends.
 
-    Nothing that others get changes what they find, so that they are served in one go. Not those that spread, for whom
-    each lease changes which slot is best, nor those whom another's wait may stop, nor where elastic instances stand.
+    Not for those who declined slots, nor for those whom another's wait may stop, nor where elastic instances stand:
+    these may give room back.
     """
-    uses = Counter(name for demand in demands for name in demand.pools)
-    return [
-        demand
-        for demand in demands
+    uses = Counter(name for demand in waiters.different for name in demand.pools)
+    return {
+        demand: _take_run(draft, demand, waiters) if _is_alone(demand, uses) else _take_each(draft, demand)
+        for demand in waiters.different
         if len(demand.needs) == 1
         and demand.is_shared
         and demand.settings.backfill
-        and not demand.needs[0].spreads
-        and all(uses[name] == 1 and name not in stretched for name in demand.pools)
-    ]
+        and not any(name in stretched for name in demand.pools)
+    }
 
 
-def _take_run(draft: Draft, demand: Demand, waiters: Queue) -> list[tuple[Placement, ...]]:
+def _is_alone(demand: Demand, uses: Mapping[str, int]) -> bool:
+    """Whether it has its pools for itself in this tick, so that nothing that others get changes what it finds: it is
+    served in one go. Not one that spreads, for which each lease changes which slot is best.
+    """
+    return not demand.needs[0].spreads and all(uses[name] == 1 for name in demand.pools)
+
+
+def _take_run(draft: Draft, demand: Demand, waiters: Queue) -> Iterator[Leases]:
     [instance], [need] = demand.shape.essential, demand.needs
     runs = draft.ready.take_run(need, waiters.demands.count(demand))
-    leases: list[tuple[Placement, ...]] = []
-    for place, given in reversed(runs):
-        leases += [(_place_instance(instance, need, place),)] * given
-    return leases
+    return chain.from_iterable(repeat((_place_instance(instance, need, place),), given) for place, given in runs)
+
+
+def _take_each(draft: Draft, demand: Demand) -> Iterator[Leases]:
+    [instance], [need] = demand.shape.essential, demand.needs
+    known: Place | None = None
+    leases: Leases = ()
+    for place in draft.ready.take_each(need):
+        if place is not known:
+            known, leases = place, (_place_instance(instance, need, place),)
+            place.wanted = True
+        yield leases
 
 
 def _cover_demanding(draft: Draft, demanding: Queue, search: "_Search") -> Queue:

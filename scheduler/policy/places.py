@@ -54,9 +54,38 @@ class Place(msgspec.Struct, eq=False):
     """Somebody got a lease here in this tick, or is set against it: neither idle nor reserve."""
     stuck: bool = False
     """Interrupted, or past the timeout of its state: capacity for nobody."""
+    opened: "Opened | None" = None
+    """What it was like before anything was decided; None for one that the view has no slot of."""
     kind: Any = None
     stock: Any = None
     """What the rooms that it is in know of it (`policy/lines.py`); None while it is in none."""
+
+    @property
+    def kind_mark(self) -> tuple[object, ...]:
+        """Equal for all places of one pool with the same labels."""
+        opened = self.opened
+        if opened is None or self.labels is not opened.place.labels:
+            return (self.slot.pool, tuple(self.labels.items()))
+        if opened.kind_mark is None:
+            opened.kind_mark = (self.slot.pool, tuple(self.labels.items()))
+        return opened.kind_mark
+
+    @property
+    def stock_mark(self) -> tuple[object, ...]:
+        """Equal for all places that have as much left and may take as many leases more."""
+        opened = self.opened
+        if opened is None or self.given or self.lifted:
+            return self._make_stock_mark()
+        if self.leases is not opened.place.leases or self.free is not opened.place.free:
+            return self._make_stock_mark()
+        if opened.stock_mark is None:
+            opened.stock_mark = self._make_stock_mark()
+        return opened.stock_mark
+
+    def _make_stock_mark(self) -> tuple[object, ...]:
+        free, pool = self.free, self.pool
+        uses_left = self.uses_left if pool.max_uses else inf
+        return (None if free is None else tuple(free.items()), self.load, uses_left, pool.lease_limit)
 
     @property
     def load(self) -> int:
@@ -119,6 +148,26 @@ class Place(msgspec.Struct, eq=False):
                 self.free = subtract(self.capacity, count_used(self.leases.values()))
         elif self.capacity is not None:
             self.free = subtract(self.capacity, total([lease.resources for lease in self.leases.values()]))
+
+
+class Opened(msgspec.Struct, eq=False):
+    """One slot before anything is decided, and what is worked out about it then."""
+
+    place: Place
+    """To be copied, and given its order."""
+    is_at_rest: bool
+    """Whether there is nothing to look after, unless something happens to it in this tick."""
+    is_sound: bool
+    """Whether all leases that name it mean the machine that is there."""
+    kind_mark: tuple[object, ...] | None = None
+    stock_mark: tuple[object, ...] | None = None
+    """Those of its place as long as nothing happens to it, once somebody has asked for them."""
+
+    def copy(self, order: int) -> Place:
+        """Its place for one tick."""
+        place: Place = self.place.__copy__()  # type: ignore[attr-defined]  # half the time of copy(); every Struct has it
+        place.order, place.opened = order, self
+        return place
 
 
 def count_used(leases: Collection[Lease]) -> Resources:

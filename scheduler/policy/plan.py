@@ -18,6 +18,7 @@ from scheduler.policy.launch import launch, launch_for_elastic
 from scheduler.policy.limits import Limits
 from scheduler.policy.order import order
 from scheduler.policy.place import place
+from scheduler.policy.recall import keep_in_mind, recall
 from scheduler.policy.release import count_withheld, release
 from scheduler.policy.share import share
 from scheduler.policy.shrink import shrink
@@ -31,6 +32,9 @@ def plan(view: View, rules: Rules, now: float) -> Plan:
     The same view, rules and now (seconds) give the same plan, in whatever order the view's rows came.
     Source: the autoscaler's tick; its order is kept.
     """
+    known = recall(view, rules, now)
+    if known is not None:
+        return known
     draft = Draft(view, rules, now)
     expire(draft)  # reservations whose time is over give back what they hold
     heal(draft)  # interrupted, lost and stuck slots; restarts that are due
@@ -46,4 +50,4 @@ def plan(view: View, rules: Rules, now: float) -> Plan:
     release(draft)  # what is unneeded, where quota or max_slots keeps back a launch
     share(draft)  # the spare cores of each slot among those who are on it by now
     wake(draft)  # what all this makes fall due, and when
-    return draft.finish(queue)
+    return keep_in_mind(view, rules, now, draft.finish(queue))

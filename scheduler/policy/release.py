@@ -115,12 +115,14 @@ class _WhatIf:
     by_limit: Counter[str] = field(default_factory=Counter)
     demand: Demand | None = None
     made: list[tuple[Place, Counter[str]]] = field(default_factory=list)
+    made_in: Counter[str] = field(default_factory=Counter)
+    """By pool: how many of them."""
     numbers: Iterator[int] = field(default_factory=count)
     """Of the places, those that were undone too: no two stand in the same order."""
 
     def begin(self, demand: Demand) -> None:
         """The launches from now on are for this one."""
-        self.demand, self.made = demand, []
+        self.demand, self.made, self.made_in = demand, [], Counter()
 
     def launch(self, need: Need) -> Place | None:
         """The slot that would be launched for one instance, in the first pool where room is all that it lacks."""
@@ -128,12 +130,13 @@ class _WhatIf:
         for name, choice, code in self.limits.list_choices(self.demand, need):
             if code not in {None, "at_max_slots", "at_quota"} or not self.limits.lacks_only_room(name, choice):
                 continue
-            if sum(place.slot.pool == name for place, _ in self.made) >= self.limits.find_bound(name):
+            if self.made_in[name] >= self.limits.find_bound(name):
                 continue  # more than the pool may ever have: no slot that goes would help
             counter = self.by_quota if self.limits.is_at_quota(name, choice.market) else self.by_limit
             place = self._imagine(name, choice)
             counter[name] += 1
             self.made.append((place, counter))
+            self.made_in[name] += 1
             self.rooms.add(place)
             return place
         return None

@@ -4,16 +4,15 @@ Sources: Arvados (changed offerings); `max_uses`, `recycle_unclean` and `unhealt
 nobody can work on must not be fed for ever by `pack`.
 """
 
-from scheduler.model.decisions import Drain, Reset, SlotReason, Terminate
-from scheduler.model.rules import Offering, Pool
+from scheduler.model.decisions import Drain, Reset, Terminate
 from scheduler.model.slots import Slot
 from scheduler.policy.draft import Draft
-from scheduler.policy.places import Place
+from scheduler.policy.fitness import find_reason_to_retire, is_configured
 
 
 def retire(draft: Draft) -> None:
     """Drain what is no longer to be used: nothing new is put on it, and its leases run on."""
-    for place in draft.all_places():
+    for place in draft.list_restless():
         if place.state == "ready":
             reason = find_reason_to_retire(place)
             if reason is not None:
@@ -46,42 +45,3 @@ def _find_end(slot: Slot, *, is_free: bool) -> Drain | Terminate | Reset | None:
             return Reset(slot=slot.id, reason="cooled_down")
         case _:
             return None
-
-
-def find_reason_to_retire(place: Place) -> SlotReason | None:
-    """Why a ready slot is no longer to be used; None while it is."""
-    slot, pool = place.slot, place.pool
-    if slot.offering is not None and not is_configured(slot, pool):
-        return "unconfigured"
-    if pool.unhealthy_after and is_unhealthy(pool, place.unconfirmed, slot.failed_probes):
-        return "unhealthy"
-    if place.unclean:
-        return "unclean"
-    if pool.max_uses and slot.uses >= pool.max_uses and not place.leases:
-        return "used_up"
-    # One that was to go while its state did not allow to drain it.
-    return slot.drain_reason  # type: ignore[return-value]
-
-
-def is_unhealthy(pool: Pool, unconfirmed: int, failed_probes: int) -> bool:
-    """Whether so many leases were not confirmed, or so many probes failed, in a row, that it takes no more."""
-    return 0 < pool.unhealthy_after <= max(unconfirmed, failed_probes)
-
-
-def is_configured(slot: Slot, pool: Pool) -> bool:
-    """Whether the offering that it was launched from is still one of its pool's; without one it always is.
-
-    A key changes when a namesake in another market or zone comes or goes: name and market say what it is.
-    """
-    if slot.offering is None or not pool.is_elastic:
-        return True
-    known = pool.offering_by_key.get(slot.offering)
-    if known is not None and slot.market in {None, known.market}:
-        return True
-    return any(slot.offering in _keys_of(each) and slot.market in {None, each.market} for each in pool.offerings)
-
-
-def _keys_of(offering: Offering) -> tuple[str, str, str]:
-    """What it may be called, depending on its namesakes."""
-    key = f"{offering.name}/{offering.market}"
-    return (offering.name, key, f"{key}/{offering.zone or 'any'}")

@@ -7,10 +7,9 @@ slots × reservations.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from math import inf
 
-from scheduler.policy.lines import Entry, Kind, Line, Stock, Stocks
-from scheduler.policy.needs import Demand, Need, Step
+from scheduler.policy.lines import LEASE, NOBODY, Kind, Line, Stock, Stocks, find_best_but
+from scheduler.policy.needs import Demand, Likeness, Need, Step
 from scheduler.policy.places import Place
 
 Key = tuple[object, ...]
@@ -38,12 +37,10 @@ class Rooms:
 
     def add(self, place: Place, need: Need | None = None) -> None:
         """Let searches find this place, where there is a need: what it leaves of it, as if it was taken at once."""
-        pool = place.pool
         self._places[place.order] = place
         kind = place.kind = self._open_kind(place)
         kind.places.append(place)
-        uses_left = place.uses_left if pool.max_uses else inf
-        stock = self._stocks.find(place.free, place.load, uses_left, pool.lease_limit)
+        stock = self._stocks.find(place)
         if need is not None:
             after = stock.after[need.steps[kind.pool]]
             assert after is not None, "what is added for a need has room for it"  # noqa: S101
@@ -73,7 +70,7 @@ class Rooms:
         """What is free there changed otherwise than by `take`: let searches find it as it now is. The next search of
         each line hears of it, so that a place may change often among many different needs.
         """
-        stock = self._stocks.find(place.free, place.load, place.uses_left, place.pool.lease_limit)
+        stock = self._stocks.find(place)
         if stock is place.stock:
             return
         place.free, place.stock = stock.free, stock
@@ -90,17 +87,14 @@ class Rooms:
         if tiers is None:
             tiers = self._rank(need)
         if declined:
-            return _find_but(tiers, declined)
+            return next((found for lines in tiers if (found := find_best_but(lines, declined)) is not None), None)
         for lines in tiers:
-            best: Place | None = None
+            rank, best = NOBODY, None
             for line in lines:
                 if line.untold:
                     line.catch_up()
-                place = line.first
-                while place is not None and place.stock.after[line.step] is None:
-                    place = line.pass_over_first()
-                if place is not None and (best is None or line.is_before(place, best)):
-                    best = place
+                if line.rank < rank:
+                    rank, best = line.rank, line.first
             if best is not None:
                 return best
         return None
@@ -110,15 +104,40 @@ class Rooms:
         before: Stock = place.stock
         after = before.after[need.steps[place.kind.pool]]
         assert after is not None, "only what a search has found is taken"  # noqa: S101
+        self._spend(place, after)
+        return before
+
+    def take_each(self, need: Need) -> Iterator[Place]:
+        """What one `find` and `take` after the other would find, as long as there is room; only where in between
+        others take room and nobody gives any back: what has none is not looked at again.
+        """
+        for lines in self._tiers.get(need) or self._rank(need):
+            while True:
+                rank, place, step = NOBODY, None, None
+                for line in lines:
+                    if line.untold:
+                        line.catch_up()
+                    if line.rank < rank:
+                        rank, place, step = line.rank, line.first, line.step
+                if place is None:
+                    break
+                self._spend(place, place.stock.after[step])
+                yield place
+
+    def _spend(self, place: Place, after: Stock) -> None:
+        """One more instance is there, which leaves this."""
         place.given += 1
         place.free, place.stock, left = after.free, after, after.after
         for line in place.kind.lines:
             if line.first is place:
-                if line.spreads:
-                    line.tell_of_first(left)
+                if left[line.step] is None:
+                    line.pass_over_first()
+                elif line.spreads:
+                    line.tell(place)
+                else:
+                    line.rank -= LEASE
             elif left[line.step] is not None:
-                line.tell(place)
-        return before
+                line.enter(place)
 
     def take_run(self, need: Need, most: int) -> list[tuple[Place, int]]:
         """What so many times `find` and `take` would find, for a need that does not spread: how often each place.
@@ -149,18 +168,15 @@ class Rooms:
 
     def _put(self, place: Place, stock: Stock) -> None:
         """From now on that place has this stock: the lines that it stands in are told."""
-        place.free, place.stock, left = stock.free, stock, stock.after
+        place.free, place.stock = stock.free, stock
         for line in place.kind.lines:
-            if line.first is place:
-                line.tell_of_first(left)
-            elif left[line.step] is not None:
-                line.tell(place)
+            line.tell(place)
 
     def _open_kind(self, place: Place) -> Kind:
-        key = (place.slot.pool, tuple(place.labels.items()))
-        kind = self._kinds.get(key)
+        mark = place.kind_mark
+        kind = self._kinds.get(mark)
         if kind is None:
-            kind = self._kinds[key] = Kind(len(self._kinds), place.slot.pool, place.labels)
+            kind = self._kinds[mark] = Kind(len(self._kinds), place.slot.pool, place.labels)
             self._kinds_of_pool.setdefault(kind.pool, []).append(kind)
             self._tiers.clear()
         return kind
@@ -180,21 +196,12 @@ class Rooms:
         key = (need.spreads, step, *[kind.number for kind in kinds])
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = Line(step, need.spreads)
-            line.open([entry for kind in kinds for entry in self._enter(line, kind)])
+            line = self._lines[key] = Line(step, need.spreads, frozenset(kinds), self._places)
+            for kind in kinds:
+                kind.lines.append(line)
+                kind.places = [place for place in kind.places if place.kind is kind]
+            line.open()
         return line
-
-    def _enter(self, line: Line, kind: Kind) -> list[Entry]:
-        """The entries of those of this kind that have enough; from now on the line is told of others."""
-        kind.lines.append(line)
-        kind.places = [place for place in kind.places if place.kind is kind]
-        stocks = {place.stock for place in kind.places}
-        ranks = {stock: line.rank(stock) for stock in stocks if stock.after[line.step] is not None}
-        return [
-            (ranks[stock], place.order, stock.number, stock, place)
-            for place in kind.places
-            if (stock := place.stock) in ranks
-        ]
 
 
 def _group_by_step(need: Need, kinds: Iterable[Kind]) -> Iterable[list[Kind]]:
@@ -202,20 +209,6 @@ def _group_by_step(need: Need, kinds: Iterable[Kind]) -> Iterable[list[Kind]]:
     for kind in kinds:
         found.setdefault(need.steps[kind.pool], []).append(kind)
     return found.values()
-
-
-def _find_but(tiers: Iterable[Iterable[Line]], declined: Collection[str]) -> Place | None:
-    """The best place in the first of these tiers that has one which was not declined."""
-    for lines in tiers:
-        best: Place | None = None
-        for line in lines:
-            line.catch_up()
-            place = line.find_but(declined)
-            if place is not None and (best is None or line.is_before(place, best)):
-                best = place
-        if best is not None:
-            return best
-    return None
 
 
 def _rank_kinds(need: Need, kinds: Iterable[Kind]) -> Iterable[list[Kind]]:
@@ -232,14 +225,42 @@ Extend = Callable[[Need], Place | None]
 _Taken = list[tuple[Rooms, Place, Stock]]
 
 
-def fill(demand: Demand, rooms: Sequence[Rooms], extend: Extend | None = None) -> list[Place] | None:
+class Shortage:
+    """How many instances had room at most, where nobody gives any back: more of their like never find any.
+
+    So most gangs that do not fit are known without being tried.
+    """
+
+    def __init__(self) -> None:
+        self._most: dict[Likeness, int] = {}
+
+    def clear(self) -> None:
+        """Somebody gave room back."""
+        self._most.clear()
+
+    def holds_for(self, demand: Demand) -> bool:
+        """Whether it is known that not all its instances have room."""
+        most = self._most
+        return any(likeness in most and count > most[likeness] for likeness, count in demand.alike)
+
+    def note(self, demand: Demand, found: int) -> None:
+        """So many of its instances, from the first one on, had room, and the next one had none."""
+        likeness, _ = demand.alike[0]
+        if not demand.declined and (len(demand.alike) == 1 or demand.needs[found] is demand.needs[0]):
+            self._most[likeness] = min(found, self._most.get(likeness, found))
+
+
+def fill(
+    demand: Demand, rooms: Sequence[Rooms], extend: Extend | None = None, shortage: Shortage | None = None
+) -> list[Place] | None:
     """A place for each of its instances, its room spent; or None, and nothing is spent: all of them or none.
 
-    Rooms are tried in the order given; where none has room, `extend` may add a place to the last of them.
+    Rooms are tried in the order given; where none has room, `extend` may add a place to the last of them. `shortage`:
+    what is known of exactly these rooms.
     """
     if len(demand.needs) == 1:
         return _fill_one(demand, rooms, extend)
-    taken = _take_all(demand, rooms, extend)
+    taken = _take_all(demand, rooms, extend, shortage)
     if taken is None:
         return None
     places = [place for _, place, _ in taken]
@@ -264,9 +285,9 @@ def _fill_one(demand: Demand, rooms: Sequence[Rooms], extend: Extend | None) -> 
     return [place]
 
 
-def has_room(demand: Demand, rooms: Sequence[Rooms]) -> bool:
+def has_room(demand: Demand, rooms: Sequence[Rooms], shortage: Shortage | None = None) -> bool:
     """Whether `fill` would find a place for each of its instances; nothing is spent."""
-    taken = _take_all(demand, rooms, None)
+    taken = _take_all(demand, rooms, None, shortage)
     if taken is None:
         return False
     _undo(taken)
@@ -275,10 +296,14 @@ def has_room(demand: Demand, rooms: Sequence[Rooms]) -> bool:
 
 def has_room_for_some(demand: Demand, rooms: Sequence[Rooms]) -> bool:
     """Whether one of its instances, if it were alone, would find a place."""
-    return any(_find_in(rooms, need, demand.declined)[1] is not None for need in demand.needs)
+    return any(_find_in(rooms, need, demand.declined)[1] is not None for need in dict.fromkeys(demand.needs))
 
 
-def _take_all(demand: Demand, rooms: Sequence[Rooms], extend: Extend | None) -> _Taken | None:
+def _take_all(
+    demand: Demand, rooms: Sequence[Rooms], extend: Extend | None, shortage: Shortage | None
+) -> _Taken | None:
+    if shortage is not None and shortage.holds_for(demand):
+        return None
     taken: _Taken = []
     for need in demand.needs:
         holder, place = _find_in(rooms, need, demand.declined)
@@ -286,6 +311,8 @@ def _take_all(demand: Demand, rooms: Sequence[Rooms], extend: Extend | None) -> 
             place = extend(need)
         if place is None:
             _undo(taken)
+            if shortage is not None:
+                shortage.note(demand, len(taken))
             return None
         taken.append((holder, place, holder.take(place, need)))
     return taken

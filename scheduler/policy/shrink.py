@@ -14,8 +14,8 @@ def shrink(draft: Draft) -> None:
     """
     for name, places in draft.pools.items():
         pool = draft.rules.pools[name]
-        idle = sorted((place for place in places if place.is_idle), key=_longest_first)
-        if not idle or not pool.is_elastic:
+        idle = sorted((place for place in places if place.is_idle), key=_longest_first) if pool.is_elastic else ()
+        if not idle:
             continue
         spare = min(count_serving(places) - pool.min_slots, count_reserve(places) - pool.target_warm_slots)
         for place in idle[: max(0, spare)]:

@@ -3,7 +3,18 @@
 What was there before the tick is noted by the steps that looked at it and found it not yet due.
 """
 
-from scheduler.model.decisions import Assign, Decision, Fail, Launch, Preempt, Requeue, Restart, Revoke, Terminate
+from scheduler.model.decisions import (
+    Assign,
+    Decision,
+    Drain,
+    Fail,
+    Launch,
+    Preempt,
+    Requeue,
+    Restart,
+    Revoke,
+    Terminate,
+)
 from scheduler.model.reservations import Request, Reservation
 from scheduler.policy.draft import Draft
 from scheduler.policy.heal import is_restart_due, may_restart_again
@@ -20,7 +31,8 @@ def wake(draft: Draft) -> None:
             _wake_after(draft, decision)
     for request in {(each.ttl, each.pool, each.system): each for each in draft.leased}.values():
         _wake_for_lease(draft, request)
-    if any(place.state == "draining" and not place.leases for place in draft.all_places()):
+    drained = [draft.places[each.slot] for each in others if isinstance(each, Drain) and each.slot in draft.places]
+    if any(place.state == "draining" and not place.leases for place in (*drained, *draft.list_restless())):
         draft.wake_by(draft.now)  # the following tick lets it go, also where its last lease ended in this one
 
 

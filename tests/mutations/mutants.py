@@ -95,8 +95,8 @@ MUTANTS = (
     Mutant(
         "lines",
         "pack: the fullest first",
-        "return stock.load if self.spreads else -stock.load",
-        "return stock.load",
+        "if self.spreads else -leases",
+        "if self.spreads else leases",
     ),
     Mutant(
         "lines",
@@ -107,8 +107,32 @@ MUTANTS = (
     Mutant(
         "lines",
         "spread: the emptiest first",
-        "return stock.load if self.spreads",
-        "return -stock.load if self.spreads",
+        "(leases if self.spreads",
+        "(-leases if self.spreads",
+    ),
+    Mutant(
+        "rooms",
+        "what one who declined slots did not find says nothing of others",
+        "if not demand.declined and (len",
+        "if (len",
+    ),
+    Mutant(
+        "recall",
+        "a plan is not kept beyond what falls due",
+        "inf if outcome.wake_at is None else outcome.wake_at",
+        "inf",
+    ),
+    Mutant(
+        "recall",
+        "a plan is not kept beyond the next one whom the starvation guard protects",
+        "min([falls_due, *_list_protections(view, rules, now)])",
+        "falls_due",
+    ),
+    Mutant(
+        "draft",
+        "what ended on a slot in this tick is looked after in it",
+        "self.now)\n                self.note_restless(",
+        "self.now)\n                (",
     ),
     Mutant(
         "guard",
@@ -122,12 +146,12 @@ MUTANTS = (
         "        return is_young or _kind_of(demand) in self._looked_after",
         "        return True",
     ),
-    Mutant("guard", "only slots that could serve it are kept", "if _could_serve(demand, place):", "if place:"),
+    Mutant("guard", "only slots that could serve it are kept", " and _could_hold(needs, place)]", "]"),
     Mutant(
         "guard",
         "a slot that its holder declined is not kept for it",
-        "or place.slot.id in demand.declined:",
-        "or False:",
+        "if place.slot.id not in demand.declined and",
+        "if",
     ),
     Mutant(
         "guard",
@@ -203,7 +227,7 @@ MUTANTS = (
         "0",
     ),
     Mutant(
-        "retire",
+        "fitness",
         "a slot whose offering is no longer configured drains",
         "    if slot.offering is not None and not is_configured(slot, pool):\n        return",
         "    if False:\n        return",
@@ -241,8 +265,8 @@ MUTANTS = (
     Mutant(
         "place",
         "only those who have their pools for themselves are placed in one go",
-        "        and all(uses[name] == 1 and name not in stretched for name in demand.pools)\n",
-        "",
+        "all(uses[name] == 1 for name in demand.pools)",
+        "True",
     ),
     Mutant(
         "place",

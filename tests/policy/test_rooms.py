@@ -9,9 +9,10 @@ from scheduler.model.slots import Slot
 from scheduler.model.view import View
 from scheduler.policy.draft import Draft
 from scheduler.policy.lines import Stock
-from scheduler.policy.needs import Need
+from scheduler.policy.needs import Demand, Need
 from scheduler.policy.places import Place
-from tests.builders import NOW, a_reservation, a_slot, some_rules
+from scheduler.policy.rooms import Shortage, fill, has_room
+from tests.builders import NOW, a_component, a_reservation, a_slot, some_rules
 
 
 def a_draft(seed: int) -> tuple[Draft, Reservation]:
@@ -131,3 +132,50 @@ def test_rooms_find_what_looking_at_all_places_finds_whatever_came_before(seed: 
                 away.append(place)
             case "return" if away:
                 rooms.add(away.pop())
+
+
+def some_gangs(random: Random) -> tuple[Draft, list[Demand]]:
+    """Slots of two sizes in two zones, and gangs of one or two components; some are alike but for how many they are."""
+    slots = [
+        a_slot(f"linux-{number}", resources={"cpus": random.choice([1, 3])}, labels={"zone": random.choice("ab")})
+        for number in range(1, random.randint(2, 9))
+    ]
+    waiting = []
+    for number in range(12):
+        parts = [
+            a_component(f"part{part}", count=random.randint(1, 5), resources={"cpus": random.choice([1, 1, 2])})
+            for part in range(random.choice([1, 1, 2]))
+        ]
+        asked = {"labels": random.choice([{}, {"zone": "a"}]), "prefers": random.choice([{}, {"zone": "b"}])}
+        declined = random.choice([(), (), ("linux-1",)])
+        waiting.append(
+            a_reservation(f"r{number}", sequence=number, components=tuple(parts), declined=declined, **asked)
+        )
+    draft = Draft(View([*slots, *waiting]), some_rules({"pools": {"linux": {"resources": {"cpus": 3}}}}), NOW)
+    draft.open_rooms()
+    return draft, [draft.demand_of(each) for each in waiting]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_what_is_known_of_a_shortage_refuses_only_those_who_would_find_no_room(seed: int) -> None:
+    draft, demands = some_gangs(Random(seed))
+    shortage = Shortage()
+    for demand in demands:
+        is_known = shortage.holds_for(demand)
+        had_room = has_room(demand, (draft.ready,))
+        assert not (is_known and had_room)
+        assert (fill(demand, (draft.ready,), shortage=shortage) is not None) == had_room
+
+
+def test_of_gangs_that_are_alike_the_larger_one_is_not_tried_where_the_smaller_one_had_no_room() -> None:
+    slots = [a_slot(f"linux-{number}", resources={"cpus": 1}) for number in (1, 2)]
+    gangs = [
+        a_reservation(f"r{count}", components=(a_component("rank", count=count, resources={"cpus": 1}),))
+        for count in (2, 3, 4)
+    ]
+    draft = Draft(View([*slots, *gangs]), some_rules({"pools": {"linux": {"resources": {"cpus": 1}}}}), NOW)
+    draft.open_rooms()
+    shortage = Shortage()
+    two, three, four = (draft.demand_of(each) for each in gangs)
+    assert fill(three, (draft.ready,), shortage=shortage) is None
+    assert [shortage.holds_for(each) for each in (two, three, four)] == [False, True, True]

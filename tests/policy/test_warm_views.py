@@ -125,6 +125,33 @@ def test_a_view_that_was_kept_up_plans_as_a_new_one(batches: list[list[Change]],
         assert plan(view, rules, NOW + number) == plan(View(rows[::-1]), rules, NOW + number)
 
 
+WAITS = some_rules({"scheduler": {"starvation_guard": 2, "confirm_timeout": 7}, "pools": {"linux": {"lease_ttl": 9}}})
+"""Here reservations come to be protected, and much falls due, within seconds."""
+
+
+@QUICKLY
+@given(st.lists(changes(), max_size=12), st.sampled_from([*RULES, WAITS]), st.lists(st.floats(0, 40), max_size=4))
+def test_a_later_tick_on_an_unchanged_view_plans_as_on_a_new_one(
+    rows: list[Change], rules: Any, seconds: list[float]
+) -> None:
+    view = View()
+    for row in rows:
+        view.apply(row)
+    kept = [row for kind in ROW_TYPES for row in view.rows(kind).values()]
+    for now in sorted(NOW + after for after in (0.0, 1.0, *seconds)):
+        assert plan(view, rules, now) == plan(View(kept), rules, now)
+
+
+def test_a_tick_is_planned_again_once_anything_has_changed_or_other_rules_hold() -> None:
+    view, rules = View([a_slot("linux-1", state="empty"), a_reservation("r1", priority=0)]), RULES[1]
+    first = plan(view, rules, NOW)
+    assert plan(view, rules, NOW + 1) is first
+    assert plan(view, RULES[0], NOW + 1) is not first
+    first = plan(view, rules, NOW + 1)
+    view.apply(a_reservation("r1", version=2, priority=1))
+    assert plan(view, rules, NOW + 1).decisions != first.decisions
+
+
 def test_a_row_that_leaves_and_comes_back_as_the_same_object_waits_once() -> None:
     """A search for a change lays a row over the view and puts the old one back, at times without a plan in between."""
     row = a_reservation("r1", version=1)
