@@ -266,6 +266,21 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             "5 grant r1 more.0 lab-2 room",
         ],
     ),
+    "with a grace, too, who was taken off in vain keeps his place": (
+        a_lab(
+            submitted(5, an_application("new", 1, units=3)),
+            slots=[
+                on_slot("lab-1", 4, ("r1", "more"), ("r2", "more")),
+                on_slot("lab-2", 4, ("r1", "core"), ("r2", "core")),
+            ],
+            reservations=[
+                an_application("r1", 1, 1, units=3, phase="leased"),
+                an_application("r2", 1, 1, phase="leased"),
+            ],
+            scheduler={"preemption_grace": 4},
+        ),
+        ["5 revoke r1 more lab-1 reclaimed"],
+    ),
     "a slot that is cordoned takes no elastic instance, and keeps those that it has": (
         a_lab(
             submitted(0, an_application("r1", 1, 4)),
