@@ -94,8 +94,8 @@ def _cut(decisions: Iterable[Decision]) -> list[list[Unit]]:
 
 def _list_units(decisions: Iterable[Decision]) -> list[Unit]:
     """A preemption without a grace, and the revokes of elastic instances that make room for somebody, stand together
-    with the assignment or claim that follows them; grants to one reservation too, though each of these is written or
-    not; everything else alone.
+    with the assignment or claim that follows them; grants to one reservation too, and limits of its cores, though each
+    of these is written or not; everything else alone.
     """
     units: list[list[Decision]] = []
     for decision in decisions:
@@ -109,8 +109,8 @@ def _list_units(decisions: Iterable[Decision]) -> list[Unit]:
 def _goes_on(unit: Sequence[Decision], decision: Decision) -> bool:
     """Whether a decision belongs to the unit before it."""
     last = unit[-1]
-    if isinstance(last, Grant):
-        is_more = isinstance(decision, Grant) and decision.reservation == last.reservation
+    if isinstance(last, Grant | Cores):
+        is_more = isinstance(decision, type(last)) and decision.reservation == last.reservation
         return is_more and len(unit) < CHUNK
     awaited = _find_beneficiary(last)
     return awaited is not None and awaited == _find_newcomer(decision)
@@ -176,6 +176,8 @@ class _Writer:
         try:
             if isinstance(unit[0], Grant):
                 return [*self._elastic.grant([each for each in unit if isinstance(each, Grant)])]
+            if isinstance(unit[0], Cores):
+                return [*self._cores.write([each for each in unit if isinstance(each, Cores)])]
             reason = self._write(unit)
         except IllegalMoveError as error:
             reason = str(error)
@@ -202,13 +204,11 @@ class _Writer:
                 return self._slots.write(decision)
             case Revoke() | Claim():
                 return self._elastic.write(decision)
-            case Grant():
-                raise AssertionError("grants are written with all others of their reservation")
+            case Grant() | Cores():
+                raise AssertionError("these are written with all others of their reservation")
             case Relevel():
                 return self._quota.relevel(decision)
             case Preempt():
                 return self._quota.preempt(decision, None)
-            case Cores():
-                return self._cores.write(decision)
             case _:
                 assert_never(decision)

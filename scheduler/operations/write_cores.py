@@ -1,5 +1,6 @@
 """Whether it happened, for the cores that a lease may use: the limit is worked out anew on the rows as they are."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -8,7 +9,6 @@ from scheduler.model.decisions import Cores
 from scheduler.model.events import Event
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import Rules
-from scheduler.model.slots import Slot
 from scheduler.operations.engine import CORES
 from scheduler.operations.ledger import Ledger
 from scheduler.policy.share import find_spare, is_same, list_users, own_cores
@@ -20,33 +20,43 @@ class CoresWriter:
     def __init__(self, ledger: Ledger, rules: Rules) -> None:
         self.ledger, self.rules = ledger, rules
 
-    def write(self, decision: Cores) -> str | None:
-        """None when it was written, else why it no longer holds: the lease is gone, or others share its slot by now."""
-        current, slot = self.ledger.reservations.get(decision.reservation), self.ledger.slots.get(decision.slot)
-        lease = _find(current, decision)
-        if current is None or slot is None or lease is None:
+    def write(self, decisions: Sequence[Cores]) -> list[tuple[Cores, str]]:
+        """Those of one reservation, each if it still is its share. Gives back the others, each with why: the lease is
+        gone, or others share its slot by now.
+        """
+        name = decisions[0].reservation
+        current = self.ledger.reservations.get(name)
+        objections = [self._object_to(current, each) for each in decisions]
+        good = {each.component: each for each, why in zip(decisions, objections, strict=True) if why is None}
+        if current is not None and good:
+            leases = tuple(
+                msgspec.structs.replace(lease, cores=good[lease.component].cpus) if lease.component in good else lease
+                for lease in current.leases
+            )
+            self.ledger.put(msgspec.structs.replace(current, leases=leases))
+            for each in good.values():
+                self._tell(each)
+        return [(each, why) for each, why in zip(decisions, objections, strict=True) if why is not None]
+
+    def _object_to(self, current: Reservation | None, decision: Cores) -> str | None:
+        lease, slot = _find(current, decision), self.ledger.slots.get(decision.slot)
+        if lease is None or slot is None:
             return "it does not hold that any more"
-        if not self._is_its_share(slot, current.id, decision):
+        users = list_users(self.ledger.leases_on(slot).values())
+        spare = find_spare(slot, [own_cores(each.resources) for each in users], self.rules)
+        is_user = lease.state != "claimed" and lease.epoch == slot.epoch
+        if not is_user or spare is None or not is_same(own_cores(lease.resources) + spare, decision.cpus):
             return f"others share {slot.id} by now"
-        changed = msgspec.structs.replace(lease, cores=decision.cpus)
-        leases = tuple(changed if each is lease else each for each in current.leases)
-        self.ledger.put(msgspec.structs.replace(current, leases=leases))
+        return None
+
+    def _tell(self, decision: Cores) -> None:
+        slot = self.ledger.slots[decision.slot]
         if slot.machine is not None:
             # Its host is to hear of it, as of every lease that comes or goes.
             self.ledger.put(slot)
-        detail: dict[str, Any] = {"component": lease.component, "slot": slot.id, "cpus": decision.cpus}
-        self.ledger.tell(
-            Event(at=self.ledger.now, name=CORES, cause=self.ledger.cause, reservation=current.id, detail=detail)
-        )
-        return None
-
-    def _is_its_share(self, slot: Slot, owner: str, decision: Cores) -> bool:
-        there = self.ledger.leases_on(slot)
-        mine, users = there.get((owner, decision.component)), list_users(there.values())
-        if mine is None or mine not in users:
-            return False
-        spare = find_spare(slot, [own_cores(lease.resources) for lease in users], self.rules)
-        return spare is not None and is_same(own_cores(mine.resources) + spare, decision.cpus)
+        detail: dict[str, Any] = {"component": decision.component, "slot": slot.id, "cpus": decision.cpus}
+        name, cause = decision.reservation, self.ledger.cause
+        self.ledger.tell(Event(at=self.ledger.now, name=CORES, cause=cause, reservation=name, detail=detail))
 
 
 def _find(current: Reservation | None, decision: Cores) -> Lease | None:

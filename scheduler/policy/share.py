@@ -38,7 +38,8 @@ def share(draft: Draft) -> None:
     """Each lease of a slot with `cpus` may use its own + max(0, the slot's - the sum of the leases') / their number.
 
     Decided where a lease has another figure; a new one starts at its own `cpus`. What this tick assigns, grants and
-    ends counts; who has to give back counts until it is gone, who only claims a place does not.
+    ends counts; who has to give back counts until it is gone, who only claims a place does not. Told in order of
+    submission, of each reservation in the order of the slots.
     """
     moves = _follow(draft.decisions)
     arrivals = moves.list_arrivals(draft.places)
@@ -48,8 +49,15 @@ def share(draft: Draft) -> None:
         slot = draft.view.slots.get(name)
         if slot is None or _is_even(slot, list_users(draft.leases_on(slot).values()), draft.rules):
             unshared.discard(name)
-    for slot in _sort(draft, unshared | touched):
-        draft.decisions += _list_changes(draft, slot, moves, arrivals.get(slot.id, ()))
+    found = [
+        cores
+        for slot in _sort(draft, unshared | touched)
+        for cores in _list_changes(draft, slot, moves, arrivals.get(slot.id, ()))
+    ]
+    rows = draft.view.reservations
+    # Those of one reservation stand together, so that they are written together.
+    found.sort(key=lambda each: (rows[each.reservation].sequence, each.reservation))
+    draft.decisions += found
 
 
 def find_spare(slot: Slot, owns: Sequence[float], rules: Rules) -> float | None:
@@ -161,7 +169,7 @@ def _sort(draft: Draft, names: Iterable[str]) -> list[Slot]:
 
 
 def _list_changes(draft: Draft, slot: Slot, moves: _Moves, came: Sequence[tuple[str, Placement]]) -> list[Cores]:
-    """What changes for those who are on it when all is done, in order of submission."""
+    """What changes for those who are on it when all is done."""
     stay = [
         (owner, lease)
         for (owner, component), lease in draft.leases_on(slot).items()
@@ -174,10 +182,8 @@ def _list_changes(draft: Draft, slot: Slot, moves: _Moves, came: Sequence[tuple[
         return []
     known = [present_spare(lease) for _, lease in stay] + [0.0] * len(came)
     everybody: list[tuple[str, Lease | Placement]] = [*stay, *came]
-    changes = [
-        (owner, Cores(reservation=owner, component=each.component, slot=slot.id, cpus=own + spare, epoch=slot.epoch))
+    return [
+        Cores(reservation=owner, component=each.component, slot=slot.id, cpus=own + spare, epoch=slot.epoch)
         for (owner, each), own, present in zip(everybody, owns, known, strict=True)
         if not is_same(present, spare)
     ]
-    rows = draft.view.reservations
-    return [cores for _, cores in sorted(changes, key=lambda each: (rows[each[0]].sequence, each[0]))]

@@ -1,6 +1,9 @@
 """`leasehold host`: each command a request or a heartbeat, one clear line for what is wrong."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -151,3 +154,30 @@ def test_leave_and_remove_are_requests(command: str, out: str, run: Run, intake:
     assert last(intake) == (command, {"slot": "lab-1"} | ({"machine": "m1"} if more else {}))
     intake.handler = refuse("slot")
     assert run("host", command, "lab-1", *more).status == 1
+
+
+def test_exec_leaves_a_note_and_becomes_the_command(tmp_path: Path) -> None:
+    words = ["host", "exec", "r1", "--component", "helper.0", "--slot", "lab-1"]
+    shown = "import os; print(open(f'processes/lab-1/{os.getpid()}.json').read())"
+    command = ["-m", "leasehold.cli", *words, "--state", str(tmp_path), "--", sys.executable, "-c", shown]
+    found = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=True)
+    note = json.loads(found.stdout)
+    assert (note["reservation"], note["component"]) == ("r1", "helper.0")
+
+
+def test_exec_says_what_cannot_be_run_and_leaves_nothing(run: Run, tmp_path: Path) -> None:
+    found = run("host", "exec", "r1", "--slot", "lab-1", "--state", str(tmp_path), "--", "no-such-command")
+    assert (found.status, found.complaints) == (1, ["leasehold: no-such-command: No such file or directory"])
+    assert list((tmp_path / "processes" / "lab-1").iterdir()) == []
+    (tmp_path / "file").touch()
+    found = run("host", "exec", "r1", "--slot", "lab-1", "--state", str(tmp_path / "file"), "--", "true")
+    assert (found.status, len(found.complaints)) == (1, 1)
+    assert "--state: expected a folder that can be written" in found.err
+
+
+def test_a_folder_that_is_no_cgroup_is_refused_before_anybody_is_asked(
+    run: Run, intake: FakeIntake, tmp_path: Path
+) -> None:
+    found = run("host", "run", "lab-1", "--pool", "lab", "--machine", "m1", "--cgroup", str(tmp_path))
+    assert (found.status, len(found.complaints), intake.seen) == (1, 1, [])
+    assert "--cgroup: expected a folder of cgroup v2" in found.err

@@ -259,3 +259,13 @@ def test_whose_slot_was_removed_ends_with_the_refusal(host: FakeHost, start: Sta
 )
 def test_several_heartbeats_fit_a_timeout(timeout: float | None, seconds: float) -> None:
     assert find_beat(timeout) == seconds
+
+
+def test_a_limit_of_cores_that_changes_is_no_new_lease(host: FakeHost, start: Start) -> None:
+    host.leases = [{**LEASE, "cores": 2.0}]
+    running = start()
+    assert running.await_told("leased")["cores"] == 2
+    host.leases = [{**LEASE, "cores": 1.0}]
+    told = running.await_told("cores")
+    assert (told["reservation"], told["component"], told["cores"]) == ("r1", "main", 1)
+    assert [each["event"] for each in running.told].count("leased") == 1

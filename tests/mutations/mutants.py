@@ -411,4 +411,20 @@ MUTANTS = (
         "fill(demand, [draft.coming, draft.launched], opening.launch)",
         "fill(demand, [draft.launched], opening.launch)",
     ),
+    Mutant(
+        "share",
+        "a slot that is smaller than its leases takes nothing from them",
+        "max(0.0, capacity[CPUS] - fsum(owns))",
+        "(capacity[CPUS] - fsum(owns))",
+    ),
+    Mutant("share", "spare cores are divided among the leases", " / len(owns) if is_shared", " if is_shared"),
+    Mutant(
+        "share", "what nobody shares stays unshared", "(slot.pool, None).share_cores", '(slot.pool, None).queue != ""'
+    ),
+    Mutant("share", "who only claims a place has no part yet", 'if lease.state != "claimed" and owner', "if owner"),
+    Mutant("share", "who goes in this tick counts no more", "owner not in moves.gone and ", ""),
+    Mutant("share", "a single instance that goes leaves its part", " and (owner, component) not in moves.parted", ""),
+    Mutant(
+        "share", "who comes in this tick counts", "moves.list_left(draft).union(arrivals)", "moves.list_left(draft)"
+    ),
 )

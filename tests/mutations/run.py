@@ -30,7 +30,9 @@ PAGE = ROOT / "docs" / "mutations.md"
 POLICY = ROOT / "scheduler" / "policy"
 OF_QUOTA = tuple(f"tests.scenarios.test_qscheduler_{name}" for name in ("cases", "notices", "faults"))
 OF_FORECASTS = ("tests.policy.test_changes_of_accounts",)
+OF_CORES = ("tests.scenarios.test_zoe_cores",)
 OWN = {
+    "share": OF_CORES,
     **dict.fromkeys(("charging", "fanout", "preempt", "quota", "relevel"), OF_QUOTA),
     **dict.fromkeys(("changes_of_accounts", "forecast"), OF_FORECASTS),
 }
@@ -43,7 +45,7 @@ SCENARIOS = (
     *("orchard_placement", "orchard_failures", "machine_lives", "per_system"),
     *("zoe_queues", "zoe_elastic", "zoe_losses"),
 )
-MODULES = (*(f"tests.scenarios.test_{name}" for name in SCENARIOS), *OF_QUOTA, *OF_FORECASTS)
+MODULES = (*(f"tests.scenarios.test_{name}" for name in SCENARIOS), *OF_QUOTA, *OF_FORECASTS, *OF_CORES)
 """Where the tests are, in the order in which they are tried."""
 RULELESS = (
     *("scheduler.ports", "scheduler.operations.repeating", "scheduler.simulation.scenario", "scheduler.view.memory"),

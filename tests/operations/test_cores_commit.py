@@ -89,3 +89,11 @@ def test_waiters_and_the_host_hear_of_a_limit_that_changes_and_a_new_lease_is_to
     [row] = rig.store.find_reservations(ids=["r2"])
     assert rig.ask("renew", reservation="r2", token=row.token)["cores"] == {"main": 4.5}
     assert [each["cores"] for each in describe_host(rig.engine, "lab-1", "m")["leases"]] == [3.5, 4.5]
+
+
+def test_limits_of_one_reservation_are_written_together_each_if_it_holds() -> None:
+    parts = (on(), on("linux-2", component="b"))
+    other = Cores(reservation="r1", component="b", slot="linux-2", cpus=3.0, epoch=1)
+    reasons, _, rig = write_all([slot(), slot(name="linux-2"), holds(leases=parts)], [ALONE, other])
+    [row] = rig.store.find_reservations()
+    assert (reasons, [lease.cores for lease in row.leases]) == (["others share linux-2 by now"], [4.0, None])

@@ -13,6 +13,7 @@ from tests.policy.test_plans import (
     no_reservation_is_lost,
     no_slot_is_overfull,
     nothing_is_due_before_it_wakes,
+    spare_cores_are_shared,
     the_plan_is_pure,
 )
 from tests.policy.watching import Seen, watch
@@ -67,6 +68,7 @@ def test_every_plan_with_elastic_instances_keeps_to_the_rules(fleet: Document) -
         nothing_is_taken_back_where_the_setting_only_gives,
         what_is_revoked_for_an_assignment_comes_before_it,
         the_plan_is_pure,
+        spare_cores_are_shared,
     )
 
 

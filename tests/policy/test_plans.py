@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.model.decisions import Assign, Drain, Expire, Launch, Reset, Terminate
-from scheduler.model.moves import ENDED, IN_FLIGHT, INACTIVE
+from scheduler.model.moves import ENDED, HOLDING, IN_FLIGHT, INACTIVE
 from scheduler.model.reservations import Reservation, list_instances
 from scheduler.model.resources import SLACK, total
 from scheduler.model.slots import Slot
@@ -134,6 +134,21 @@ def nothing_is_due_before_it_wakes(seen: Seen) -> None:
             assert (at, due) == (at, [])
 
 
+def spare_cores_are_shared(seen: Seen) -> None:
+    """Nobody may use less than its own, nor all together more than the slot has, if their own fit."""
+    view = seen.view_after
+    for slot in view.slots.values():
+        leases = [lease for _, lease in view.leases_of(slot.id) if lease.epoch == slot.epoch]
+        if slot.resources is None or slot.state not in HOLDING or not leases:
+            continue
+        owns = [lease.resources.get("cpus", 0) for lease in leases]
+        found = [own if lease.cores is None else lease.cores for own, lease in zip(owns, leases, strict=True)]
+        users = [at for at, lease in enumerate(leases) if lease.state != "claimed"]
+        assert all(found[at] >= owns[at] - SLACK for at in users)
+        most = max(slot.resources["cpus"], sum(owns[at] for at in users))
+        assert sum(found[at] for at in users) == pytest.approx(most if users else 0)
+
+
 @QUICKLY
 @given(fleets())
 def test_every_plan_keeps_to_the_rules(fleet: Document) -> None:
@@ -147,6 +162,7 @@ def test_every_plan_keeps_to_the_rules(fleet: Document) -> None:
         idleness_drains_nothing_that_is_kept,
         every_decision_is_accepted,
         nothing_is_decided_twice,
+        spare_cores_are_shared,
     )
 
 

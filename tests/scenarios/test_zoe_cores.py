@@ -156,6 +156,13 @@ def test_elastic_instances_that_are_granted_and_taken_back_share_too() -> None:
     ]
 
 
+def test_an_instance_that_is_taken_back_at_once_leaves_its_part_in_the_same_tick() -> None:
+    found = cores(submitted(0, PARTS), tick(0), submitted(5, asks("r2", 4)), tick(5))
+    assert found[3:] == [
+        *("5 r1 core lab-1 1.333333333", "5 r1 more.0 lab-1 2.333333333", "5 r2 main lab-1 4.333333333"),
+    ]
+
+
 def test_an_instance_that_dies_leaves_its_part_to_the_others() -> None:
     found = cores(
         submitted(0, {**PARTS, "components": [*PARTS["components"][:1], {**PARTS["components"][1], "count": 1}]}),

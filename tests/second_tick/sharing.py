@@ -4,7 +4,8 @@ from tests.second_tick.picture import HOLDING, Amounts, Picture, Site
 
 
 def share(picture: Picture) -> None:
-    """Zoe's page: "own `cpus` + max(0, slot's cpus − sum of the leases' cpus) / n", told when it is another figure."""
+    """Zoe's page: "own `cpus` + max(0, slot's cpus − sum of the leases' cpus) / n"; told when it is another figure."""
+    found = []
     for site in picture.sites:
         if site.capacity is None or "cpus" not in site.capacity or site.row.state not in HOLDING:
             continue
@@ -13,7 +14,11 @@ def share(picture: Picture) -> None:
         for name, component, own, known in users:
             cores = own + spare / len(users)
             if abs(cores - known) > 1e-6:
-                picture.decide("cores", name, component, site.id, f"{cores:.9g}")
+                found.append(("cores", name, component, site.id, f"{cores:.9g}"))
+    for each in picture.reservations:
+        for words in found:
+            if words[1] == each.id:
+                picture.decide(*words)
 
 
 def _list_users(picture: Picture, site: Site) -> list[tuple[str, str, float, float]]:

@@ -92,3 +92,10 @@ def test_what_a_trace_cannot_be_played_on_is_told(document: Document, options: d
     with pytest.raises(InvalidInputError) as caught:
         make_fleet(document, NO_CLOUD, **options)
     assert str(caught.value) == said
+
+
+@pytest.mark.parametrize("scheduler", [{}, {"share_cores": True}, {"system": {"x": {"share_cores": True}}}])
+def test_nobody_in_a_trace_is_told_of_limits_of_cores(scheduler: Document) -> None:
+    """They would change nothing of when a job ends."""
+    fleet = make_fleet({"pools": {"p": a_pool()}, "scheduler": scheduler}, NO_CLOUD)
+    assert not fleet.rules.settings_of("p", "x").share_cores
