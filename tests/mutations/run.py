@@ -31,10 +31,12 @@ POLICY = ROOT / "scheduler" / "policy"
 OF_QUOTA = tuple(f"tests.scenarios.test_qscheduler_{name}" for name in ("cases", "notices", "faults"))
 OF_FORECASTS = ("tests.policy.test_changes_of_accounts",)
 OF_CORES = ("tests.scenarios.test_zoe_cores",)
+OF_ROOMS = ("tests.policy.test_rooms",)
 OWN = {
     "share": OF_CORES,
     **dict.fromkeys(("charging", "fanout", "preempt", "quota", "relevel"), OF_QUOTA),
     **dict.fromkeys(("changes_of_accounts", "forecast"), OF_FORECASTS),
+    "rooms": OF_ROOMS,
 }
 """The tests that are tried first for some modules, and last for all others."""
 SCENARIOS = (
@@ -45,7 +47,7 @@ SCENARIOS = (
     *("orchard_placement", "orchard_failures", "machine_lives", "per_system"),
     *("zoe_queues", "zoe_elastic", "zoe_losses"),
 )
-MODULES = (*(f"tests.scenarios.test_{name}" for name in SCENARIOS), *OF_QUOTA, *OF_FORECASTS, *OF_CORES)
+MODULES = (*(f"tests.scenarios.test_{name}" for name in SCENARIOS), *OF_QUOTA, *OF_FORECASTS, *OF_CORES, *OF_ROOMS)
 """Where the tests are, in the order in which they are tried."""
 RULELESS = (
     *("scheduler.ports", "scheduler.operations.repeating", "scheduler.simulation.scenario", "scheduler.view.memory"),

@@ -72,6 +72,18 @@ def test_who_has_waited_for_too_long_is_not_overtaken(
     assert played.codes["big"] == "no_capacity"
 
 
+@pytest.mark.parametrize(("seconds", "code"), [(10, "gang_incomplete"), (11, "no_capacity")])
+def test_whom_the_guard_protects_from_now_on_is_heeded_though_nothing_else_has_changed(seconds: int, code: str) -> None:
+    """Two gangs find room for all but one. The room of one that is protected is none for the other any more."""
+    gang = {"components": [{"name": "rank", "count": 4, "resources": {"cpus": 1}}]}
+    timeline = [
+        {"at": at, "submit": {"id": name, "system": "x", **gang}} for at, name in enumerate(["first", "second"])
+    ]
+    ticks = [{"at": at, "tick": True} for at in (2, 3, seconds)]
+    played = play(a_fleet({"starvation_guard": 10}, [*timeline, *ticks]))
+    assert played.codes == {"first": "gang_incomplete", "second": code}
+
+
 def test_who_has_waited_for_too_long_is_protected_behind_a_younger_one_that_is_alike() -> None:
     """Of two that ask for the same, the younger one goes first and needs no protection; the older one does."""
     timeline = [asking(0, "older", 4), asking(9999, "younger", 4, priority=2), asking(9999, "small", 1)]
