@@ -3,7 +3,8 @@
 Must reach: three months of the NASA iPSC/860 log (18,239 jobs, gangs of up to 128 processors) in under 60 s on one
 core, with under 1 GB; growth about linear in the jobs.
 `python -m bench.traces` plays generated logs of growing length on 128 hosts of one processor and on launched machines
-of 32; `python -m bench.traces FILE [CONFIG]` plays a log of yours, on such hosts or the fleet of a leasehold.toml.
+of 32, there also with half of each job elastic; `python -m bench.traces FILE [CONFIG [SHARE]]` plays a log of yours, on
+such hosts or the fleet of a leasehold.toml, with that share of each job elastic.
 """
 
 import gc
@@ -26,14 +27,18 @@ HOSTS: dict[str, Any] = {
     "pools": {"nodes": {"system": "x", "provider": "static", "max_slots": 128, "resources": {"cpus": 1}}}
 }
 OFFERING = {"name": "c32", "price": 0.5, "resources": {"cpus": 32}}
-MACHINES: dict[str, Any] = {"pools": {"nodes": {"system": "x", "max_slots": 4, "offerings": [OFFERING]}}}
+MACHINES: dict[str, Any] = {
+    "scheduler": {"elastic": "flexible"},
+    "pools": {"nodes": {"system": "x", "max_slots": 4, "offerings": [OFFERING], "launch_for_elastic": True}},
+}
+FLEETS = (("128 hosts of 1", HOSTS, 0.0), ("4 machines of 32", MACHINES, 0.0), ("4 of 32, half elastic", MACHINES, 0.5))
 CLOUD = CloudDocument(launch=2, boot=60, bind=10, terminate=30)
 
 
-def measure(path: Path, document: dict[str, Any], cloud: CloudDocument) -> tuple[int, int, float]:
+def measure(path: Path, document: dict[str, Any], cloud: CloudDocument, share: float) -> tuple[int, int, float]:
     """Jobs that ended, ticks, and seconds of processor time of the play."""
     fleet = make_fleet(document, cloud)
-    play = TracePlay(read_workload(path, fleet.most_processors, skip_bad=True), fleet)
+    play = TracePlay(read_workload(path, fleet.most_processors, skip_bad=True), fleet, share)
     gc.collect()
     began = process_time()
     play.play()
@@ -43,9 +48,9 @@ def measure(path: Path, document: dict[str, Any], cloud: CloudDocument) -> tuple
     return summary.finished, summary.ticks, seconds
 
 
-def tell(name: str, path: Path, document: dict[str, Any], cloud: CloudDocument) -> None:
+def tell(name: str, path: Path, document: dict[str, Any], cloud: CloudDocument, share: float = 0.0) -> None:
     """Measure one log and print a line."""
-    jobs, ticks, seconds = measure(path, document, cloud)
+    jobs, ticks, seconds = measure(path, document, cloud, share)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
         f"{name:<24} {jobs:>7,} jobs {ticks:>8,} ticks {seconds:>8.1f} s"
@@ -58,10 +63,15 @@ def measure_growth() -> None:
     """Generated logs, each twice as long as the one before."""
     with TemporaryDirectory(prefix="leasehold-bench-") as folder:
         path = Path(folder) / "log.swf"
-        for name, document in (("128 hosts of 1", HOSTS), ("4 machines of 32", MACHINES)):
+        for name, document, share in FLEETS:
             for jobs in SIZES:
                 path.write_text(make_log(jobs=jobs), encoding="utf-8")
-                tell(name, path, document, CLOUD)
+                tell(name, path, document, CLOUD, share)
+
+
+def is_share(word: str) -> bool:
+    """Whether it is a number from 0 to 1."""
+    return word.replace(".", "", 1).isdigit() and float(word) <= 1
 
 
 def main() -> None:
@@ -71,11 +81,11 @@ def main() -> None:
             measure_growth()
         case [log] if not log.startswith("-"):
             tell("128 hosts of 1", Path(log), HOSTS, CLOUD)
-        case [log, config]:
+        case [log, config, *rest] if len(rest) <= 1 and all(map(is_share, rest)):
             found = read_configuration(Path(config))
-            tell(Path(config).name, Path(log), found.rules_document, found.cloud)
+            tell(Path(config).name, Path(log), found.rules_document, found.cloud, *map(float, rest))
         case _:
-            sys.exit("usage: python -m bench.traces [LOG [CONFIG]]")
+            sys.exit("usage: python -m bench.traces [LOG [CONFIG [SHARE]]]")
 
 
 if __name__ == "__main__":

@@ -87,10 +87,10 @@ def _choose_unit(runs: Sequence[Run]) -> tuple[float, str]:
 def _draw_run(panels: Sequence["Axes"], run: Run, unit: float, style: Style) -> None:
     queue, slots, share, waits = panels
     picture = run.picture
-    queue.plot(*_points(picture.waiting_jobs, unit), label=run.label, **style)
-    slots.plot(*_points(picture.machines, unit, FEW_POINTS), **style)
-    times, leased = _points(picture.leased, unit, FEW_POINTS)
-    _, present = _points(picture.present, unit, FEW_POINTS)
+    queue.plot(*_list_peaks(picture.waiting_jobs, unit), label=run.label, **style)
+    slots.plot(*_list_means(picture.machines, unit), **style)
+    times, leased = _list_means(picture.leased, unit)
+    _, present = _list_means(picture.present, unit)
     used = [part / whole if whole else nan for part, whole in zip(leased, present, strict=True)]
     share.plot(times, used, **style)
     count = len(picture.waits)
@@ -99,17 +99,27 @@ def _draw_run(panels: Sequence["Axes"], run: Run, unit: float, style: Style) -> 
     )
 
 
-def _points(curve: Curve, unit: float, most: int = POINTS) -> tuple[list[float], list[float]]:
-    """As many means as can be seen, at the middles of their times."""
-    together = max(1, -(-len(curve.means) // most))
-    parts = [curve.means[begin : begin + together] for begin in range(0, len(curve.means), together)]
-    middles = [(number + 0.5) * together * curve.width / unit for number in range(len(parts))]
+def _list_peaks(curve: Curve, unit: float) -> tuple[list[float], list[float]]:
+    """As many peaks as can be seen, at the middles of their times: a queue of minutes is lost in the mean of a day."""
+    middles, parts = _cut(curve.peaks, curve.width / unit, POINTS)
+    return middles, [max(part) for part in parts]
+
+
+def _list_means(curve: Curve, unit: float) -> tuple[list[float], list[float]]:
+    """Means of so much of it that the lines of several plays can be told apart, at the middles of their times."""
+    middles, parts = _cut(curve.means, curve.width / unit, FEW_POINTS)
     return middles, [sum(part) / len(part) for part in parts]
+
+
+def _cut(values: Sequence[float], width: float, most: int) -> tuple[list[float], list[Sequence[float]]]:
+    together = max(1, -(-len(values) // most))
+    parts = [values[begin : begin + together] for begin in range(0, len(values), together)]
+    return [(number + 0.5) * together * width for number in range(len(parts))], parts
 
 
 def _label(panels: Sequence["Axes"], unit: str) -> None:
     queue, slots, share, waits = panels
-    queue.set(title="Queue", ylabel="jobs that wait")
+    queue.set(title="Queue", ylabel="jobs that wait, at most")
     slots.set(title="Slots", ylabel="machines that are there")
     share.set(title="Utilisation", ylabel="share of their processors that is leased", ylim=(0, 1.02))
     for panel in (queue, slots, share):

@@ -8,10 +8,11 @@ MOST_BINS = 2048
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """The mean of a value in each of a row of equally wide bins; `width` in seconds."""
+    """The mean of a value in each of a row of equally wide bins, and the most that it was there; `width` in seconds."""
 
     width: float
     means: tuple[float, ...]
+    peaks: tuple[float, ...]
 
 
 class CurveRecorder:
@@ -19,7 +20,7 @@ class CurveRecorder:
 
     def __init__(self, width: float = 60.0) -> None:
         self._width = width
-        self._sums = array("d")
+        self._sums, self._peaks = array("d"), array("d")
         self._end = 0.0
 
     def add(self, value: float, begin: float, end: float) -> None:
@@ -29,19 +30,26 @@ class CurveRecorder:
             self._double()
         first, last = int(begin / self._width), int(end / self._width)
         if last >= len(self._sums):
-            self._sums.extend([0.0] * (last + 1 - len(self._sums)))
+            missing = [0.0] * (last + 1 - len(self._sums))
+            self._sums.extend(missing)
+            self._peaks.extend(missing)
         if not value:
             return
         for index in range(first, last + 1):
             inside = min(end, (index + 1) * self._width) - max(begin, index * self._width)
-            self._sums[index] += value * max(0.0, inside)
+            if inside > 0:
+                self._sums[index] += value * inside
+                self._peaks[index] = max(self._peaks[index], value)
 
     def _double(self) -> None:
         """The cost is that of all bins, and comes up once for each doubling of the time that has passed."""
-        sums = self._sums
+        sums, peaks = self._sums, self._peaks
         if len(sums) % 2:
             sums.append(0.0)
-        self._sums = array("d", (sums[index] + sums[index + 1] for index in range(0, len(sums), 2)))
+            peaks.append(0.0)
+        pairs = range(0, len(sums), 2)
+        self._sums = array("d", (sums[index] + sums[index + 1] for index in pairs))
+        self._peaks = array("d", (max(peaks[index], peaks[index + 1]) for index in pairs))
         self._width *= 2
 
     def finish(self) -> Curve:
@@ -50,4 +58,4 @@ class CurveRecorder:
         if means:
             inside = self._end - (len(means) - 1) * self._width
             means[-1] = self._sums[-1] / inside if inside > 0 else 0.0
-        return Curve(self._width, tuple(means))
+        return Curve(self._width, tuple(means), tuple(self._peaks))

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from scheduler.simulation.curves import MOST_BINS, Curve, CurveRecorder
 
 
-def test_a_curve_is_the_mean_of_each_bin() -> None:
+def test_a_curve_is_the_mean_and_the_peak_of_each_bin() -> None:
     recorder = CurveRecorder(width=10)
     recorder.add(2, 0, 5)
     recorder.add(4, 5, 20)
     recorder.add(8, 20, 25)
-    assert recorder.finish() == Curve(10, (3, 4, 8))
+    assert recorder.finish() == Curve(10, (3, 4, 8), (4, 4, 8))
 
 
 @settings(deadline=None)
@@ -27,3 +27,4 @@ def test_the_area_under_a_curve_is_that_of_what_was_added(steps: list[tuple[floa
     last = at - (len(curve.means) - 1) * curve.width
     found = sum(curve.means[:-1]) * curve.width + curve.means[-1] * last
     assert found == pytest.approx(area, rel=1e-6, abs=1e-6)
+    assert max(curve.peaks) == max(value for value, _ in steps)
