@@ -152,6 +152,8 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     confirmed_at: float | None = None
     finished_at: float | None = None
     restarts: int = 0
+    component_restarts: dict[str, int] | None = None
+    """The same by component instance, elastic ones too, which are replaced alone; None where none ever died."""
     interruptions: int = 0
     token: int = 0
     revoke_reason: str | None = None

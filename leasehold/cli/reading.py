@@ -83,10 +83,20 @@ def _describe(row: "Reservation") -> list[tuple[str, str]]:
         ("expires", show_age(row.expires_at)),
         ("to be given back", f"{show_age(row.revoke_by)} ({row.revoke_reason})" if row.revoke_by else ""),
         ("ended", show_age(row.finished_at)),
+        ("restarts", _describe_restarts(row)),
         ("token", str(row.token) if row.token else ""),
     ]
     lines += [(f"lease {lease.component}", _describe_lease(lease)) for lease in row.leases]
     return [(name, value) for name, value in lines if value]
+
+
+def _describe_restarts(row: "Reservation") -> str:
+    """How often the whole was restarted, and each component: elastic ones are without the others."""
+    counts = row.component_restarts or {}
+    if not (row.restarts or counts):
+        return ""
+    parts = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+    return f"{row.restarts}" + (f" (by component: {parts})" if parts else "")
 
 
 def _describe_lease(lease: "Placement") -> str:

@@ -138,6 +138,10 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     restarted_at: float | None = None
     finished_at: float | None = None
     restarts: int = 0
+    component_restarts: dict[str, int] | None = None
+    """By instance: how often it died and was to be started again, an essential one with its reservation, by the restart
+    policy, an elastic one alone, by the next grant. None: no instance ever did.
+    """
     unconfirmed: int = 0
     """Assignments in a row that nobody confirmed."""
     interruptions: int = 0

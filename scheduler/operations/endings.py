@@ -1,5 +1,7 @@
 """How a reservation lets go of what it holds: for good, or back into the queue."""
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -8,6 +10,7 @@ from scheduler.model.events import Event
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import Rules
 from scheduler.operations.ledger import Ledger
+from scheduler.policy.heal import may_restart_again
 from scheduler.policy.ttl import expiry_of_pending
 
 UNCLAIMED = "reservation_unclaimed"
@@ -90,7 +93,7 @@ def end_instance(
     ledger.free_slot(lease)
     if not clean:
         _note_unclean(ledger, rules, lease)
-    tell_instance(ledger, REVOKED, current.id, lease, reason)
+    tell_instance(ledger, REVOKED, current.id, msgspec.structs.replace(lease, revoke_by=None), reason)
     return left
 
 
@@ -101,6 +104,21 @@ def revoke_instance(ledger: Ledger, current: Reservation, lease: Lease, reason: 
     ledger.put(msgspec.structs.replace(current, leases=leases))
     ledger.put(ledger.slots[lease.slot])
     tell_instance(ledger, REVOKED, current.id, revoking, reason)
+
+
+def count_restarts(current: Reservation, died: Iterable[str]) -> Reservation:
+    """One more for each of these instances, which died and are to be started again."""
+    counts = Counter(current.component_restarts)
+    counts.update(died)
+    return msgspec.structs.replace(current, component_restarts=dict(counts) or None)
+
+
+def end_failed(ledger: Ledger, rules: Rules, current: Reservation, reason: str, died: Sequence[str]) -> Reservation:
+    """It fails, for these instances of it died; each counts as restarted if its policy will restart the whole."""
+    told = {"died": list(died)} if died else {}
+    if may_restart_again(current, rules):
+        current = count_restarts(current, died)
+    return end_reservation(ledger, rules, current, "failed", reason, failed_at=ledger.now, told=told)
 
 
 def tell_instance(ledger: Ledger, name: str, reservation: str, lease: Lease, reason: str) -> None:

@@ -22,7 +22,16 @@ from scheduler.model.wishes import (
     ReasonDocument,
     SlotDocument,
 )
-from scheduler.operations.endings import drop_claims, end_instance, end_reservation, note_confirmed, return_to_queue
+from scheduler.operations.endings import (
+    count_restarts,
+    drop_claims,
+    end_failed,
+    end_instance,
+    end_reservation,
+    held_of,
+    note_confirmed,
+    return_to_queue,
+)
 from scheduler.operations.ledger import Ledger
 from scheduler.policy.heal import may_restart_again
 from scheduler.policy.ttl import expiry_when_renewed
@@ -122,9 +131,10 @@ def fail(ledger: Ledger, rules: Rules, word: ReasonDocument) -> Reservation:
     current, elastic = _find_with_part(ledger, word)
     _check_component(current, word)
     if elastic is not None:
+        current = count_restarts(current, [elastic.component]) if elastic.state == "held" else current
         return end_instance(ledger, rules, current, elastic, word.reason or "component_died", clean=False)
-    reason = word.reason or "component_died"
-    return end_reservation(ledger, rules, current, "failed", reason, failed_at=ledger.now)
+    died = [lease.component for lease in held_of(current) if word.component in {None, lease.component}]
+    return end_failed(ledger, rules, current, word.reason or "component_died", died)
 
 
 def _check_component(current: Reservation, word: ReasonDocument) -> None:

@@ -4,17 +4,20 @@ Each is tested on the rows as they are; a newcomer and the revokes that it needs
 """
 
 from collections.abc import Collection, Sequence
+from typing import Final
 
 from scheduler.model.decisions import Assign, Claim, Grant, Placement, Revoke
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import Rules
-from scheduler.operations.endings import end_instance, revoke_instance, tell_instance
+from scheduler.operations.endings import count_restarts, end_instance, revoke_instance, tell_instance
 from scheduler.operations.ledger import Ledger
 from scheduler.operations.write_leases import LeaseWriter
-from scheduler.policy.timeouts import has_timed_out, is_silent
+from scheduler.policy.charging import stop
 
 GRANTED = "reservation_granted"
 """The event of an elastic instance that is leased: no change of phase."""
+DEATHS: Final = frozenset({"slot_gone", "slot_offline"})
+"""For these reasons an instance that nobody had asked back is gone without notice."""
 
 
 class ElasticWriter:
@@ -77,7 +80,8 @@ class ElasticWriter:
         for decision in revokes:
             holder = self.ledger.reservations[decision.reservation]
             if (lease := _find(holder, decision)) is not None:
-                self._revoke(holder, lease, decision)
+                # Under quota the newcomer pays for the place from its claim on.
+                self._revoke(holder, stop(lease, self.now) if isinstance(newcomer, Claim) else lease, decision)
         if isinstance(newcomer, Claim):
             self._leases.claim(current, newcomer.leases, newcomer.level)
         else:
@@ -99,26 +103,12 @@ class ElasticWriter:
         if decision.reason == "reclaimed":
             has_time = lease.revoke_by is not None and self.now < lease.revoke_by
             return "its holder has time to let go" if lease.state == "revoking" and has_time else None
-        return None if self._has_lost(lease, decision.reason) else "its slot is there"
-
-    def _has_lost(self, lease: Lease, reason: str) -> bool:
-        """Whether what the plan saw of its slot is still so."""
-        slot = self.ledger.slots.get(lease.slot)
-        if slot is None or not self.ledger.is_there(lease):
-            return reason == "slot_gone"
-        pool = self.rules.pools.get(slot.pool)
-        match reason:
-            case "slot_interrupted":
-                return slot.interrupted_at is not None
-            case "slot_offline":
-                return is_silent(slot, pool, self.now)
-            case "slot_draining":
-                return slot.state == "draining" and has_timed_out(slot, pool, self.now)
-            case _:
-                return False
+        return None if self._leases.is_lost(lease, decision.reason) else "its slot is there"
 
     def _revoke(self, current: Reservation, lease: Lease, decision: Revoke) -> None:
         if decision.revoke_by is None:
+            if decision.reason in DEATHS and lease.state == "held":
+                current = count_restarts(current, [lease.component])
             end_instance(self.ledger, self.rules, current, lease, decision.reason, clean=False)
         else:
             revoke_instance(self.ledger, current, lease, decision.reason, decision.revoke_by)

@@ -26,7 +26,7 @@ from scheduler.model.rules import Pool, Rules
 from scheduler.model.slots import Slot
 from scheduler.operations.ledger import Ledger
 from scheduler.policy.places import capacity_of
-from scheduler.policy.timeouts import is_silent
+from scheduler.policy.timeouts import has_timed_out, is_silent
 from scheduler.policy.ttl import expiry_of_lease
 from scheduler.policy.weighing import weigh
 
@@ -219,6 +219,22 @@ class LeaseWriter:
         if not has_labels(slot.labels, asked.labels) or not has_labels(slot.labels, component.labels):
             return f"{slot.id} has other labels"
         return None
+
+    def is_lost(self, lease: Lease, reason: str) -> bool:
+        """Whether what the plan saw of its slot is still so."""
+        slot = self.ledger.slots.get(lease.slot)
+        if slot is None or not self.ledger.is_there(lease):
+            return reason == "slot_gone"
+        pool = self.rules.pools.get(slot.pool)
+        match reason:
+            case "slot_interrupted":
+                return slot.interrupted_at is not None
+            case "slot_offline":
+                return is_silent(slot, pool, self.now)
+            case "slot_draining":
+                return slot.state == "draining" and has_timed_out(slot, pool, self.now)
+            case _:
+                return False
 
     def lease(
         self,

@@ -5,12 +5,11 @@ import msgspec
 from scheduler.model.decisions import Assign, Expire, Fail, Requeue, Restart
 from scheduler.model.moves import ENDED
 from scheduler.model.reservations import Lease, Reservation
-from scheduler.model.rules import Pool, Rules, SchedulerKeys
-from scheduler.model.slots import Slot
-from scheduler.operations.endings import drop_claims, end_reservation, note_unconfirmed, return_to_queue
+from scheduler.model.rules import Rules, SchedulerKeys
+from scheduler.operations.endings import drop_claims, end_failed, end_reservation, note_unconfirmed, return_to_queue
 from scheduler.operations.ledger import Ledger
 from scheduler.operations.write_leases import LeaseWriter
-from scheduler.policy.timeouts import has_timed_out, is_silent
+from scheduler.policy.timeouts import is_silent
 
 
 class ReservationWriter:
@@ -52,32 +51,15 @@ class ReservationWriter:
             return "its slots are there"
         if decision.reason == "unconfirmed":
             note_unconfirmed(self.ledger, current)
-        end_reservation(self.ledger, self.rules, current, "failed", decision.reason, failed_at=self.now)
+        died = [lease.component for lease in current.leases if self._leases.is_lost(lease, decision.reason)]
+        end_failed(self.ledger, self.rules, current, decision.reason, died)
         return None
 
     def _has_lost(self, current: Reservation, reason: str) -> bool:
         """Whether what the plan saw of its essential slots is still so."""
-        essential = [lease for lease in current.leases if lease.kind == "essential"]
-        present = [lease for lease in essential if self.ledger.is_there(lease)]
-        slots = [self.ledger.slots[lease.slot] for lease in present]
-        match reason:
-            case "slot_gone":
-                return len(present) < len(essential)
-            case "slot_interrupted":
-                return any(slot.interrupted_at is not None for slot in slots)
-            case "slot_draining":
-                return any(
-                    slot.state == "draining" and has_timed_out(slot, self._pool_of(slot), self.now) for slot in slots
-                )
-            case "unconfirmed":
-                return current.confirmed_at is None
-            case "slot_offline":
-                return any(is_silent(slot, self._pool_of(slot), self.now) for slot in slots)
-            case _:
-                return False
-
-    def _pool_of(self, slot: Slot) -> Pool | None:
-        return self.rules.pools.get(slot.pool)
+        if reason == "unconfirmed":
+            return current.confirmed_at is None
+        return any(lease.kind == "essential" and self._leases.is_lost(lease, reason) for lease in current.leases)
 
     def _requeue(self, current: Reservation, decision: Requeue) -> str | None:
         if current.phase == "pending" and current.leases:
@@ -111,7 +93,7 @@ class ReservationWriter:
         if slot is None or not self.ledger.is_there(lease):
             return False
         is_leaving = slot.state != "ready" or slot.drain_reason is not None or slot.interrupted_at is not None
-        return not is_leaving and not is_silent(slot, self._pool_of(slot), self.now)
+        return not is_leaving and not is_silent(slot, self.rules.pools.get(slot.pool), self.now)
 
     def _object_to_taking(self, current: Reservation, decision: Requeue) -> str | None:
         """Why a leased one is not to be taken back after all."""

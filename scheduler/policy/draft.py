@@ -134,8 +134,10 @@ class Draft:
         """Those whose room is looked for when a gang before them has been seen to."""
         self.vacated: set[tuple[str, str]] = set()
         """(reservation, component) of elastic leases that this tick has ended while their reservation stays leased."""
-        self.stretching: list[Demand] = []
-        """Elastic instances for which there is no room, where they may cause launches: one each, in rank order."""
+        self.stretching: list[tuple[str, Demand]] = []
+        """Elastic instances for which there is no room, where they may cause launches, each with the id of its
+        reservation, which has its lease or waits; in rank order.
+        """
         self.withheld: list[Demand] = []
         """Who would get a launch but for quota or `max_slots`, in queue order."""
         self.withheld_launches: dict[str, int] = {}
@@ -340,7 +342,11 @@ class Draft:
         self.launched, self.kept = Rooms([]), {}
 
     def _is_done_with(self, place: Place) -> bool:
-        """Whether nobody looks at a ready slot any more: a full one, which no guard keeps for those who wait long."""
+        """Whether nobody looks at a ready slot any more: a full one, which no guard keeps for those who wait long, and
+        of which nothing elastic can be taken off.
+        """
+        if self.view.stretching and any(lease.kind == "elastic" for lease in place.leases.values()):
+            return False
         return not place.has_place and self.rules.settings_of(place.slot.pool, None).queue == "quota"
 
     def all_places(self) -> Iterable[Place]:

@@ -3,13 +3,13 @@
 A queue without a reservation that has elastic components costs nothing here. Source: Zoe; `yielding` is ours.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from scheduler.model.decisions import Assign
 from scheduler.model.reservations import Reservation
 from scheduler.policy.cascade import Cascade
 from scheduler.policy.draft import Draft, Queue
-from scheduler.policy.needs import Demand
+from scheduler.policy.needs import Demand, Need
 from scheduler.policy.order import sort_queue
 from scheduler.policy.places import Place
 from scheduler.policy.reclaim import Settlement
@@ -24,6 +24,7 @@ class Elastic:
         self._draft = draft
         self._start = len(draft.decisions)
         self._cascades: dict[str, Cascade] = {}
+        self._everybody = Queue()
         self.pools: set[str] = set()
         """Where elastic instances may stand, so that more than the order of the queue decides who gets what."""
         leased = [each for each in draft.view.stretching.values() if _is_served(draft, each)]
@@ -36,7 +37,7 @@ class Elastic:
         return bool(self._cascades)
 
     def _open(self, leased: Sequence[Reservation], waiters: Queue) -> None:
-        everybody = sort_queue(self._draft, [*leased, *waiters.reservations])
+        self._everybody = everybody = sort_queue(self._draft, [*leased, *waiters.reservations])
         ranks = {each.id: rank for rank, each in enumerate(everybody.reservations)}
         members: dict[str, list[Reservation]] = {}
         for reservation, demand in everybody:
@@ -78,20 +79,29 @@ class Elastic:
         for cascade in self._cascades.values():
             settlement.add(list(cascade.seats()), takes_back=cascade.takes_back)
         settlement.write()
-        if any(pool.launch_for_elastic for pool in self._draft.rules.pools.values()):
-            for cascade in self._cascades.values():
-                for seat in cascade.seats():
-                    self._note_wish(seat)
+        if any(self._draft.rules.pools[name].launch_for_elastic for name in self.pools):
+            self._note_wishes()
 
-    def _note_wish(self, seat: Seat) -> None:
-        """Room is wanted for it, where elastic instances alone may cause launches."""
-        draft = self._draft
-        if seat.place is not None or seat.lease is not None:
-            return
-        demand = draft.demand_of(seat.holder)
-        pools = tuple(name for name in demand.pools if draft.rules.pools[name].launch_for_elastic)
-        if pools:
-            draft.stretching.append(Demand(demand.shape, pools, demand.queue, demand.settings, (seat.need,)))
+    def _note_wishes(self) -> None:
+        """Room is wanted for those without a place, where elastic instances alone may cause launches, in rank order:
+        of those who are served, and of those who wait, should their essential ones have room that is on its way.
+        """
+        seats: dict[str, list[Seat]] = {}
+        for cascade in self._cascades.values():
+            for seat in cascade.seats():
+                seats.setdefault(seat.holder.id, []).append(seat)
+        for reservation, demand in self._everybody:
+            if reservation.phase == "leased" or reservation.id in seats:
+                served = seats.get(reservation.id, ())
+                missing = [seat.need for seat in served if seat.place is None and seat.lease is None]
+            else:
+                missing = [] if len(demand.needs) > len(demand.shape.essential) else list(demand.elastic)
+            self._draft.stretching += [(reservation.id, each) for each in self._make_wishes(demand, missing)]
+
+    def _make_wishes(self, demand: Demand, missing: Iterable[Need]) -> Iterator[Demand]:
+        pools = tuple(name for name in demand.pools if self._draft.rules.pools[name].launch_for_elastic)
+        for need in missing if pools else ():
+            yield Demand(demand.shape, pools, demand.queue, demand.settings, (need,))
 
 
 def _is_served(draft: Draft, reservation: Reservation) -> bool:

@@ -66,15 +66,18 @@ def _refuse_all(
 
 def launch_for_elastic(draft: Draft, limits: Limits) -> None:
     """After the essential instances of all who wait: elastic ones that have no place, in rank order, in pools whose
-    `launch_for_elastic` says so. Room that is on its way is set against them first. Source: Zoe.
+    `launch_for_elastic` says so; of those who wait only where their essential instances wait for nothing but machines
+    that are on their way. Room that is on its way is set against them first. Source: Zoe.
     """
-    hopeless: set[Need] = set()
-    for demand in draft.stretching:
-        [need] = demand.needs
-        if need not in hopeless:
-            opening = _Opening(draft, limits, demand, [draft.coming])
-            if fill(demand, [draft.coming, draft.launched], opening.launch) is None:
-                hopeless.add(need)
+    hopeless: set[tuple[Need, bool]] = set()
+    for name, demand in draft.stretching:
+        waits, [need] = draft.waiting.get(name), demand.needs
+        if (need, waits is None) in hopeless or (waits is not None and waits[0] != "booting"):
+            continue
+        there = [draft.coming] if waits is None else [draft.ready, draft.coming]
+        opening = _Opening(draft, limits, demand, there)
+        if fill(demand, [*there, draft.launched], opening.launch) is None:
+            hopeless.add((need, waits is None))
 
 
 @dataclass(slots=True)

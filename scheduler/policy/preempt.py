@@ -104,7 +104,8 @@ class _Preemption:
         if self._tick.limits.refuses(lot.account, [place] * len(demand.needs)):
             return None
         wanted = [need.given[place.slot.pool] for need in demand.needs]
-        victims = choose_victims(place, runs, wanted, at_once=not demand.settings.preemption_grace)
+        given, at_once = self._tick.given_on(place), not demand.settings.preemption_grace
+        victims = choose_victims(place, runs, given, wanted, at_once=at_once)
         if victims is None or sum_costs(victims) >= self._left[lot.account.id]:
             return None
         return victims

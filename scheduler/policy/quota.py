@@ -1,8 +1,9 @@
 """Step 5, place, under the queue `quota`: who has saved goes first, and nothing idles while somebody waits.
 
-For each paid level in turn: idle slots take those who prefer them, then anybody; running work moves to the level that
-its account can pay; better work preempts worse. Last the free level takes what is left. Nobody waits for anybody: one
-that cannot be placed holds nobody up, and an idle slot is never kept for a better reservation. Source: qscheduler.
+For each paid level in turn: idle slots take those who prefer them, then anybody; elastic instances give way; running
+work moves to the level that its account can pay; better work preempts worse. Last the free level takes what is left.
+Nobody waits for anybody: one that cannot be placed holds nobody up, and an idle slot is never kept for a better
+reservation. Source: qscheduler.
 """
 
 from itertools import chain, repeat
@@ -19,6 +20,7 @@ from scheduler.policy.refusals import Refusals, tell_without_quota
 from scheduler.policy.relevel import relevel
 from scheduler.policy.rounds import Round
 from scheduler.policy.running import Running
+from scheduler.policy.yielding import take_back
 
 
 def place_by_quota(draft: Draft, waiters: Queue) -> Queue:
@@ -34,11 +36,13 @@ def place_by_quota(draft: Draft, waiters: Queue) -> Queue:
     for level in PAID:
         offer(tick, list(tick.list_open(level)), level, preferring=True)
         offer(tick, list(tick.list_open(level)), level, preferring=False)
+        take_back(tick, list(tick.list_open(level)), level)
         relevel(draft, tick.running, level)
         preempt(tick, level)
     free = [lot for lot in chain.from_iterable(tick.lots) if _runs_free(tick, lot)]
     offer(tick, free, FREE, preferring=True)
     offer(tick, free, FREE, preferring=False)
+    take_back(tick, free, FREE)
     return _list_unplaced(tick, others)
 
 

@@ -33,11 +33,14 @@ class _Sum:
 class _Room:
     """What one slot carries, as decision after decision is written down."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, given: Mapping[tuple[str, str], Resources]) -> None:
+        """`given`: what this tick had assigned there before, under (reservation, component)."""
         self._place = place
         self._sums: Mapping[State, _Sum] = {"held": _Sum(), "revoking": _Sum(), "claimed": _Sum()}
         for lease in place.leases.values():
             self.add(lease.state, lease.resources)
+        for amounts in (amounts for key, amounts in given.items() if key not in place.leases):
+            self.add("held", amounts)
 
     def add(self, state: State, amounts: Resources, times: int = 1) -> None:
         self._sums[state].add(amounts, times)
@@ -64,6 +67,16 @@ class _Room:
         return held + max(revoking, claimed)
 
 
+def _list_given(decisions: Iterable[Decision]) -> dict[str, dict[tuple[str, str], Resources]]:
+    """By slot, under (reservation, component), what these decisions assign."""
+    found: dict[str, dict[tuple[str, str], Resources]] = {}
+    for decision in decisions:
+        if isinstance(decision, Assign):
+            for each in decision.leases:
+                found.setdefault(each.slot, {})[decision.reservation, each.component] = each.resources
+    return found
+
+
 class Settlement:
     """What becomes of all seats of a tick, as decisions."""
 
@@ -72,6 +85,7 @@ class Settlement:
         self._draft, self._start = draft, start
         self._rooms: dict[str, _Room] = {}
         """By slot: those from which something is taken back."""
+        self._given = _list_given(draft.decisions[:start])
         self._revoked: dict[str, list[Seat]] = {}
         """By slot: what is taken back there, who ranks last first."""
         self._late: list[Seat] = []
@@ -91,7 +105,8 @@ class Settlement:
         for seat in reversed(moved):
             if seat.is_revoked and seat.home is not None:
                 slot = seat.home.slot.id
-                self._rooms.setdefault(slot, _Room(seat.home))
+                if slot not in self._rooms:
+                    self._rooms[slot] = _Room(seat.home, self._given.get(slot, {}))
                 self._revoked.setdefault(slot, []).append(seat)
 
     def write(self) -> None:

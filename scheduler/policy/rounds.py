@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from scheduler.model.accounts import FREE
 from scheduler.model.decisions import Placement
 from scheduler.model.reservations import Lease, Reservation
-from scheduler.model.resources import Resources, subtract, total
+from scheduler.model.resources import Resources, fits, subtract, total
 from scheduler.policy.asks import Ask, Asks
 from scheduler.policy.draft import Draft, Queue
 from scheduler.policy.fanout import AccountLimits, find_likeness
@@ -131,6 +131,24 @@ class Round:
         if place.free is not None and place in self._given:
             place.free = subtract(place.free, total(self._given[place]))
 
+    def given_on(self, place: Place) -> Sequence[Resources]:
+        """What this tick has assigned there."""
+        return self._given.get(place, ())
+
+    def sum_capacity(self, pool: str) -> Resources:
+        """What all its slots that may take leases have."""
+        return total(place.capacity or {} for place in self.places if place.slot.pool == pool)
+
+    def give_up(self, holder: Reservation, lease: Lease, left: Lease | None) -> None:
+        """One of its elastic leases goes (at once: nothing is `left` of it); the others run on."""
+        others = (each for each in self.running.runs[holder.id].leases if each.component != lease.component)
+        self.running.add(holder, (*others, *([left] if left else ())))
+
+    def reopen(self, places: Iterable[Place]) -> None:
+        """There may be room for one more lease on these again."""
+        known = {*self.idle, *(place for place in places if place.has_place)}
+        self.idle = [place for place in self.places if place in known]
+
     def drop_full(self) -> None:
         """Slots without room for one more lease are not idle any more."""
         self.idle = [place for place in self.idle if place.has_place]
@@ -139,6 +157,18 @@ class Round:
 def _is_open(draft: Draft, place: Place) -> bool:
     """Ready, uncordoned, not offline, nobody unknown on it, and of a queue that is `quota`."""
     return draft.is_offered(place) and draft.rules.settings_of(place.slot.pool, None).queue == "quota"
+
+
+def has_room_beside(
+    place: Place, staying: Sequence[Lease], given: Iterable[Resources], wanted: Sequence[Resources]
+) -> bool:
+    """Whether so much more has room on a place when only these leases, and what this tick has given there, stay."""
+    if len(staying) + place.given + len(wanted) > place.pool.lease_limit or place.uses_left < len(wanted):
+        return False
+    if place.capacity is None:
+        return True
+    taken = total([*(lease.resources for lease in staying), *given])
+    return fits(total(wanted), subtract(place.capacity, taken))
 
 
 def make_leases(draft: Draft, demand: Demand, places: Sequence[Place], level: int) -> tuple[Lease, ...]:

@@ -258,7 +258,8 @@ def list_groups(
 def _find_home(draft: Draft, holder: Reservation, lease: Lease) -> Place | None:
     """The place of a lease that may be taken off it: on a slot in service, and not one that has to go afterwards."""
     place = draft.places.get(lease.slot)
-    if place is None or lease.state != "held" or (holder.id, lease.component) not in place.leases:
+    present = place.leases.get((holder.id, lease.component)) if place is not None else None
+    if place is None or present is None or present.state != "held":
         return None
     goes = place.pool.recycle_unclean and not draft.settings_of(holder).preemption_grace
     return place if draft.ready.has(place) and not goes else None

@@ -2,14 +2,16 @@
 where a slot has one lease.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from math import comb
 from typing import Final
 
 from scheduler.model.accounts import NOTHING, Levels, add
-from scheduler.model.resources import Resources, fits, subtract, total
+from scheduler.model.reservations import Lease
+from scheduler.model.resources import Resources
 from scheduler.policy.places import Place
+from scheduler.policy.rounds import has_room_beside
 from scheduler.policy.running import Run
 
 MOST_SETS: Final = 2_000
@@ -17,21 +19,25 @@ MOST_SETS: Final = 2_000
 
 
 def choose_victims(
-    place: Place, runs: Sequence[Run], wanted: Sequence[Resources], *, at_once: bool
+    place: Place, runs: Sequence[Run], given: Sequence[Resources], wanted: Sequence[Resources], *, at_once: bool
 ) -> list[Run] | None:
     """Of these, cheapest first, who has to go so that instances with these amounts have room; None where all of them
-    are not enough. Fewest first, then the least cost together, then the order given.
+    are not enough. Fewest first, then the least cost together, then the order given. `given`: what this tick has
+    assigned there.
 
     With a grace (not `at_once`) those who are leaving already are as good as gone, and who claims the place as good as
     here.
     """
-    if place.uses_left < len(wanted) or not _makes_room(place, runs, wanted, at_once=at_once):
+
+    def makes_room(victims: Iterable[Run]) -> bool:
+        return has_room_beside(place, _list_staying(place, victims, at_once=at_once), given, wanted)
+
+    if not makes_room(runs):
         return None
     for size in range(1, len(runs)):
         if comb(len(runs), size) > MOST_SETS:
-            return _take_cheapest(place, runs, wanted, at_once=at_once)
-        sets = [each for each in combinations(runs, size) if _makes_room(place, each, wanted, at_once=at_once)]
-        if sets:
+            return _take_cheapest(runs, makes_room)
+        if sets := [each for each in combinations(runs, size) if makes_room(each)]:
             return list(min(sets, key=sum_costs))
     return list(runs)
 
@@ -44,22 +50,15 @@ def sum_costs(runs: Iterable[Run]) -> Levels:
     return cost
 
 
-def _take_cheapest(place: Place, runs: Sequence[Run], wanted: Sequence[Resources], *, at_once: bool) -> list[Run]:
+def _take_cheapest(runs: Sequence[Run], makes_room: Callable[[Sequence[Run]], bool]) -> list[Run]:
     chosen = list(runs)
-    while len(chosen) > 1 and _makes_room(place, chosen[:-1], wanted, at_once=at_once):
+    while len(chosen) > 1 and makes_room(chosen[:-1]):
         chosen.pop()
     return chosen
 
 
-def _makes_room(place: Place, victims: Iterable[Run], wanted: Sequence[Resources], *, at_once: bool) -> bool:
-    """Whether the place has room for so much when these are gone."""
+def _list_staying(place: Place, victims: Iterable[Run], *, at_once: bool) -> list[Lease]:
+    """The leases that are left when these are gone."""
     gone = {run.reservation.id for run in victims}
     staying = [lease for (owner, _), lease in place.leases.items() if owner not in gone]
-    if not at_once:
-        staying = [lease for lease in staying if lease.state != "revoking"]
-    if len(staying) + place.given + len(wanted) > place.pool.lease_limit:
-        return False
-    if place.capacity is None:
-        return True
-    taken = total(lease.resources for lease in staying)
-    return fits(total(wanted), subtract(place.capacity, taken))
+    return staying if at_once else [lease for lease in staying if lease.state != "revoking"]

@@ -82,6 +82,7 @@ class GivenReservation(ReservationDocument):
     restarted_at: Signed | None = None
     finished_at: Signed | None = None
     restarts: Count = 0
+    component_restarts: dict[Name, Count] | None = None
     unconfirmed: Count = 0
     interruptions: Count = 0
     suspended: bool = False
@@ -107,7 +108,8 @@ class GivenHold(Document):
 
 LIVED: Final = (
     *("reason", "changed_at", "expires_at", "leased_at", "confirmed_at", "failed_at", "restarted_at", "finished_at"),
-    *("restarts", "unconfirmed", "interruptions", "suspended", "declined", "revoke_reason", "revoke_by"),
+    *("restarts", "component_restarts", "unconfirmed", "interruptions", "suspended", "declined"),
+    *("revoke_reason", "revoke_by"),
 )
 """What a reservation has been through: fields that its record may say, under the names of its row."""
 WORN: Final = (

@@ -282,4 +282,5 @@ def _describe_reservation(row: Reservation) -> Line:
         *("confirmed_at", "restarted_at", "finished_at"),
     )
     leases = [{"component": lease.component, "slot": lease.slot} for lease in row.leases]
-    return {**{name: getattr(row, name) for name in kept}, "leases": leases}
+    told = {name: getattr(row, name) for name in kept}
+    return {**told, "component_restarts": row.component_restarts or {}, "leases": leases}

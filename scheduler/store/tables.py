@@ -92,6 +92,7 @@ reservations: Final = Table(
     _real("revoke_by", null=True),
     # The time of the last change where that was the end: what is over is found by it and nothing else is.
     Column("ended_at", Double, Computed(f"CASE WHEN phase IN ({_ENDED_PHASES}) THEN changed_at END", persisted=True)),
+    _json("component_restarts", null=True, alike=True),
 )
 Index("reservations_by_phase", reservations.c.phase, reservations.c.sequence)
 Index("reservations_by_mark", reservations.c.marked_at)

@@ -99,6 +99,15 @@ def test_a_revoke_ends_at_once_or_by_its_deadline() -> None:
     assert leases_of(rig, "r1") == [("main", "held", None)]
 
 
+def test_only_a_revoke_that_leaves_time_is_told_with_a_deadline() -> None:
+    """Whoever reads the events can tell the notice from the end."""
+    told = []
+    for row, decision in ((part(), BY_THEN), (part(state="revoking", revoke_by=NOW), REVOKE)):
+        _, _, rig = write_all([slot(), stretched(row)], [decision])
+        told += [each.detail.get("deadline") for each in rig.events if each.name == "reservation_revoked"]
+    assert told == [NOW + 30, None]
+
+
 def test_a_slot_that_is_lost_or_interrupted_ends_the_part_alone() -> None:
     gone = stretched(part(epoch=0))
     lost = Revoke(reservation="r1", component="more.0", slot="linux-1", reason="slot_gone", epoch=0)
@@ -173,6 +182,13 @@ def test_an_essential_part_is_not_surrendered_while_nobody_wants_it_back() -> No
     for component in ({"component": "main"}, {}):
         answer = rig.ask("surrender", reservation="r1", token=row.token, **component)
         assert answer["errors"][0]["expected"] == "one that is being revoked"
+
+
+def test_the_event_of_a_failure_names_what_died() -> None:
+    rig = leased()
+    [row] = rig.store.find_reservations(ids=["r1"])
+    rig.ask("fail", reservation="r1", component="main", token=row.token)
+    assert [each.detail["died"] for each in rig.events if each.name == "reservation_failed"] == [["main"]]
 
 
 def test_waiters_hear_of_parts_that_come_and_go() -> None:

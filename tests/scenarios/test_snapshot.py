@@ -94,6 +94,7 @@ def a_live_state() -> list[Row]:
         a_reservation("r5", sequence=4, suspended=True, labels={"disk": "ssd"}, ttl=30, expires_at=NOW + 12),
         a_reservation(
             "r6", sequence=5, phase="failed", reason="slot_gone", restarts=1, restarted_at=NOW - 4, failed_at=NOW - 2,
+            component_restarts={"main": 1},
             restart_policy="on_failure", finished_at=NOW - 2,
         ),
         a_reservation("r7", sequence=6, components=(a_component("node", count=2, resources={"cpus": 4}),)),

@@ -384,10 +384,10 @@ def test_elastic_instances_launch_after_all_essential_ones_where_the_pool_says_s
     assert decided(scenario) == [
         "0 launch lab-1 demand",
         "0 launch lab-2 demand",
-        "0 assign r1 lab-1",
-        "0 assign r2 lab-2",
         "0 launch lab-3 demand",
-        "0 grant r1 more.0 lab-3 room",
+        "0 assign r1 lab-1",
+        "0 assign r2 lab-3",
+        "0 grant r1 more.0 lab-2 room",
     ]
 
 
@@ -395,10 +395,19 @@ def test_what_is_on_its_way_is_set_against_elastic_instances_before_more_is_laun
     scenario = growing(launch_for_elastic=True, max_slots=9)
     scenario["timeline"] = [submitted(0, an_application("r1", 1, 3)), tick(6), tick(7)]
     assert [each for each in decided({**scenario, "cloud": {"boot": 5}, "until": 20}) if "launch" in each] == [
-        "0 launch lab-1 demand",
-        "5 launch lab-2 demand",
-        "5 launch lab-3 demand",
-        "5 launch lab-4 demand",
+        *(f"0 launch lab-{number} demand" for number in (1, 2, 3, 4)),
+    ]
+
+
+def test_elastic_instances_of_who_waits_launch_with_him_but_not_without_him() -> None:
+    """Nothing is launched for those of r2, whose essential instances have no room and get none."""
+    scenario = growing(launch_for_elastic=True, max_slots=4)
+    scenario["timeline"] = [submitted(0, an_application("r1", 2, 1), an_application("r2", 3, 5)), tick(1)]
+    played = play_out({**scenario, "cloud": {"boot": 5}, "until": 20})
+    assert [each for each in played.decisions if "revoke" not in each] == [
+        *(f"0 launch lab-{number} demand" for number in (1, 2, 3)),
+        "5 assign r1 lab-1 lab-2",
+        "5 grant r1 more lab-3 room",
     ]
 
 
@@ -411,7 +420,7 @@ def test_what_is_on_its_way_is_set_against_elastic_instances_before_more_is_laun
                 "0 assign low lab-1 at 5",
                 *(f"0 grant low more.{index} lab-1 room" for index in range(3)),
                 "5 preempt high lab-1 of low at 0",
-                "5 assign high lab-1 lab-1 at 0",
+                "5 assign high lab-1 lab-1 lab-1 lab-1 at 0",
                 "30 assign low lab-1 at 5",
                 *(f"30 grant low more.{index} lab-1 room" for index in range(3)),
             ],
@@ -422,11 +431,9 @@ def test_what_is_on_its_way_is_set_against_elastic_instances_before_more_is_laun
                 "0 assign low lab-1 at 5",
                 *(f"0 grant low more.{index} lab-1 room" for index in range(3)),
                 "5 preempt high lab-1 of low at 0",
-                "20 assign high lab-1 lab-1 at 0",
-                "20 assign low lab-1 at 5",
-                "20 grant low more.0 lab-1 room",
-                "30 grant low more.1 lab-1 room",
-                "30 grant low more.2 lab-1 room",
+                "20 assign high lab-1 lab-1 lab-1 lab-1 at 0",
+                "30 assign low lab-1 at 5",
+                *(f"30 grant low more.{index} lab-1 room" for index in range(3)),
             ],
         ),
     ],
@@ -434,10 +441,10 @@ def test_what_is_on_its_way_is_set_against_elastic_instances_before_more_is_laun
 def test_under_quota_elastic_instances_get_what_is_left_and_go_with_their_reservation(
     grace: float, decisions: list[str]
 ) -> None:
-    """Better work preempts the whole of worse work, elastic instances too."""
+    """Better work that needs more than they could give back preempts the whole of worse work, elastic instances too."""
     scenario = a_lab(
         submitted(0, an_application("low", 1, 3, account="poor")),
-        submitted(5, an_application("high", 2, account="rich")),
+        submitted(5, an_application("high", 4, account="rich")),
         {"at": 20, "surrender": {"reservation": "low"}},
         {"at": 30, "release": "high"},
         tick(40),

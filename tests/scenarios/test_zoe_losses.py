@@ -184,6 +184,55 @@ def test_this_is_decided(name: str) -> None:
     assert decided(scenario) == expected
 
 
+TWICE = {"r1": (1, {"core": 1, "more.0": 1})}
+COUNTED: dict[str, tuple[Document, dict[str, tuple[int, dict[str, int]]]]] = {
+    "an elastic instance alone": (
+        held_by_r1(act(5, "fail", {"reservation": "r1", "component": "more.0"})),
+        {"r1": (0, {"more.0": 1})},
+    ),
+    "whose slot is lost": (held_by_r1(act(5, "lose", "lab-2")), {"r1": (0, {"more.0": 1})}),
+    "an essential one with the whole": (
+        held_by_r1(act(5, "fail", {"reservation": "r1", "component": "core"}), policy="on_failure"),
+        {"r1": (1, {"core": 1})},
+    ),
+    "both together": (
+        held_by_r1(act(5, "lose", "lab-1"), act(5, "lose", "lab-2"), tick(6), policy="on_failure"),
+        TWICE,
+    ),
+    "the whole": (held_by_r1(act(5, "fail", {"reservation": "r1"}), policy="on_failure"), TWICE),
+    "nobody is restarted by the policy never": (held_by_r1(act(5, "lose", "lab-1"), tick(6)), {"r1": (0, {})}),
+    "nor after the last restart": (
+        held_by_r1(
+            act(5, "lose", "lab-1"),
+            tick(6),
+            act(60, "lose", "lab-3"),
+            tick(61),
+            policy="on_failure",
+            slots=[ON_THREE[0], on_slot("lab-3", 1)],
+            more=0,
+            scheduler={"max_restarts": 1},
+        ),
+        {"r1": (1, {"core": 1})},
+    ),
+    "a notice restarts nobody": (
+        held_by_r1(notice(5, "lab-2", 60), until=100, wakes=True),
+        {"r1": (0, {})},
+    ),
+    "nor does the host that goes with what it is asked to give back": (
+        held_by_r1(submitted(5, an_application("r2", 1)), act(6, "lose", "lab-2"), slots=ON_THREE[:2], scheduler=GRACE),
+        {"r1": (0, {}), "r2": (0, {})},
+    ),
+}
+"""Restarts of the reservation, and of its components."""
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_restarts_are_counted_by_component_too(name: str) -> None:
+    scenario, expected = COUNTED[name]
+    rows = play_out(scenario).state["reservations"]
+    assert {row["id"]: (row["restarts"], row["component_restarts"]) for row in rows} == expected
+
+
 @pytest.mark.parametrize("elastic", MODES)
 def test_a_dead_essential_component_ends_all_leases(elastic: str) -> None:
     scenario = held_by_r1(act(5, "fail", {"reservation": "r1", "component": "core"}), elastic=elastic)

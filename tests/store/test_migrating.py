@@ -1,5 +1,6 @@
 """Migrations build the very schema that the store works on, once, whoever starts them."""
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -72,8 +73,9 @@ def read_schema(url: str) -> dict[str, str]:
     queries = [_SQLITE] if url.startswith("sqlite") else [_COLUMNS, _INDEXES]
     with connected(url) as connection:
         rows = [row for query in queries for row in connection.exec_driver_sql(query)]
-    # SQLite puts the name of a table that was renamed (a copy that took the place of its original) in quotes.
-    return {name: " ".join(words.replace(f'"{name}"', name).replace(", ", ",").split()) for name, words in rows}
+    # SQLite puts the name of a table that was renamed (a copy that took the place of its original) in quotes, and
+    # writes a column that was added on the line of the one before.
+    return {name: re.sub(r",\s*", ",", " ".join(words.replace(f'"{name}"', name).split())) for name, words in rows}
 
 
 def test_alembic_finds_nothing_to_change(url: str) -> None:
