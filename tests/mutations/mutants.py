@@ -408,8 +408,8 @@ MUTANTS = (
     Mutant(
         "launch",
         "what is on its way is set against elastic instances first",
-        "fill(demand, [draft.coming, draft.launched], opening.launch)",
-        "fill(demand, [draft.launched], opening.launch)",
+        "fill(demand, [*there, draft.launched], opening.launch) is None",
+        "fill(demand, [draft.launched], opening.launch) is None",
     ),
     Mutant(
         "share",
@@ -427,4 +427,29 @@ MUTANTS = (
     Mutant(
         "share", "who comes in this tick counts", "moves.list_left(draft).union(arrivals)", "moves.list_left(draft)"
     ),
+    Mutant(
+        "launch",
+        "elastic instances of who waits launch only where machines are all that he waits for",
+        '(waits is not None and waits[0] != "booting")',
+        "False",
+    ),
+    Mutant(
+        "yielding",
+        "only those who are in the way give way",
+        "        self._put_back()\n",
+        "",
+    ),
+    Mutant(
+        "yielding",
+        "flexible: nobody gives way for nothing",
+        "or not self._is_worth_it():",
+        "or False:",
+    ),
+    Mutant(
+        "yielding",
+        "with a grace the newcomer claims the place",
+        "    if revoke_by is None or not gone:",
+        "    if True:",
+    ),
+    Mutant("rounds", "what this tick has assigned is gone", "place.given + len(wanted)", "len(wanted)"),
 )

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.model.decisions import Assign, Grant, Revoke
+from scheduler.model.decisions import Assign, Claim, Drain, Grant, Launch, Preempt, Revoke
 from scheduler.model.reservations import Reservation, list_instances
 from tests.policy.fleets import QUICKLY, fleets
 from tests.policy.test_plans import (
@@ -21,6 +21,7 @@ from tests.scenarios.playing import Document
 
 pytestmark = pytest.mark.no_cover
 SOME = settings(QUICKLY, max_examples=30)
+FEW = settings(QUICKLY, max_examples=15)
 
 
 def essential_instances_are_never_reclaimed(seen: Seen) -> None:
@@ -51,6 +52,37 @@ def what_is_revoked_for_an_assignment_comes_before_it(seen: Seen) -> None:
                 pass
 
 
+def a_second_tick_decides_nothing(seen: Seen) -> None:
+    """Right after the first: everybody has what he can have. But for who was preempted, whose turn is a later tick."""
+    if any(isinstance(each, Preempt) for each in seen.plan.decisions):
+        return
+    launched = any(isinstance(each, Launch) for each in seen.plan.decisions)
+    found = seen.replan(seen.after, seen.now).decisions
+    assert [each for each in found if not (launched and isinstance(each, Launch | Drain))] == []
+
+
+def nobody_is_leased_without_all_that_is_essential(seen: Seen) -> None:
+    for row in seen.after:
+        if isinstance(row, Reservation) and row.phase == "leased":
+            held = {lease.component for lease in row.leases if lease.kind == "essential"}
+            assert held == {each.name for each in list_instances(row.request, "essential")}
+
+
+def everybody_who_gives_way_gives_it_to_somebody(seen: Seen) -> None:
+    served = {each.reservation for each in seen.plan.decisions if isinstance(each, Assign | Claim)}
+    revoked = {each.room_for for each in seen.plan.decisions if isinstance(each, Revoke) and each.room_for}
+    assert revoked <= served
+
+
+def by_quota(fleet: Document) -> Document:
+    """The same fleet with the queue `quota`: some have saved, others have no account or nothing."""
+    scheduler = {**fleet["config"].get("scheduler", {}), "queue": "quota"}
+    accounts = {"rich": {"balance": [50, 50]}, "poor": {"charge_rate": [0, 1], "max_charge_seconds": 9}}
+    for wish in [*fleet["reservations"], *(each["submit"] for each in fleet["timeline"] if "submit" in each)]:
+        wish["account"] = [None, "rich", "poor"][int(wish["id"][1:]) % 3]
+    return {**fleet, "config": {**fleet["config"], "scheduler": scheduler, "accounts": accounts}}
+
+
 def _is_pending(row: object) -> bool:
     return isinstance(row, Reservation) and row.phase == "pending"
 
@@ -67,6 +99,8 @@ def test_every_plan_with_elastic_instances_keeps_to_the_rules(fleet: Document) -
         essential_instances_are_never_reclaimed,
         nothing_is_taken_back_where_the_setting_only_gives,
         what_is_revoked_for_an_assignment_comes_before_it,
+        everybody_who_gives_way_gives_it_to_somebody,
+        nobody_is_leased_without_all_that_is_essential,
         the_plan_is_pure,
         spare_cores_are_shared,
     )
@@ -77,3 +111,20 @@ def test_every_plan_with_elastic_instances_keeps_to_the_rules(fleet: Document) -
 def test_a_tick_serves_all_that_it_can_and_wakes_when_the_next_thing_falls_due(fleet: Document, wakes: bool) -> None:
     """Work is conserved: on what a tick leaves, another one finds nothing to do."""
     watch({**fleet, "wakes": wakes, "kicks": wakes}, nothing_is_due_before_it_wakes)
+
+
+@FEW
+@given(fleets(elastic=True).map(by_quota))
+def test_under_quota_too(fleet: Document) -> None:
+    watch(
+        fleet,
+        no_reservation_is_lost,
+        every_decision_is_accepted,
+        essential_instances_are_never_reclaimed,
+        nothing_is_taken_back_where_the_setting_only_gives,
+        what_is_revoked_for_an_assignment_comes_before_it,
+        everybody_who_gives_way_gives_it_to_somebody,
+        nobody_is_leased_without_all_that_is_essential,
+        a_second_tick_decides_nothing,
+        the_plan_is_pure,
+    )

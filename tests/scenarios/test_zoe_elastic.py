@@ -351,6 +351,38 @@ def test_the_head_of_a_queue_without_backfill_lets_the_others_wait_behind_it() -
     assert play_out(scenario).ticks[-1] == ["head waits gang_incomplete", "one waits behind_queue"]
 
 
+@pytest.mark.parametrize(
+    ("elastic", "large"),
+    [
+        *((elastic, "essential") for elastic in MODES),
+        ("rigid", "elastic"),  # which keeps all its instances together
+    ],
+)
+def test_who_could_not_fit_an_empty_fleet_lets_nobody_wait_behind_it(elastic: str, large: str) -> None:
+    """Zoe's head of the line blocks for ever."""
+    head = {"id": "head", "system": "sim", "components": [component("core", 1), component("large", 1, 11, large)]}
+    scenario = a_lab(submitted(0, head, an_application("one", 1)), elastic=elastic, scheduler={"backfill": False})
+    assert play_out(scenario).ticks == [["assign one lab-1", "head waits never_fits"]]
+
+
+def test_every_resource_counts_and_each_may_be_used_up() -> None:
+    """Zoe looks at memory alone, and leaves a rest of it."""
+    both = {"units": 1, "memory_mib": 4}
+    parts = [component("core", 1) | {"resources": both}, component("more", 3, kind="elastic") | {"resources": both}]
+    scenario = a_lab(
+        submitted(0, {"id": "r1", "system": "sim", "components": parts}),
+        slots=[{"id": "lab-1", "pool": "lab", "resources": {"units": 10, "memory_mib": 12}}],
+    )
+    assert holdings(play_out(scenario)) == {"r1": ["core@lab-1", "more.0@lab-1", "more.1@lab-1"]}
+
+
+@pytest.mark.parametrize("elastic", MODES)
+def test_one_tick_is_one_pass(elastic: str) -> None:
+    """Zoe tries again and again for as long as something was launched: what a tick decides asks for no other one."""
+    four = [an_application(name, 3, more) for name, more in zip("ABCD", (4, 3, 5, 2), strict=True)]
+    assert play_out(a_lab(submitted(0, *four), elastic=elastic)).tick_times == [0]
+
+
 def test_a_reservation_needs_an_essential_component() -> None:
     wish = {"id": "r1", "system": "sim", "components": [component("more", 2, 1, "elastic")]}
     with pytest.raises(InvalidInputError, match="at least one essential component"):
