@@ -3,8 +3,11 @@
 What was there before the tick is noted by the steps that looked at it and found it not yet due.
 """
 
+from typing import Final
+
 from scheduler.model.decisions import (
     Assign,
+    Cores,
     Decision,
     Drain,
     Fail,
@@ -20,10 +23,13 @@ from scheduler.policy.draft import Draft
 from scheduler.policy.heal import is_restart_due, may_restart_again
 from scheduler.policy.ttl import expiry_of_lease, expiry_of_pending
 
+_MANY: Final = frozenset({Assign, Cores})
+"""Most decisions are of these kinds: what leases make fall due is noted for all at once, a limit of cores nothing."""
+
 
 def wake(draft: Draft) -> None:
     """Ask for a tick at each instant at which a decision of this one gives the next one something to do."""
-    others = [each for each in draft.decisions if type(each) is not Assign]
+    others = [each for each in draft.decisions if type(each) not in _MANY]
     for name in {each.pool for each in others if isinstance(each, Launch)}:
         _wake_after_timeout(draft, draft.rules.pools[name].launch_timeout)
     for decision in others:
