@@ -7,6 +7,7 @@ slots × reservations.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import groupby
 
 from scheduler.policy.lines import LEASE, NOBODY, Kind, Line, Stock, Stocks, find_best_but
 from scheduler.policy.needs import Demand, Likeness, Need, Step
@@ -99,13 +100,22 @@ class Rooms:
                 return best
         return None
 
-    def take(self, place: Place, need: Need) -> Stock:
-        """Spend the room of one instance there; gives back what it had, for `put_back`."""
-        before: Stock = place.stock
-        after = before.after[need.steps[place.kind.pool]]
+    def take(self, place: Place, need: Need) -> None:
+        """Spend the room of one instance there."""
+        after = place.stock.after[need.steps[place.kind.pool]]
         assert after is not None, "only what a search has found is taken"  # noqa: S101
         self._spend(place, after)
-        return before
+
+    def take_often(self, place: Place, need: Need, most: int) -> int:
+        """Spend the room of up to so many instances there, at least one; how many it took."""
+        if most == 1:
+            self.take(place, need)
+            return 1
+        before: Stock = place.stock
+        count, stock = before.take_often(need.steps[place.kind.pool], most)
+        place.given += count
+        self._put(place, stock)
+        return count
 
     def take_each(self, need: Need) -> Iterator[Place]:
         """What one `find` and `take` after the other would find, as long as there is room; only where in between
@@ -146,17 +156,15 @@ class Rooms:
         """
         runs: list[tuple[Place, int]] = []
         while most > 0 and (place := self.find(need)) is not None:
-            given, stock = place.stock.take_often(need.steps[place.kind.pool], most)
+            given = self.take_often(place, need, most)
             runs.append((place, given))
             most -= given
-            place.given += given
             place.wanted = True
-            self._put(place, stock)
         return runs
 
-    def put_back(self, place: Place, stock: Stock) -> None:
-        """Undo the last `take` of this place."""
-        place.given -= 1
+    def put_back(self, place: Place, stock: Stock, count: int) -> None:
+        """Undo what was taken there last, so often."""
+        place.given -= count
         self._put(place, stock)
 
     def close(self) -> None:
@@ -222,7 +230,8 @@ def _rank_kinds(need: Need, kinds: Iterable[Kind]) -> Iterable[list[Kind]]:
 
 
 Extend = Callable[[Need], Place | None]
-_Taken = list[tuple[Rooms, Place, Stock]]
+_Taken = list[tuple[Rooms, Place, Stock, int]]
+"""In which rooms a place was taken, what it had before, and how often."""
 
 
 class Shortage:
@@ -263,10 +272,9 @@ def fill(
     taken = _take_all(demand, rooms, extend, shortage)
     if taken is None:
         return None
-    places = [place for _, place, _ in taken]
-    for place in places:
+    for _, place, _, _ in taken:
         place.wanted = True
-    return places
+    return [place for _, place, _, count in taken for _ in range(count)]
 
 
 def _fill_one(demand: Demand, rooms: Sequence[Rooms], extend: Extend | None) -> list[Place] | None:
@@ -305,22 +313,28 @@ def _take_all(
     if shortage is not None and shortage.holds_for(demand):
         return None
     taken: _Taken = []
-    for need in demand.needs:
-        holder, place = _find_in(rooms, need, demand.declined)
-        if place is None and extend is not None:
-            place = extend(need)
-        if place is None:
-            _undo(taken)
-            if shortage is not None:
-                shortage.note(demand, len(taken))
-            return None
-        taken.append((holder, place, holder.take(place, need)))
+    for need, alike in groupby(demand.needs):
+        left = len(list(alike))
+        while left:
+            holder, place = _find_in(rooms, need, demand.declined)
+            if place is None and extend is not None:
+                place = extend(need)
+            if place is None:
+                _undo(taken)
+                if shortage is not None:
+                    shortage.note(demand, sum(count for *_, count in taken))
+                return None
+            # Who has taken a place finds it again until it is full, unless they spread.
+            stock = place.stock
+            count = holder.take_often(place, need, 1 if need.spreads else left)
+            taken.append((holder, place, stock, count))
+            left -= count
     return taken
 
 
 def _undo(taken: _Taken) -> None:
-    for holder, place, stock in reversed(taken):
-        holder.put_back(place, stock)
+    for holder, place, stock, count in reversed(taken):
+        holder.put_back(place, stock, count)
 
 
 def _find_in(rooms: Sequence[Rooms], need: Need, declined: Collection[str]) -> tuple[Rooms, Place | None]:

@@ -60,11 +60,12 @@ def test_a_run_gives_what_one_lease_after_the_other_gives(seed: int, most: int) 
 def test_what_is_put_back_is_found_again_as_if_it_had_not_been_taken(seed: int) -> None:
     draft, waiting = a_draft(seed)
     [need] = draft.demand_of(waiting).needs
-    taken: list[tuple[Place, Stock]] = []
+    taken: list[tuple[Place, Stock, int]] = []
     while len(taken) < 5 and (place := draft.ready.find(need)) is not None:
-        taken.append((place, draft.ready.take(place, need)))
-    for place, stock in reversed(taken):
-        draft.ready.put_back(place, stock)
+        stock = place.stock
+        taken.append((place, stock, draft.ready.take_often(place, need, 1 + len(taken))))
+    for place, stock, count in reversed(taken):
+        draft.ready.put_back(place, stock, count)
     assert list_names(draft.ready.take_run(need, 40)) == take_one_by_one(seed, 40)
 
 
@@ -117,14 +118,15 @@ def test_rooms_find_what_looking_at_all_places_finds_whatever_came_before(seed: 
     random = Random(seed)
     draft, needs = a_mixed_draft(random)
     rooms, away = draft.ready, list[Place]()
-    taken: list[tuple[Place, Stock]] = []
+    taken: list[tuple[Place, Stock, int]] = []
     for _ in range(60):
         need, declined = random.choice(needs), random.choice([(), (), ("linux-1", "linux-2")])
         place = rooms.find(need, declined)
         assert place is find_by_looking_at_all(list(rooms.list_places()), need, declined)
         match random.choice(["take", "take", "take", "undo", "leave", "return"]):
             case "take" if place is not None:
-                taken.append((place, rooms.take(place, need)))
+                stock = place.stock
+                taken.append((place, stock, rooms.take_often(place, need, random.choice([1, 1, 3]))))
             case "undo" if taken:
                 rooms.put_back(*taken.pop())
             case "leave" if place is not None and place.given == 0:
