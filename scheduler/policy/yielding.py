@@ -47,9 +47,11 @@ def take_back(tick: Round, lots: Iterable[Lot], level: int) -> None:
     Taken off are only those who are in the way, the last one in rank first, highest index first. With a
     `preemption_grace` their holders have until then, and the newcomer claims the places meanwhile.
     """
-    parts = _Parts(tick)
-    heap = [(lot.rank, lot.number, lot) for lot in lots if _may_take(lot)] if parts.left else []
+    heap = [(lot.rank, lot.number, lot) for lot in lots if _may_take(lot)] if tick.draft.view.stretching else []
+    if not heap:
+        return
     heapify(heap)
+    parts = _Parts(tick)
     while heap and parts.left:
         rank, number, lot = heap[0]
         found = None
@@ -141,7 +143,7 @@ class _Trial:
 
     def _find(self, need: Need) -> Place | None:
         """The first place with room, else one of those that come free as one after the other is taken off."""
-        for place in self.tick.places:
+        for place in self.tick.idle:
             if self._could_serve(place, need) and self._fits(place, need):
                 return place
         for part in self.parts:

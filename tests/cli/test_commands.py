@@ -219,6 +219,14 @@ def test_reading_shows_the_view(stack: FakeIntake, run: Run) -> None:
     assert "\x1b" not in run("list").out
 
 
+def test_restarts_are_shown_by_component_too(stack: FakeIntake, run: Run) -> None:
+    stack.publish(a_row("r1", restarts=2, component_restarts={"more.0": 3, "core": 2}), a_row("r2"))
+    lines = [" ".join(line.split()) for line in run("get", "r1").out.splitlines()]
+    assert "restarts 2 (by component: core 2, more.0 3)" in lines
+    assert json.loads(run("get", "r1", "--json").out)["component_restarts"] == {"more.0": 3, "core": 2}
+    assert "restarts" not in run("get", "r2").out
+
+
 def test_a_wait_is_explained_with_the_smallest_change(stack: FakeIntake, run: Run) -> None:
     stack.publish(a_row("r1"))
     change = {"kind": "max_slots", "text": "2 would do", "wait_seconds": 0, "actions": [{"rules": {"pools": {}}}]}

@@ -451,5 +451,7 @@ MUTANTS = (
         "    if revoke_by is None or not gone:",
         "    if True:",
     ),
-    Mutant("rounds", "what this tick has assigned is gone", "place.given + len(wanted)", "len(wanted)"),
+    Mutant(
+        "rounds", "what this tick has assigned is gone", "for lease in staying), *given])", "for lease in staying)])"
+    ),
 )

@@ -24,8 +24,8 @@ def stretched(more: int, *timeline: Document, slots: list[Document] | None = Non
     """`low` holds its essential instance and so many elastic ones, on a slot that is full of them if none are given."""
     names = ["core", *(["more"] if more == 1 else [f"more.{index}" for index in range(more)])]
     full = [on_slot("lab-1", 1 + more, *[("low", name) for name in names])]
-    row = an_application("low", 1, more, phase="leased")
-    return by_quota(*timeline, slots=slots or full, reservations=[row], **parts)
+    rows = [an_application("low", 1, more, phase="leased"), *parts.pop("others", ())]
+    return by_quota(*timeline, slots=slots or full, reservations=rows, **parts)
 
 
 CASES: dict[str, tuple[Document, list[str]]] = {
@@ -64,6 +64,19 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             slots=[on_slot("lab-1", 2, ("low", "core"), ("low", "more")), on_slot("lab-2", 1)],
         ),
         ["5 revoke low more lab-1 reclaimed", "5 assign r1 lab-2 lab-1 at 5"],
+    ),
+    "who would give way in vain keeps what he has": (
+        stretched(
+            2,
+            submitted(5, an_application("r1", 1, units=2)),
+            slots=[
+                on_slot("lab-1", 2, ("low", "more.0")),
+                on_slot("lab-2", 2, ("other", "core"), ("low", "more.1")),
+                on_slot("lab-3", 1, ("low", "core")),
+            ],
+            others=[an_application("other", 1, phase="leased")],
+        ),
+        ["5 revoke low more.0 lab-1 reclaimed", "5 assign r1 lab-1 at 5"],
     ),
     "nobody gives way to a gang that has no room all the same": (
         stretched(2, submitted(5, an_application("r1", 3))),
