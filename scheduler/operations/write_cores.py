@@ -7,7 +7,7 @@ import msgspec
 
 from scheduler.model.decisions import Cores
 from scheduler.model.events import Event
-from scheduler.model.reservations import Lease, Reservation
+from scheduler.model.reservations import Lease
 from scheduler.model.rules import Rules
 from scheduler.operations.engine import CORES
 from scheduler.operations.ledger import Ledger
@@ -26,7 +26,9 @@ class CoresWriter:
         """
         name = decisions[0].reservation
         current = self.ledger.reservations.get(name)
-        objections = [self._object_to(current, each) for each in decisions]
+        held = {lease.component: lease for lease in current.leases} if current is not None else {}
+        spares = {name: self._find_spare(name) for name in {each.slot for each in decisions}}
+        objections = [self._object_to(held.get(each.component), spares[each.slot], each) for each in decisions]
         good = {each.component: each for each, why in zip(decisions, objections, strict=True) if why is None}
         if current is not None and good:
             leases = tuple(
@@ -38,12 +40,18 @@ class CoresWriter:
                 self._tell(each)
         return [(each, why) for each, why in zip(decisions, objections, strict=True) if why is not None]
 
-    def _object_to(self, current: Reservation | None, decision: Cores) -> str | None:
-        lease, slot = _find(current, decision), self.ledger.slots.get(decision.slot)
-        if lease is None or slot is None:
-            return "it does not hold that any more"
+    def _find_spare(self, name: str) -> float | None:
+        """What each lease of this slot may use besides its own, as things are."""
+        slot = self.ledger.slots.get(name)
+        if slot is None:
+            return None
         users = list_users(self.ledger.leases_on(slot).values())
-        spare = find_spare(slot, [own_cores(each.resources) for each in users], self.rules)
+        return find_spare(slot, [own_cores(each.resources) for each in users], self.rules)
+
+    def _object_to(self, lease: Lease | None, spare: float | None, decision: Cores) -> str | None:
+        slot = self.ledger.slots.get(decision.slot)
+        if lease is None or slot is None or (lease.slot, lease.epoch) != (decision.slot, decision.epoch):
+            return "it does not hold that any more"
         is_user = lease.state != "claimed" and lease.epoch == slot.epoch
         if not is_user or spare is None or not is_same(own_cores(lease.resources) + spare, decision.cpus):
             return f"others share {slot.id} by now"
@@ -57,10 +65,3 @@ class CoresWriter:
         detail: dict[str, Any] = {"component": decision.component, "slot": slot.id, "cpus": decision.cpus}
         name, cause = decision.reservation, self.ledger.cause
         self.ledger.tell(Event(at=self.ledger.now, name=CORES, cause=cause, reservation=name, detail=detail))
-
-
-def _find(current: Reservation | None, decision: Cores) -> Lease | None:
-    for lease in current.leases if current is not None else ():
-        if (lease.component, lease.slot, lease.epoch) == (decision.component, decision.slot, decision.epoch):
-            return lease
-    return None
