@@ -152,6 +152,8 @@ class HostAgent:
         self._has_served = answer.state == "ready"
         self._heart.start(find_beat(answer.offline_timeout))
         self._tell({"event": "registered", "slot": spec.slot, "state": answer.state, "machine": spec.machine})
+        if self._enforcer is not None:
+            self._enforcer.start()
         return True
 
     def _insist(self, ask: Callable[[], Any]) -> Any:

@@ -34,6 +34,10 @@ class Enforcer:
         self._seen: dict[Key, float] = {}
         self._said: dict[Key, object] = {}
 
+    def start(self) -> None:
+        """Tell what limits can be applied by."""
+        self._tell({"event": "limits", "by": "nothing" if self._limits is None else self._limits.name})
+
     def enforce(self, held: Sequence[Hosted], *, is_thorough: bool = False) -> None:
         """Limit what is new or has another limit; lift those of leases that ended. `is_thorough`: all anew, so that
         what was started in the very moment of a change is not passed over.

@@ -116,7 +116,6 @@ def _make_enforcer(
         limits = find_limits(cgroup)
     except OSError as error:
         raise CommandError(f"--cgroup: expected a folder of cgroup v2 that is delegated to us, got {error}") from None
-    tell({"event": "limits", "by": "nothing" if limits is None else limits.name})
     return Enforcer(notes_folder(state or find_state_folder(), slot), limits, tell)
 
 

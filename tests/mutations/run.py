@@ -32,11 +32,13 @@ OF_QUOTA = tuple(f"tests.scenarios.test_qscheduler_{name}" for name in ("cases",
 OF_FORECASTS = ("tests.policy.test_changes_of_accounts",)
 OF_CORES = ("tests.scenarios.test_zoe_cores",)
 OF_ROOMS = ("tests.policy.test_rooms",)
+OF_YIELDING = ("tests.scenarios.test_zoe_quota",)
 OWN = {
     "share": OF_CORES,
     **dict.fromkeys(("charging", "fanout", "preempt", "quota", "relevel"), OF_QUOTA),
     **dict.fromkeys(("changes_of_accounts", "forecast"), OF_FORECASTS),
     "rooms": OF_ROOMS,
+    **dict.fromkeys(("yielding", "rounds"), OF_YIELDING),
 }
 """The tests that are tried first for some modules, and last for all others."""
 SCENARIOS = (
@@ -47,7 +49,10 @@ SCENARIOS = (
     *("orchard_placement", "orchard_failures", "machine_lives", "per_system"),
     *("zoe_queues", "zoe_elastic", "zoe_losses"),
 )
-MODULES = (*(f"tests.scenarios.test_{name}" for name in SCENARIOS), *OF_QUOTA, *OF_FORECASTS, *OF_CORES, *OF_ROOMS)
+MODULES = (
+    *(f"tests.scenarios.test_{name}" for name in SCENARIOS),
+    *(*OF_QUOTA, *OF_FORECASTS, *OF_CORES, *OF_ROOMS, *OF_YIELDING),
+)
 """Where the tests are, in the order in which they are tried."""
 RULELESS = (
     *("scheduler.ports", "scheduler.operations.repeating", "scheduler.simulation.scenario", "scheduler.view.memory"),
