@@ -37,6 +37,8 @@ class Process:
     def __init__(self, name: str, words: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
         self.name, self._words, self._environment = name, words, environment
         self._folder, self.log = folder, folder / f"{name}.log"
+        self._first_byte = self.log.stat().st_size if self.log.exists() else 0
+        """Where its own words begin: one of the same name may have run before it."""
         self.start()
 
     def start(self) -> None:
@@ -84,5 +86,6 @@ class Process:
         self._process.wait()
 
     def read_log(self, characters: int = 4000) -> str:
-        """Its last words."""
-        return self.log.read_text(errors="replace")[-characters:] if self.log.exists() else ""
+        """Its last words, also those from before it was started again."""
+        said = self.log.read_bytes()[self._first_byte :] if self.log.exists() else b""
+        return said.decode(errors="replace")[-characters:]
