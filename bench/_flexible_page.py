@@ -104,7 +104,9 @@ def _judge(ratio: Estimate) -> str:
     """Whether a ratio is below 1, as far as its interval tells."""
     if ratio.mean + ratio.half < 1:
         return "yes"
-    return "not shown: the interval holds 1" if ratio.mean - ratio.half <= 1 else "**no**"
+    if ratio.mean - ratio.half > 1:
+        return "**no**"
+    return f"{'in the mean' if ratio.mean < 1 else 'not in the mean'}; the interval holds 1"
 
 
 def _list_classes(figures: Sequence[Figures], load: float) -> Iterator[str]:
