@@ -355,6 +355,11 @@ class Rules(Document):
         """Whether any queue is `quota`: accounts earn and pay only then."""
         return any(keys.queue == "quota" for keys in (self.scheduler, *self._settings_of_system.values()))
 
+    @cached_property
+    def has_shared_cores(self) -> bool:
+        """Whether spare cores are shared in any queue."""
+        return any(keys.share_cores for keys in (self.scheduler, *self._settings_of_system.values()))
+
     def queue_of(self, pool: str | None, system: str | None) -> str:
         """The queue in which such a reservation waits: its system's own, or "" for the common one."""
         named = self.pools.get(pool) if pool is not None else None

@@ -58,7 +58,7 @@ class View:
     shapes: reservation id -> its shape, one object for all that are alike; special: reservation id -> one that is not
     placed as its shape says alone, because it is on hold, declined slots, was interrupted or has a claim; mortal:
     reservation id -> one that expires; waiters: who is pending; stretching: reservation id -> one that is leased and
-    has elastic components; unshared: see `list_unshared`.
+    has elastic components; unshared: see `list_unshared`; has_limits: whether any lease ever had a limit of cores.
     """
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
@@ -73,6 +73,7 @@ class View:
         self.mortal: dict[str, Reservation] = {}
         self.stretching: dict[str, Reservation] = {}
         self.unshared: set[str] = set()
+        self.has_limits = False
         self._shared_under: object = None
         self.noted: dict[str, Any] = {}
         """By id of a slot: what a tick keeps for the next one of what follows from its row and its leases alone. It is
@@ -185,6 +186,8 @@ class View:
             self.leases_on.setdefault(lease.slot, {})[reservation.id, lease.component] = lease
             self.unshared.add(lease.slot)
             self.noted.pop(lease.slot, None)
+            if lease.cores is not None:
+                self.has_limits = True
 
     def _intern(self, request: Request) -> Shape:
         key = shape_key(request)

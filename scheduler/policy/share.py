@@ -41,6 +41,8 @@ def share(draft: Draft) -> None:
     ends counts; who has to give back counts until it is gone, who only claims a place does not. Told in order of
     submission, of each reservation in the order of the slots.
     """
+    if not (draft.view.has_limits or _has_something_to_share(draft)):
+        return
     moves = _follow(draft.decisions)
     arrivals = moves.list_arrivals(draft.places)
     touched = moves.list_left(draft).union(arrivals)
@@ -58,6 +60,11 @@ def share(draft: Draft) -> None:
     # Those of one reservation stand together, so that they are written together.
     found.sort(key=lambda each: (rows[each.reservation].sequence, each.reservation))
     draft.decisions += found
+
+
+def _has_something_to_share(draft: Draft) -> bool:
+    places = draft.places.values()
+    return draft.rules.has_shared_cores and any(each.capacity and CPUS in each.capacity for each in places)
 
 
 def find_spare(slot: Slot, owns: Sequence[float], rules: Rules) -> float | None:
