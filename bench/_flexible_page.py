@@ -16,6 +16,14 @@ HEADS = (
     *("queuing, h", "slowdown p50, p95", "cpus, memory"),
 )
 COLOURS = {"rigid": "#7a7a7a", "malleable": "#4c8bbf", "flexible": "#d1603d", "yielding": "#e0b040"}
+OTHER_SIZES = """
+The mean turnaround as a multiple of that under `rigid`, where `size` says something else (2D: T × instances,
+3D: that × cpus × memory of one; with error: each times a lognormal of sigma 0.5), at a load of 0.9:
+""".strip()
+SECOND_MIX = """
+The same on the second mix (64 % elastic batch, 16 % rigid batch, 20 % interactive ones, which go first under
+`priority`), without and with `preemption`, at a load of 0.9:
+""".strip()
 Groups = dict[tuple[str, float, str, str, str], list[Figures]]
 """By study, load, queue, size and the name of the setting: a play for each seed."""
 
@@ -51,9 +59,9 @@ def list_table(figures: Sequence[Figures]) -> Iterator[str]:
     if loads := _pick(groups, "loads"):
         yield from _list_loads(loads)
     if sizes := _pick(groups, "sizes"):
-        yield from ["", *_list_ratios("size", sizes, 3)]
+        yield from ["", OTHER_SIZES, "", *_list_ratios("size", sizes, 3)]
     if mix := _pick(groups, "preemption"):
-        yield from ["", *_list_ratios("queue", mix, 2)]
+        yield from ["", SECOND_MIX, "", *_list_ratios("queue", mix, 2)]
 
 
 def _list_loads(groups: Groups) -> Iterator[str]:
