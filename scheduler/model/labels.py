@@ -12,7 +12,7 @@ def has_labels(offered: Labels, required: Labels) -> bool:
 
 def count_preferred(offered: Labels, preferred: Labels) -> int:
     """How many of the preferred labels are there with an equal value."""
-    return sum(1 for name, value in preferred.items() if offered.get(name) == value)
+    return len(preferred.items() & offered.items()) if preferred else 0
 
 
 def count_surplus(offered: Labels, required: Labels) -> int:

@@ -11,9 +11,10 @@ import msgspec
 
 from scheduler.model.accounts import Account, find_account
 from scheduler.model.holds import Hold
+from scheduler.model.line_up import LineUp
 from scheduler.model.moves import PHASES
 from scheduler.model.reservations import Lease, Request, Reservation, Shape, is_over, is_special, make_shape, shape_key
-from scheduler.model.slots import Slot, slot_order
+from scheduler.model.slots import Slot
 from scheduler.model.waiters import Waiters
 
 Row = Slot | Reservation | Hold | Account
@@ -57,8 +58,9 @@ class View:
     leases_on: slot id -> (reservation, component) -> lease; by_phase: phase -> id -> reservation;
     shapes: reservation id -> its shape, one object for all that are alike; special: reservation id -> one that is not
     placed as its shape says alone, because it is on hold, declined slots, was interrupted or has a claim; mortal:
-    reservation id -> one that expires; waiters: who is pending; stretching: reservation id -> one that is leased and
-    has elastic components; unshared: see `list_unshared`; has_limits: whether any lease ever had a limit of cores.
+    reservation id -> one that expires; timed: reservation id -> one with a ttl of its own; waiters: who is pending;
+    stretching: reservation id -> one that is leased and has elastic components; unshared: see `list_unshared`;
+    has_limits: whether any lease ever had a limit of cores.
     """
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
@@ -71,6 +73,7 @@ class View:
         self.shapes: dict[str, Shape] = {}
         self.special: dict[str, Reservation] = {}
         self.mortal: dict[str, Reservation] = {}
+        self.timed: dict[str, Reservation] = {}
         self.stretching: dict[str, Reservation] = {}
         self.unshared: set[str] = set()
         self.has_limits = False
@@ -82,10 +85,8 @@ class View:
         self.last: Any = None
         """What a tick keeps for the next one of what follows from all of this: it is gone once anything changes."""
         self._interned: dict[Hashable, Shape] = {}
-        self._slots_of: dict[str, dict[str, Slot]] = {}
+        self._slots_of: dict[str, LineUp] = {}
         """By pool."""
-        self._ordered: dict[str, list[str]] = {}
-        """By pool, where nobody came or went since it was asked for: the ids of its slots in their order."""
         self.waiters = Waiters(self.by_phase["pending"])
         for row in rows:
             self.apply(row)
@@ -133,11 +134,9 @@ class View:
         return self._slots_of
 
     def list_slots(self, pool: str) -> list[Slot]:
-        """The slots of a pool in their order, which is worked out again only when one came or went."""
-        slots = self._slots_of.get(pool, {})
-        if pool not in self._ordered:
-            self._ordered[pool] = sorted(slots, key=slot_order)
-        return [slots[name] for name in self._ordered[pool]]
+        """The slots of a pool in their order."""
+        slots = self._slots_of.get(pool)
+        return [] if slots is None else slots.list()
 
     def list_unshared(self, rules: object) -> set[str]:
         """The slots with leases whose cores are to be shared anew: a row of theirs changed, or the rules did,
@@ -154,15 +153,15 @@ class View:
             self.unshared.add(slot.id)
         if known is None or known.pool != slot.pool:
             self._displace(known)
-            self._ordered.pop(slot.pool, None)
-        self._slots_of.setdefault(slot.pool, {})[slot.id] = slot
+        if slot.pool not in self._slots_of:
+            self._slots_of[slot.pool] = LineUp()
+        self._slots_of[slot.pool].put(slot)
 
     def _displace(self, slot: Slot | None) -> None:
         if slot is None:
             return
-        self._ordered.pop(slot.pool, None)
         slots = self._slots_of[slot.pool]
-        del slots[slot.id]
+        slots.remove(slot)
         if not slots:
             del self._slots_of[slot.pool]
 
@@ -182,6 +181,8 @@ class View:
             self.special[reservation.id] = reservation
         if reservation.expires_at is not None:
             self.mortal[reservation.id] = reservation
+        if reservation.request.ttl is not None:
+            self.timed[reservation.id] = reservation
         for lease in reservation.leases:
             self.leases_on.setdefault(lease.slot, {})[reservation.id, lease.component] = lease
             self.unshared.add(lease.slot)
@@ -205,6 +206,7 @@ class View:
             self.waiters.note_departure()
         self.special.pop(reservation.id, None)
         self.mortal.pop(reservation.id, None)
+        self.timed.pop(reservation.id, None)
         self.stretching.pop(reservation.id, None)
         for lease in reservation.leases:
             held = self.leases_on.get(lease.slot, {})

@@ -46,12 +46,12 @@ def assign_claims(tick: Round, claimants: Iterable[Reservation]) -> None:
         places = [tick.draft.places[name] for name in sorted({lease.slot for lease in reservation.leases})]
         told = f"waits until {', '.join(place.slot.id for place in places)} is given back by those whom it preempted"
         if any(place.slot.cordoned for place in places):
-            tick.draft.wait(reservation, "cordoned", f"{told}, and is cordoned")
+            tick.draft.wait(reservation.id, "cordoned", f"{told}, and is cordoned")
         elif all(place.slot.id not in blocked and _has_room(place, reservation) for place in places):
             _assign(tick, reservation)
             continue
         else:
-            tick.draft.wait(reservation, "no_capacity", told)
+            tick.draft.wait(reservation.id, "no_capacity", told)
         blocked.update(place.slot.id for place in places)
 
 
@@ -63,11 +63,11 @@ def assign_claimed(draft: Draft, waiters: Queue) -> Queue:
         places = [draft.places[name] for name in sorted({lease.slot for lease in reservation.leases})]
         names = ", ".join(place.slot.id for place in places)
         if any(place.slot.cordoned for place in places):
-            draft.wait(reservation, "cordoned", f"waits until {names} is given back, and is cordoned")
+            draft.wait(reservation.id, "cordoned", f"waits until {names} is given back, and is cordoned")
         elif all(_has_room(place, reservation) for place in places):
             _hold(draft, reservation)
         else:
-            draft.wait(reservation, "no_capacity", f"waits until elastic instances of others give {names} back")
+            draft.wait(reservation.id, "no_capacity", f"waits until elastic instances of others give {names} back")
     return waiters.filter([not each.leases for each in waiters.reservations])
 
 

@@ -11,16 +11,17 @@ import msgspec
 
 from scheduler.model.decisions import WAITING_CODES, Assign, Decision, Placement, Plan, Reason, Waits
 from scheduler.model.moves import IN_FLIGHT
-from scheduler.model.reservations import Request, Reservation, Shape, is_claimant
+from scheduler.model.reservations import Reservation, Shape, is_claimant
 from scheduler.model.rules import Rules, SchedulerKeys
 from scheduler.model.slots import Slot
 from scheduler.model.view import View
 from scheduler.model.waiters import Groups
 from scheduler.policy.balances import Balances
 from scheduler.policy.needs import Demand, Steps, make_needs
-from scheduler.policy.opening import find_leases, is_sound, open_slot
-from scheduler.policy.places import Leases, Place
+from scheduler.policy.opening import find_leases, is_sound, open_slots
+from scheduler.policy.places import Leases, Opened, Place
 from scheduler.policy.rooms import Rooms
+from scheduler.policy.ttl import Terms
 
 _RANK_OF_CODE = {code: rank for rank, code in enumerate(WAITING_CODES)}
 
@@ -31,12 +32,21 @@ _age = attrgetter("created_at", "sequence")
 class Queue:
     """Who waits, and what each needs; in lists as long as each other, because there may be a million."""
 
-    reservations: list[Reservation] = field(default_factory=list)
+    _rows: list[Reservation] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
     demands: list[Demand] = field(default_factory=list)
     oldest: float = inf
     """When the one that waits longest was created."""
+    _stays: Sequence[object] | None = None
+    """Which of the rows are meant, where that was not looked at yet: who is left over is mostly asked for its id."""
     _different: set[Demand] | None = None
+
+    @property
+    def reservations(self) -> list[Reservation]:
+        """Their rows; not to be changed by who asks."""
+        if self._stays is not None:
+            self._rows, self._stays = list(compress(self._rows, self._stays)), None
+        return self._rows
 
     @property
     def different(self) -> set[Demand]:
@@ -73,12 +83,8 @@ class Queue:
 
     def filter(self, stays: Sequence[object]) -> "Queue":
         """Another one, of those for whom this is true."""
-        return Queue(
-            list(compress(self.reservations, stays)),
-            list(compress(self.ids, stays)),
-            list(compress(self.demands, stays)),
-            self.oldest,
-        )
+        ids, demands = list(compress(self.ids, stays)), list(compress(self.demands, stays))
+        return Queue(self.reservations, ids, demands, self.oldest, stays)
 
 
 class _Demands(dict[Shape, Demand]):
@@ -113,8 +119,8 @@ class Draft:
         """Those who are pending again because better work took their place at once: others come first in this tick."""
         self.over: set[str] = set()
         """Reservations whose time or leases this tick has ended."""
-        self.leased: list[Request] = []
-        """Of those to whom this tick gives leases; of those who are alike in what and for how long, one at least."""
+        self.terms: set[Terms] = set()
+        """For how long those may hold on to whom this tick gives leases."""
         self.places: dict[str, Place] = {}
         self.pools: dict[str, list[Place]] = {}
         self._restless: dict[int, Place] = {}
@@ -153,20 +159,23 @@ class Draft:
 
     def _open_pools(self) -> None:
         for name, pool in self.rules.pools.items():
-            places = self.pools[name] = []
-            for slot in self.view.list_slots(name):
-                opened = open_slot(self.view, slot, pool)
-                place = self.places[slot.id] = opened.copy(len(self.places))
-                places.append(place)
-                if not opened.is_at_rest:
-                    self.note_restless(place)
-                if not opened.is_sound:
-                    self.unsound.add(slot.id)
+            opened = list(open_slots(self.view, name, pool))
+            places = self.pools[name] = [each.copy(order) for order, each in enumerate(opened, len(self.places))]
+            self.places.update((place.slot.id, place) for place in places)
+            for place, each in zip(places, opened, strict=True):
+                if not (each.is_at_rest and each.is_sound):
+                    self._note_unusual(place, each)
         for name in sorted(set(self.view.pools).difference(self.rules.pools)):
             slots = self.view.list_slots(name)
             self.vanished += [slot for slot in slots if slot.machine is None and slot.state != "empty"]
             self.unsound.update(slot.id for slot in slots if not is_sound(self.view, slot))
         self.unsound.update(self.view.leases_on.keys() - self.view.slots.keys())
+
+    def _note_unusual(self, place: Place, opened: Opened) -> None:
+        if not opened.is_at_rest:
+            self.note_restless(place)
+        if not opened.is_sound:
+            self.unsound.add(place.slot.id)
 
     def leases_on(self, slot: Slot) -> Leases:
         """The leases of the slot's present epoch, as they were before this tick."""
@@ -188,7 +197,8 @@ class Draft:
 
     def assign(self, reservation: Reservation, leases: tuple[Placement, ...], level: int | None = None) -> None:
         """Give these leases to one whose quota level this is, under that queue."""
-        self.leased.append(reservation.request)
+        request = reservation.request
+        self.terms.add(Terms(request.ttl, request.pool, request.system))
         self.decide(Assign(reservation=reservation.id, leases=leases, level=level))
 
     def end(self, reservation: Reservation) -> None:
@@ -288,22 +298,19 @@ class Draft:
         limits = {name: self.rules.pools[name].on_demand_after for name in pools}
         return tuple(name for name, most in limits.items() if most and reservation.interruptions >= most)
 
-    def wait(self, reservation: Reservation, code: str, detail: str) -> None:
+    def wait(self, name: str, code: str, detail: str) -> None:
         """Say why it is left unplaced; of several codes the first in the order of WAITING_CODES stands."""
-        self._note(reservation.id, (code, detail))
+        known = self.waiting.get(name)
+        if known is None or _RANK_OF_CODE[code] <= _RANK_OF_CODE[known[0]]:
+            self.waiting[name] = (code, detail)
 
     def wait_all(self, ids: list[str], reasons: Iterable[Reason]) -> None:
         """Say of each of many why it is left unplaced."""
-        if self.waiting.keys().isdisjoint(ids):
+        if not self.waiting or self.waiting.keys().isdisjoint(ids):
             self.waiting.update(zip(ids, reasons, strict=False))
         else:
             for name, reason in zip(ids, reasons, strict=False):
-                self._note(name, reason)
-
-    def _note(self, name: str, reason: Reason) -> None:
-        known = self.waiting.get(name)
-        if known is None or _RANK_OF_CODE[reason[0]] <= _RANK_OF_CODE[known[0]]:
-            self.waiting[name] = reason
+                self.wait(name, *reason)
 
     def is_due(self, instant: float) -> bool:
         """Whether now >= instant; if not, the next tick is asked for at that instant."""
@@ -355,7 +362,7 @@ class Draft:
 
     def finish(self, queue: Queue) -> Plan:
         """The plan, with those who wait in the order of the queue."""
-        ids = list(chain(queue.ids, (each.id for each in self.preempted)))
+        ids = [*queue.ids, *(each.id for each in self.preempted)] if self.preempted else queue.ids
         if self.returning:
             # Who got his claim and was preempted in this very tick holds his slot until his grace is over.
             ids = [each for each in ids if each not in self.returning]

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import repeat
 
-from scheduler.model.reservations import Reservation
 from scheduler.policy.draft import Draft, Queue
 from scheduler.policy.limits import Limits, first_code
 from scheduler.policy.needs import Demand, Need
@@ -36,7 +35,7 @@ def launch(draft: Draft, unplaced: Queue, limits: Limits) -> None:
         kind = name if kept and name in kept else demand
         refusal = refused.get(kind)
         if refusal is None or (refusal.launches != limits.launches and not refusal.still_stands(limits)):
-            launches, code = limits.launches, _launch_for(draft, unplaced.reservations[tried - 1], demand, limits)
+            launches, code = limits.launches, _launch_for(draft, name, demand, limits)
             if limits.launches != launches:
                 open_demands |= different  # that may change it for all
             if not code:
@@ -112,24 +111,24 @@ class _Refusal:
         draft.wait_all(self.ids, repeat((self.code, self.detail)))
 
 
-def _launch_for(draft: Draft, reservation: Reservation, demand: Demand, limits: Limits) -> str:
+def _launch_for(draft: Draft, name: str, demand: Demand, limits: Limits) -> str:
     """Give it room on what this tick launches; "" or, with nothing launched, the code of what holds it back."""
-    if len(demand.needs) == 1 and reservation.id not in draft.deferred:
-        return _launch_for_one(draft, reservation, demand, limits)
+    if len(demand.needs) == 1 and name not in draft.deferred:
+        return _launch_for_one(draft, name, demand, limits)
     there = [draft.ready, draft.coming]
-    if reservation.id in draft.kept:
-        there.insert(1, draft.kept[reservation.id])
+    if name in draft.kept:
+        there.insert(1, draft.kept[name])
     opening = _Opening(draft, limits, demand, there)
     places = fill(demand, [*there, draft.launched], opening.launch)
     if places is None:
         opening.undo()
         opening.probe()
         return opening.find_code()
-    wait_for(draft, reservation, places)
+    wait_for(draft, name, places)
     return ""
 
 
-def _launch_for_one(draft: Draft, reservation: Reservation, demand: Demand, limits: Limits) -> str:
+def _launch_for_one(draft: Draft, name: str, demand: Demand, limits: Limits) -> str:
     """The same for a single instance, as almost all are: nothing is ready or on its way for it, and nothing to undo."""
     need, launched = demand.needs[0], draft.launched
     place = launched.find(need, demand.declined)
@@ -142,7 +141,7 @@ def _launch_for_one(draft: Draft, reservation: Reservation, demand: Demand, limi
         place = limits.launch(*found, "demand")
         launched.add(place, need)
     place.wanted = True
-    draft.wait(reservation, "booting", f"waits for {place.slot.id} ({place.state})")
+    draft.wait(name, "booting", f"waits for {place.slot.id} ({place.state})")
     return ""
 
 

@@ -43,10 +43,10 @@ class Misfits:
 
     def _stays(self, reservation: Reservation, told: Told | None) -> bool:
         if is_on_hold(reservation):
-            self._draft.wait(reservation, "on_hold", "on hold until it is resumed, or its priority is above 0")
+            self._draft.wait(reservation.id, "on_hold", "on hold until it is resumed, or its priority is above 0")
             return False
         if told is not None:
-            self._draft.wait(reservation, *told)
+            self._draft.wait(reservation.id, *told)
         return told is None
 
     def find(self, demand: Demand) -> Told | None:

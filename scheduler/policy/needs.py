@@ -31,11 +31,13 @@ class Steps:
 
     def find(self, amounts: Resources) -> Step:
         """The one for so much."""
-        return self._known.setdefault(tuple(amounts.items()), Step(amounts))
+        mark = tuple(amounts.items())
+        return self._known.get(mark) or self._known.setdefault(mark, Step(amounts))
 
     def find_likeness(self, labels: Labels, own: Labels, steps: dict[str, Step]) -> Likeness:
         """The one of all that require these labels, and so much in these pools."""
-        return self._alike.setdefault((shape_of(labels), shape_of(own), tuple(steps.items())), Likeness())
+        mark = (shape_of(labels), shape_of(own), tuple(steps.items()))
+        return self._alike.get(mark) or self._alike.setdefault(mark, Likeness())
 
 
 @dataclass(slots=True, eq=False)
@@ -112,7 +114,10 @@ class Demand:
     """How many of its needs are alike."""
 
     def __post_init__(self) -> None:
-        self.alike = tuple(Counter(need.likeness for need in self.needs).items())
+        if len(self.needs) == 1:
+            self.alike = ((self.needs[0].likeness, 1),)  # as almost all are: counting takes its time
+        else:
+            self.alike = tuple(Counter(need.likeness for need in self.needs).items())
 
     @property
     def is_shared(self) -> bool:

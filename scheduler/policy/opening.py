@@ -2,6 +2,7 @@
 one of them changes, so that a tick in which little has changed looks at few slots.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 from scheduler.model.moves import HOLDING
@@ -15,19 +16,22 @@ AT_REST: Final = frozenset({"ready", "empty"})
 """In these states a slot may stay for as long as it likes."""
 
 
-def open_slot(view: View, slot: Slot, pool: Pool) -> Opened:
-    """What is known of it under these rules."""
-    known: Opened | None = view.noted.get(slot.id)
-    if known is None or known.place.pool is not pool:
-        known = view.noted[slot.id] = _open(view, slot, pool)
-    return known
+def open_slots(view: View, name: str, pool: Pool) -> Iterator[Opened]:
+    """What is known of the slots of that pool, in their order, under these rules."""
+    noted = view.noted
+    for slot in view.list_slots(name):
+        known: Opened | None = noted.get(slot.id)
+        if known is None or known.place.pool is not pool:
+            known = noted[slot.id] = _open(view, slot, pool)
+        yield known
 
 
 def _open(view: View, slot: Slot, pool: Pool) -> Opened:
+    state = slot.state
     is_named = slot.id in view.leases_on
-    place = open_place(slot, pool, 0, find_leases(view, slot) if is_named and slot.state in HOLDING else NO_LEASES)
-    is_at_rest = slot.state in AT_REST and slot.interrupted_at is None
-    if is_at_rest and slot.state == "ready":
+    place = open_place(slot, pool, 0, find_leases(view, slot) if is_named and state in HOLDING else NO_LEASES)
+    is_at_rest = state in AT_REST and slot.interrupted_at is None
+    if is_at_rest and state == "ready":
         is_at_rest = find_reason_to_retire(place) is None
     return Opened(place, is_at_rest, not is_named or is_sound(view, slot))
 

@@ -6,7 +6,6 @@ Sources: the autoscaler's tick (queue order, pack), Arvados (one pass, backfill,
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import chain, compress, repeat
-from operator import attrgetter
 
 from scheduler.model.decisions import Assign, Placement
 from scheduler.model.reservations import Instance, Reservation, is_on_hold
@@ -22,8 +21,8 @@ from scheduler.policy.places import Place
 from scheduler.policy.quota import place_by_quota, split_by_queue
 from scheduler.policy.refusals import lacks_quota
 from scheduler.policy.rooms import Shortage, fill
+from scheduler.policy.ttl import Terms
 
-_TTL = attrgetter("ttl")
 Leases = tuple[Placement, ...]
 BEHIND = "one before it in the queue waits, and backfill is off"
 
@@ -37,7 +36,7 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
     placing: the room that those behind it would have taken is kept for them all the same, but for a gang before
     them, which uses what is ready together with what is launched for it.
     """
-    if not (queue.reservations or draft.returning or draft.view.stretching or draft.rules.has_quota):
+    if not (queue.ids or draft.returning or draft.view.stretching or draft.rules.has_quota):
         return queue
     everybody = Misfits(draft, limits).set_aside(queue)
     by_quota, waiters = split_by_queue(draft, everybody)
@@ -59,14 +58,14 @@ def _serve(draft: Draft, waiters: Queue, search: "_Search", guard: Guard) -> Que
     for at, demand in enumerate(waiters.demands):
         if demand in hopeless:
             continue
-        if demand in runs and (leases := next(runs[demand], None)) is not None:
+        if (run := runs.get(demand)) is not None and (leases := next(run, None)) is not None:
             decide(Assign(reservation=ids[at], leases=leases))
             is_leased[at], is_unplaced[at] = True, False
             continue
         reservation = waiters.reservations[at]
         if blocked and blocked.get(demand.queue):
             draft.deferred.add(reservation.id)
-            draft.wait(reservation, "behind_queue", BEHIND)
+            draft.wait(reservation.id, "behind_queue", BEHIND)
             continue
         places = search.find_ready(demand)
         if not (blocked and demand.queue in blocked):
@@ -76,7 +75,7 @@ def _serve(draft: Draft, waiters: Queue, search: "_Search", guard: Guard) -> Que
                 is_leased[at], is_unplaced[at] = True, False
                 continue
         if places is None and guard.keeps_any and guard.keeps_out(demand):
-            draft.wait(reservation, "behind_queue", "one before it has waited for so long that it is not overtaken")
+            draft.wait(reservation.id, "behind_queue", "one before it has waited for so long that it is not overtaken")
         is_covered = places is not None or search.cover(reservation, demand)
         is_unplaced[at] = not is_covered
         if not demand.settings.backfill:
@@ -86,24 +85,31 @@ def _serve(draft: Draft, waiters: Queue, search: "_Search", guard: Guard) -> Que
         search.note_hopeless(demand, guard)
         if len(hopeless) == search.different:
             break
-    leased = [each.request for each in compress(waiters.reservations, is_leased)]
-    terms = zip(compress(waiters.demands, is_leased), map(_TTL, leased), strict=True)
-    draft.leased += dict(zip(terms, leased, strict=True)).values()
+    draft.terms.update(_list_terms(draft, waiters, is_leased))
     return waiters.filter(is_unplaced)
+
+
+def _list_terms(draft: Draft, waiters: Queue, is_leased: Sequence[object]) -> set[Terms]:
+    """For how long those may hold on; one for all that are alike in it."""
+    demands = compress(waiters.demands, is_leased)
+    if not draft.view.timed:
+        return {Terms(None, each.shape.pool, each.shape.system) for each in set(demands)}
+    requests = (each.request for each in compress(waiters.reservations, is_leased))
+    return {Terms(each.ttl, each.pool, each.system) for each in requests}
 
 
 def _add_late_ones(draft: Draft, search: "_Search", unplaced: Queue, demanding: Queue) -> Queue:
     """Those for whom nothing is ready or on its way, with whom quota gave no place and those who were interrupted."""
     late, returning = _cover_demanding(draft, demanding, search), _cover_returning(draft, search)
-    if returning or (late.reservations and unplaced.reservations):
+    if returning or (late.ids and unplaced.ids):
         return sort_queue(draft, unplaced.reservations + late.reservations + returning)
-    return late if late.reservations else unplaced
+    return late if late.ids else unplaced
 
 
 def _block(draft: Draft, reservation: Reservation, demand: Demand, blocked: dict[str, bool], *, is_gang: bool) -> None:
     """Those behind it get no lease, nor does it if there is one before it; behind a gang they keep no room either."""
     if demand.queue in blocked:
-        draft.wait(reservation, "behind_queue", BEHIND)
+        draft.wait(reservation.id, "behind_queue", BEHIND)
     blocked[demand.queue] = is_gang
 
 
@@ -157,7 +163,7 @@ class _Search:
         if places is None:
             self._without_cover.add(demand)
             return False
-        wait_for(self._draft, reservation, places)
+        wait_for(self._draft, reservation.id, places)
         if self._elastic.is_active:
             self._elastic.spend(demand, places)
         return True
@@ -202,13 +208,12 @@ def _take_run(draft: Draft, demand: Demand, waiters: Queue) -> Iterator[Leases]:
 
 def _take_each(draft: Draft, demand: Demand) -> Iterator[Leases]:
     [instance], [need] = demand.shape.essential, demand.needs
-    known: Place | None = None
-    leases: Leases = ()
-    for place in draft.ready.take_each(need):
-        if place is not known:
-            known, leases = place, (_place_instance(instance, need, place),)
-            place.wanted = True
-        yield leases
+
+    def give(place: Place) -> Leases:
+        place.wanted = True
+        return (_place_instance(instance, need, place),)
+
+    return draft.ready.take_each(need, give)
 
 
 def _cover_demanding(draft: Draft, demanding: Queue, search: "_Search") -> Queue:
@@ -226,13 +231,13 @@ def _cover_returning(draft: Draft, search: _Search) -> list[Reservation]:
     return [each for each, demand in returning if demand.pools and not search.cover(each, demand)]
 
 
-def wait_for(draft: Draft, reservation: Reservation, places: Sequence[Place]) -> None:
+def wait_for(draft: Draft, name: str, places: Sequence[Place]) -> None:
     """It waits for those of its places that are not ready yet; where all are, it was preempted just now."""
     awaited = [f"{each.slot.id} ({each.state})" for each in places if each.state != "ready"]
     if awaited:
-        draft.wait(reservation, "booting", f"waits for {', '.join(dict.fromkeys(awaited))}")
+        draft.wait(name, "booting", f"waits for {', '.join(dict.fromkeys(awaited))}")
     else:
-        draft.wait(reservation, "no_capacity", "was preempted in this tick; the next one places it")
+        draft.wait(name, "no_capacity", "was preempted in this tick; the next one places it")
 
 
 def _assign(reservation: Reservation, demand: Demand, places: Sequence[Place]) -> Assign:

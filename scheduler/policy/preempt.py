@@ -138,7 +138,7 @@ def _carry_out(tick: Round, lot: Lot, place: Place, victims: list[Run], level: i
         tick.hold(reservation, claims)
         names = ", ".join(decision.victims)
         told = f"takes the place of {names} on {place.slot.id}, at the end of the grace at the latest"
-        draft.wait(reservation, "no_capacity", told)
+        draft.wait(reservation.id, "no_capacity", told)
     else:
         for victim in victims:
             tick.end(victim)

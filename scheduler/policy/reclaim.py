@@ -158,7 +158,7 @@ class Settlement:
     def _claim(self, assign: Assign) -> Claim:
         self._claiming.add(assign.reservation)
         row = self._draft.view.reservations[assign.reservation]
-        self._draft.wait(row, "no_capacity", "elastic instances of others give its place back")
+        self._draft.wait(row.id, "no_capacity", "elastic instances of others give its place back")
         return Claim(reservation=assign.reservation, leases=assign.leases)
 
     def _revoke_others(self) -> Iterator[Decision]:

@@ -24,7 +24,7 @@ def tell_without_quota(draft: Draft, reservation: Reservation) -> bool:
     """Tell one that lacks quota; whether it does."""
     lacks = lacks_quota(draft, reservation)
     if lacks:
-        draft.wait(reservation, *_say_no_quota(draft.balances.account_of(reservation)))
+        draft.wait(reservation.id, *_say_no_quota(draft.balances.account_of(reservation)))
     return lacks
 
 

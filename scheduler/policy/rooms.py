@@ -8,12 +8,16 @@ slots × reservations.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import groupby
+from operator import attrgetter
+from typing import TypeVar
 
-from scheduler.policy.lines import LEASE, NOBODY, Kind, Line, Stock, Stocks, find_best_but
+from scheduler.policy.lines import LEASE, Kind, Line, Stock, Stocks, find_best_but
 from scheduler.policy.needs import Demand, Likeness, Need, Step
 from scheduler.policy.places import Place
 
 Key = tuple[object, ...]
+Given = TypeVar("Given")
+_RANK = attrgetter("rank")
 
 MOST_LINES = 8
 """So many lines are looked at for one need; more kinds that are as good share one."""
@@ -33,24 +37,30 @@ class Rooms:
         """Where each need looks: lines of kinds with its labels, those with most preferred and then fewest surplus
         labels first, equally good ones together.
         """
+        self._behind: set[Line] = set()
+        """Lines that were not told yet of places that changed."""
         for place in places:
-            self.add(place)
+            self._stand(place)
 
     def add(self, place: Place, need: Need | None = None) -> None:
         """Let searches find this place, where there is a need: what it leaves of it, as if it was taken at once."""
-        self._places[place.order] = place
-        kind = place.kind = self._open_kind(place)
-        kind.places.append(place)
-        stock = self._stocks.find(place)
+        self._stand(place)
         if need is not None:
-            after = stock.after[need.steps[kind.pool]]
+            after = place.stock.after[need.steps[place.kind.pool]]
             assert after is not None, "what is added for a need has room for it"  # noqa: S101
             place.given += 1
-            stock = after
-        if kind.lines:
-            self._put(place, stock)
-        else:
-            place.free, place.stock = stock.free, stock
+            place.free, place.stock = after.free, after
+        for line in place.kind.lines:
+            line.tell(place)
+
+    def _stand(self, place: Place) -> None:
+        """It is there, before any line is told of it."""
+        self._places[place.order] = place
+        mark = place.kind_mark
+        kind = place.kind = self._kinds.get(mark) or self._open_kind(mark, place)
+        kind.places.append(place)
+        stock = place.stock = self._stocks.find(place)
+        place.free = stock.free
 
     def remove(self, place: Place) -> None:
         """Let no search find this place any more."""
@@ -77,6 +87,7 @@ class Rooms:
         place.free, place.stock = stock.free, stock
         for line in place.kind.lines:
             line.untold[place] = None
+        self._behind.update(place.kind.lines)
 
     def list_places(self) -> Iterator[Place]:
         """Every place, in no particular order."""
@@ -90,15 +101,20 @@ class Rooms:
         if declined:
             return next((found for lines in tiers if (found := find_best_but(lines, declined)) is not None), None)
         for lines in tiers:
-            rank, best = NOBODY, None
-            for line in lines:
-                if line.untold:
-                    line.catch_up()
-                if line.rank < rank:
-                    rank, best = line.rank, line.first
-            if best is not None:
+            if (best := self._find_best(lines).first) is not None:
                 return best
         return None
+
+    def _find_best(self, lines: list[Line]) -> Line:
+        """The one of these, which rank alike, with the best first place; one without any where none has."""
+        if self._behind:
+            self._catch_up(lines)
+        return lines[0] if len(lines) == 1 else min(lines, key=_RANK)
+
+    def _catch_up(self, lines: list[Line]) -> None:
+        for line in self._behind.intersection(lines):
+            line.catch_up()
+            self._behind.discard(line)
 
     def take(self, place: Place, need: Need) -> None:
         """Spend the room of one instance there."""
@@ -117,22 +133,27 @@ class Rooms:
         self._put(place, stock)
         return count
 
-    def take_each(self, need: Need) -> Iterator[Place]:
-        """What one `find` and `take` after the other would find, as long as there is room; only where in between
-        others take room and nobody gives any back: what has none is not looked at again.
+    def take_each(self, need: Need, give: Callable[[Place], Given]) -> Iterator[Given]:
+        """What each lease gets of the places that one `find` and `take` after the other would find, as long as there is
+        room; only where in between others take room and nobody gives any back: what has none is not looked at again.
         """
+        known, given = None, None
         for lines in self._tiers.get(need) or self._rank(need):
+            [best, *others] = lines
             while True:
-                rank, place, step = NOBODY, None, None
-                for line in lines:
-                    if line.untold:
-                        line.catch_up()
-                    if line.rank < rank:
-                        rank, place, step = line.rank, line.first, line.step
+                if self._behind:
+                    self._catch_up(lines)
+                line = best
+                for other in others:
+                    if other.rank < line.rank:
+                        line = other
+                place = line.first
                 if place is None:
                     break
-                self._spend(place, place.stock.after[step])
-                yield place
+                self._spend(place, place.stock.after[line.step])
+                if place is not known:
+                    known, given = place, give(place)
+                yield given  # type: ignore[misc]  # it was given at the first place
 
     def _spend(self, place: Place, after: Stock) -> None:
         """One more instance is there, which leaves this."""
@@ -180,13 +201,10 @@ class Rooms:
         for line in place.kind.lines:
             line.tell(place)
 
-    def _open_kind(self, place: Place) -> Kind:
-        mark = place.kind_mark
-        kind = self._kinds.get(mark)
-        if kind is None:
-            kind = self._kinds[mark] = Kind(len(self._kinds), place.slot.pool, place.labels)
-            self._kinds_of_pool.setdefault(kind.pool, []).append(kind)
-            self._tiers.clear()
+    def _open_kind(self, mark: Key, place: Place) -> Kind:
+        kind = self._kinds[mark] = Kind(len(self._kinds), place.slot.pool, place.labels)
+        self._kinds_of_pool.setdefault(kind.pool, []).append(kind)
+        self._tiers.clear()
         return kind
 
     def _rank(self, need: Need) -> list[list[Line]]:

@@ -4,7 +4,8 @@ A limit, not a reservation: nothing is taken from what is free. Only slots that 
 were found right are looked at, so a tick that changes nothing looks at none. Source: Zoe.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import fsum
 from operator import attrgetter
@@ -44,7 +45,7 @@ def share(draft: Draft) -> None:
     if not (draft.view.has_limits or _has_something_to_share(draft)):
         return
     moves = _follow(draft.decisions)
-    arrivals = moves.list_arrivals(draft.places)
+    arrivals = {name: came for name, came in moves.came.items() if not _is_filled(draft.places[name], len(came))}
     touched = moves.list_left(draft).union(arrivals)
     unshared = draft.view.list_unshared(draft.rules)
     for name in unshared - touched:
@@ -71,12 +72,13 @@ def find_spare(slot: Slot, owns: Sequence[float], rules: Rules) -> float | None:
     """The cpus that each lease of this slot may use besides its own, given what each has; None where nobody counts
     them. With `share_cores` false nothing is shared.
     """
-    pool = rules.pools.get(slot.pool)
-    capacity = slot.resources if pool is None else capacity_of(slot, pool)
+    capacity: Resources | None = slot.resources
+    if capacity is None and (pool := rules.pools.get(slot.pool)) is not None:
+        capacity = capacity_of(slot, pool)
     if capacity is None or CPUS not in capacity or slot.state not in HOLDING or not owns:
         return None
-    is_shared = rules.settings_of(slot.pool, None).share_cores
-    return max(0.0, capacity[CPUS] - fsum(owns)) / len(owns) if is_shared else 0.0
+    left = capacity[CPUS] - fsum(owns)
+    return left / len(owns) if left > 0 and rules.settings_of(slot.pool, None).share_cores else 0.0
 
 
 def own_cores(resources: Resources) -> float:
@@ -104,30 +106,24 @@ def _is_even(slot: Slot, users: Collection[Lease], rules: Rules) -> bool:
     return spare is None or all(is_same(present_spare(lease), spare) for lease in users)
 
 
+def _is_filled(place: Place, came: int) -> bool:
+    """Whether nobody was there, and so many came who leave each other nothing to share: mostly so in a busy tick."""
+    if place.capacity is None:
+        return True
+    is_theirs = place.given == came and not place.leases  # what is free is what they leave
+    return is_theirs and place.free is not None and place.free.get(CPUS, 0.0) <= SLACK
+
+
 @dataclass(slots=True)
 class _Moves:
     """Who comes and who goes in this tick."""
 
-    came: dict[str, tuple[Placement, ...]] = field(default_factory=dict)
-    """By reservation."""
+    came: dict[str, list[tuple[str, Placement]]] = field(default_factory=lambda: defaultdict(list))
+    """By slot: (reservation, placement)."""
     gone: set[str] = field(default_factory=set)
     """Reservations that gave back all that they had."""
     parted: set[tuple[str, str]] = field(default_factory=set)
     """(reservation, component) of single instances."""
-
-    def end(self, reservation: str) -> None:
-        """All that it held before this tick, and was given in it."""
-        self.gone.add(reservation)
-        self.came.pop(reservation, None)
-
-    def list_arrivals(self, places: Mapping[str, Place]) -> dict[str, list[tuple[str, Placement]]]:
-        """By slot that has any resources: (reservation, placement) of those who come."""
-        found: dict[str, list[tuple[str, Placement]]] = {}
-        for name, placements in self.came.items():
-            for each in placements:
-                if places[each.slot].capacity is not None:
-                    found.setdefault(each.slot, []).append((name, each))
-        return found
 
     def list_left(self, draft: Draft) -> set[str]:
         """The slots that anybody goes from."""
@@ -138,25 +134,28 @@ class _Moves:
         return left
 
 
-def _follow(decisions: Iterable[Decision]) -> _Moves:
+def _follow(decisions: Sequence[Decision]) -> _Moves:
+    """From the last one on: what one was given before it lost all is not its own any more."""
     moves = _Moves()
-    for decision in decisions:
+    came, gone = moves.came, moves.gone
+    for decision in reversed(decisions):
         if type(decision) is Assign:  # by far most of them: a match takes several times as long
-            moves.came[decision.reservation] = decision.leases
+            if not (gone and decision.reservation in gone):
+                for placement in reversed(decision.leases):
+                    came[placement.slot].append((decision.reservation, placement))
             continue
         if type(decision) is Launch:
             continue
         match decision:
-            case Grant():
+            case Grant(reservation=name) if name not in gone:
                 given = Placement(decision.component, decision.slot, decision.epoch, decision.resources)
-                moves.came[decision.reservation] = (*moves.came.get(decision.reservation, ()), given)
+                came[decision.slot].append((name, given))
             case Expire() | Fail() | Requeue(revoke_by=None):
-                moves.end(decision.reservation)
+                gone.add(decision.reservation)
             case Revoke(revoke_by=None):
                 moves.parted.add((decision.reservation, decision.component))
             case Preempt(revoke_by=None):
-                for victim in decision.victims:
-                    moves.end(victim)
+                gone.update(decision.victims)
             case _:
                 pass
     return moves
@@ -182,15 +181,18 @@ def _list_changes(draft: Draft, slot: Slot, moves: _Moves, came: Sequence[tuple[
         for (owner, component), lease in draft.leases_on(slot).items()
         if lease.state != "claimed" and owner not in moves.gone and (owner, component) not in moves.parted
     ]
-    owns = [each.resources.get(CPUS, 0.0) for _, each in stay]
-    owns += [each.resources.get(CPUS, 0.0) for _, each in came]
+    owns = [own_cores(lease.resources) for _, lease in stay]
+    owns += [own_cores(placement.resources) for _, placement in came]
     spare = find_spare(slot, owns, draft.rules)
-    if spare is None or (spare <= SLACK and not stay):
+    if spare is None:
         return []
-    known = [present_spare(lease) for _, lease in stay] + [0.0] * len(came)
-    everybody: list[tuple[str, Lease | Placement]] = [*stay, *came]
-    return [
-        Cores(reservation=owner, component=each.component, slot=slot.id, cpus=own + spare, epoch=slot.epoch)
-        for (owner, each), own, present in zip(everybody, owns, known, strict=True)
-        if not is_same(present, spare)
+    told: list[tuple[str, Lease | Placement]] = [
+        (owner, lease) for owner, lease in stay if not is_same(present_spare(lease), spare)
     ]
+    if spare > SLACK:
+        told += reversed(came)
+    return [_limit(slot, owner, each, own_cores(each.resources) + spare) for owner, each in told]
+
+
+def _limit(slot: Slot, owner: str, lease: Lease | Placement, cpus: float) -> Cores:
+    return Cores(reservation=owner, component=lease.component, slot=slot.id, cpus=cpus, epoch=slot.epoch)

@@ -18,10 +18,10 @@ from scheduler.model.decisions import (
     Revoke,
     Terminate,
 )
-from scheduler.model.reservations import Request, Reservation
+from scheduler.model.reservations import Reservation
 from scheduler.policy.draft import Draft
 from scheduler.policy.heal import is_restart_due, may_restart_again
-from scheduler.policy.ttl import expiry_of_lease, expiry_of_pending
+from scheduler.policy.ttl import Terms, expiry_of_lease, expiry_of_pending
 
 _MANY: Final = frozenset({Assign, Cores})
 """Most decisions are of these kinds: what leases make fall due is noted for all at once, a limit of cores nothing."""
@@ -29,14 +29,15 @@ _MANY: Final = frozenset({Assign, Cores})
 
 def wake(draft: Draft) -> None:
     """Ask for a tick at each instant at which a decision of this one gives the next one something to do."""
-    others = [each for each in draft.decisions if type(each) not in _MANY]
+    is_plain = _MANY.issuperset(map(type, draft.decisions))
+    others = [] if is_plain else [each for each in draft.decisions if type(each) not in _MANY]
     for name in {each.pool for each in others if isinstance(each, Launch)}:
         _wake_after_timeout(draft, draft.rules.pools[name].launch_timeout)
     for decision in others:
         if type(decision) is not Launch:
             _wake_after(draft, decision)
-    for request in {(each.ttl, each.pool, each.system): each for each in draft.leased}.values():
-        _wake_for_lease(draft, request)
+    for terms in draft.terms:
+        _wake_for_lease(draft, terms)
     drained = [draft.places[each.slot] for each in others if isinstance(each, Drain) and each.slot in draft.places]
     if any(place.state == "draining" and not place.leases for place in (*drained, *draft.list_restless())):
         draft.wake_by(draft.now)  # the following tick lets it go, also where its last lease ended in this one
@@ -61,10 +62,10 @@ def _wake_after(draft: Draft, decision: Decision) -> None:
             pass
 
 
-def _wake_for_lease(draft: Draft, request: Request) -> None:
+def _wake_for_lease(draft: Draft, terms: Terms) -> None:
     """Its time ends, and its holder has to confirm it."""
-    draft.wake_by(expiry_of_lease(request, draft.rules, draft.now))
-    _wake_after_timeout(draft, draft.rules.settings_of(request.pool, request.system).confirm_timeout)
+    draft.wake_by(expiry_of_lease(terms, draft.rules, draft.now))
+    _wake_after_timeout(draft, draft.rules.settings_of(terms.pool, terms.system).confirm_timeout)
 
 
 def _wake_after_timeout(draft: Draft, timeout: float) -> None:

@@ -207,7 +207,7 @@ def _carry_out(tick: Round, lot: Lot, places: list[Place], gone: list[Part], lev
     claims = make_leases(draft, lot.demand, places, level)
     draft.decide(Claim(reservation=newcomer.id, leases=name_placements(claims), level=level))
     tick.hold(newcomer, tuple(msgspec.structs.replace(each, state="claimed") for each in claims))
-    draft.wait(newcomer, "no_capacity", "elastic instances of others give its place back")
+    draft.wait(newcomer.id, "no_capacity", "elastic instances of others give its place back")
 
 
 def _revoke(part: Part, newcomer: Reservation, revoke_by: float | None) -> Revoke:

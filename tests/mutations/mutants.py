@@ -29,7 +29,7 @@ MUTANTS = (
     Mutant(
         "draft",
         "of two codes the first in the contract's order is told",
-        "if known is None or _RANK_OF_CODE[reason[0]] <= _RANK_OF_CODE[known[0]]:",
+        "if known is None or _RANK_OF_CODE[code] <= _RANK_OF_CODE[known[0]]:",
         "if True:",
     ),
     Mutant("expire", "an expired one gives back what it holds", "        draft.end(reservation)", "        pass"),
@@ -414,10 +414,10 @@ MUTANTS = (
     Mutant(
         "share",
         "a slot that is smaller than its leases takes nothing from them",
-        "max(0.0, capacity[CPUS] - fsum(owns))",
-        "(capacity[CPUS] - fsum(owns))",
+        "if left > 0 and ",
+        "if ",
     ),
-    Mutant("share", "spare cores are divided among the leases", " / len(owns) if is_shared", " if is_shared"),
+    Mutant("share", "spare cores are divided among the leases", "left / len(owns) if", "left if"),
     Mutant(
         "share", "what nobody shares stays unshared", "(slot.pool, None).share_cores", '(slot.pool, None).queue != ""'
     ),
