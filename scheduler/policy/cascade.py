@@ -129,17 +129,8 @@ class Cascade:
 
     def _try(self, reservation: Reservation, demand: Demand, first: int, *, must_grow: bool) -> list[Place] | None:
         seating, mark, use, groups = self._seating, self._seating.mark, self._seating.use, list(self._groups)
-        places: list[Place] = []
-        self._first_touched = _NOBODY
-        for need, alike in groupby(demand.needs):
-            takeoff = TakeOff(need, self._groups[first:], seating, demand.declined)
-            for _ in alike:
-                place = self._find(takeoff)
-                if place is None:
-                    break
-                seating.take(place, need)
-                places.append(place)
-        if len(places) == len(demand.needs):
+        places = self._take_places(demand, first)
+        if places is not None:
             self._join(reservation, demand)
             self._serve_again(min(self._first_touched, (self._ranks[reservation.id], 0)))
             if not must_grow or seating.use > use + MORE:
@@ -148,6 +139,20 @@ class Cascade:
         seating.undo(mark)
         seating.tell()
         return None
+
+    def _take_places(self, demand: Demand, first: int) -> list[Place] | None:
+        """A place for each of its essential instances; None as soon as one of them finds none."""
+        places: list[Place] = []
+        self._first_touched = _NOBODY
+        for need, alike in groupby(demand.needs):
+            takeoff = TakeOff(need, self._groups[first:], self._seating, demand.declined)
+            for _ in alike:
+                place = self._find(takeoff)
+                if place is None:
+                    return None
+                self._seating.take(place, need)
+                places.append(place)
+        return places
 
     def _join(self, reservation: Reservation, demand: Demand) -> list[Group]:
         groups = list_groups(self._draft, reservation, demand, self._ranks[reservation.id], ())
