@@ -20,11 +20,10 @@ from scheduler.policy.draft import Draft
 from scheduler.policy.needs import Demand, Need
 from scheduler.policy.places import Place
 from scheduler.policy.seats import Group, Seat, Seating, list_groups
+from scheduler.policy.using import MORE
 
 _NOBODY = (1 << 62, 0)
 """A rank behind everybody's."""
-MORE = 1e-9
-"""Use that differs by less does not differ: sums of fractions are not exact."""
 
 
 def _rank(group: Group) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from scheduler.model.resources import Resources, fits, subtract, total
 from scheduler.policy.draft import Draft
 from scheduler.policy.needs import Demand, Need
 from scheduler.policy.places import Place, count_used
+from scheduler.policy.using import weigh_use
 
 
 @dataclass(slots=True, eq=False)
@@ -105,9 +106,7 @@ class Seating:
         self._changed: dict[int, Place] = {}
         """Those of which searches are still to be told, by their order: once, however much is moved there."""
         self.use = 0.0
-        """The use of the pools, of which only differences count: of each pool the sum over its resources of (amount
-        leased / amount that its ready slots have), or the number of leases where these alone are counted.
-        """
+        """The use of the pools, of which only differences count: see `weigh_use`."""
         self._totals: dict[str, Resources] = {}
         by_pool: dict[str, list[Resources]] = {}
         for place in self._rooms.list_places():
@@ -197,7 +196,7 @@ class Seating:
             place.free = subtract(place.capacity, count_used(kept))
         self._changed[place.order] = place
         for seat in seats:
-            self.use -= self._weigh(place, seat.amounts_on(place))
+            self.use -= weigh_use(place, seat.amounts_on(place), self._totals)
             seat.stand(None)
 
     def _put(self, place: Place, amounts: Resources, *, is_new: bool) -> None:
@@ -206,7 +205,7 @@ class Seating:
         else:
             place.lifted -= 1
         place.free = None if place.free is None else subtract(place.free, amounts)
-        self.use += self._weigh(place, amounts)
+        self.use += weigh_use(place, amounts, self._totals)
         self._changed[place.order] = place
 
     def _remove(self, place: Place, amounts: Resources, *, is_new: bool) -> None:
@@ -216,14 +215,8 @@ class Seating:
             place.lifted += 1
         free = place.free
         place.free = None if free is None else {name: free[name] + amounts.get(name, 0) for name in free}
-        self.use -= self._weigh(place, amounts)
+        self.use -= weigh_use(place, amounts, self._totals)
         self._changed[place.order] = place
-
-    def _weigh(self, place: Place, amounts: Resources) -> float:
-        if place.capacity is None:
-            return 1.0
-        have = self._totals[place.slot.pool]
-        return sum(amount / have[name] for name, amount in amounts.items() if have.get(name))
 
 
 def _is_overfull(place: Place) -> bool:

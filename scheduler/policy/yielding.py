@@ -6,7 +6,7 @@ more of the pools is used by it. No balance changes, since nothing is taken over
 with its account. Source: Zoe, in the order that qscheduler gives.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 
@@ -22,9 +22,7 @@ from scheduler.policy.needs import Need
 from scheduler.policy.order import sort_queue
 from scheduler.policy.places import Place
 from scheduler.policy.rounds import Round, has_room_beside, make_leases, name_placements
-
-MORE = 1e-9
-"""Use that differs by less does not differ: sums of fractions are not exact."""
+from scheduler.policy.using import MORE, weigh_use
 
 
 @dataclass(slots=True, eq=False)
@@ -173,16 +171,8 @@ class _Trial:
             return True
         places = [*self.taken, *(part.place for part in self.gone)]
         have = {name: self.tick.sum_capacity(name) for name in {place.slot.pool for place in places}}
-        given = sum(_weigh(place, each, have) for place, taken in self.taken.items() for each in taken)
-        return given > sum(_weigh(part.place, part.lease.resources, have) for part in self.gone) + MORE
-
-
-def _weigh(place: Place, amounts: Resources, have: Mapping[str, Resources]) -> float:
-    """Its share of the use of its pool: see Zoe's flexible heuristic."""
-    if place.capacity is None:
-        return 1.0
-    all_of_it = have[place.slot.pool]
-    return sum(amount / all_of_it[name] for name, amount in amounts.items() if all_of_it.get(name))
+        given = sum(weigh_use(place, each, have) for place, taken in self.taken.items() for each in taken)
+        return given > sum(weigh_use(part.place, part.lease.resources, have) for part in self.gone) + MORE
 
 
 def _carry_out(tick: Round, lot: Lot, places: list[Place], gone: list[Part], level: int) -> None:
