@@ -7,12 +7,10 @@ from random import Random
 from msgspec.structs import replace
 
 from scheduler.model.accounts import PAID, Account, Levels, at_level
-from scheduler.model.decisions import Assign, Plan, Preempt
 from scheduler.model.reservations import Component, Lease, Request, Reservation
 from scheduler.model.rules import Rules, read_rules
 from scheduler.model.slots import Slot
-from scheduler.model.view import Row, View
-from scheduler.policy.charging import charge, sum_running
+from scheduler.model.view import Row
 
 NOW = 1_800_000_000.0
 TICK = 5.0
@@ -93,42 +91,3 @@ def _make_holder(sequence: int, slot: Slot) -> Reservation:
     lease = Lease(component="main", slot=slot.id, epoch=slot.epoch, token=1, assigned_at=NOW - 900, charged_at=NOW)
     row = _make_waiting(sequence, request, 0)
     return replace(row, phase="leased", token=1, leased_at=NOW - 900, leases=(lease,))
-
-
-def carry_out(view: View, outcome: Plan, now: float) -> None:
-    """What the commit of a tick would write: charges, preemptions and assignments."""
-    for name in outcome.charged:
-        account = view.accounts[name]
-        leases = (
-            lease for row in view.by_phase["leased"].values() if row.request.account == name for lease in row.leases
-        )
-        running = sum_running(account, leases, now)
-        view.apply(replace(charge(account, running, now), version=account.version + 1))
-    for decision in outcome.decisions:
-        match decision:
-            case Preempt():
-                for victim in decision.victims:
-                    row = view.reservations[victim]
-                    view.apply(replace(row, version=row.version + 1, phase="pending", leases=()))
-            case Assign():
-                view.apply(_lease(view.reservations[decision.reservation], decision, now))
-            case _:
-                raise AssertionError(f"no fleet of this bench has anything like {decision}")
-
-
-def _lease(reservation: Reservation, decision: Assign, now: float) -> Reservation:
-    assert decision.level is not None, "under quota every assignment has a level"
-    leases = tuple(
-        Lease(
-            component=each.component,
-            slot=each.slot,
-            epoch=each.epoch,
-            token=1,
-            level=decision.level,
-            charged_at=now,
-            assigned_at=now,
-            confirmed_at=now,
-        )
-        for each in decision.leases
-    )
-    return replace(reservation, version=reservation.version + 1, phase="leased", leased_at=now, leases=leases)

@@ -5,11 +5,12 @@ everybody who waits until one fits, level by level. What a charge comes to it ta
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scheduler.model.accounts import FREE, PAID, Account, Levels, add, level_of, subtract
+from bench._carrying import charge_account
+from scheduler.model.accounts import FREE, PAID, Levels, add, level_of, subtract
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import View
-from scheduler.policy.charging import charge, settle, sum_running
+from scheduler.policy.charging import settle
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class _Victim:
 
 def place_by_loops(view: View, now: float) -> dict[str, tuple[str, int]]:
     """Reservation -> (slot, level), for slots of one lease, accounts without limits, work that stays at its level."""
-    balances = {name: _charge(view, account, now).balance for name, account in view.accounts.items()}
+    balances = {name: charge_account(view, account, now).balance for name, account in view.accounts.items()}
     waiting = _list_waiting(view, balances)
     held = {slot_id for slot_id, leases in view.leases_on.items() if leases}
     idle = [slot for slot in _in_order(view.slots.values()) if slot.id not in held]
@@ -36,11 +37,6 @@ def place_by_loops(view: View, now: float) -> dict[str, tuple[str, int]]:
         if level != FREE:
             victims = _preempt(waiting[level], victims, level, found, balances)
     return found
-
-
-def _charge(view: View, account: Account, now: float) -> Account:
-    own = (row for row in view.by_phase["leased"].values() if row.request.account == account.id)
-    return charge(account, sum_running(account, (lease for row in own for lease in row.leases), now), now)
 
 
 def _list_waiting(view: View, balances: dict[str, Levels]) -> dict[int, list[Reservation]]:

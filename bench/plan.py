@@ -104,7 +104,7 @@ def _time_plans(fleet: Fleet) -> _Timed:
     outcome, first = _time_plan(view, fleet)
     second, again = _time_plan(view, fleet)
     assert second == outcome, "the same view gave different plans"
-    settle(view, fleet)
+    settle(view, fleet.rules, fleet.now)
     _, unchanged = _time_plan(view, fleet)
     for row in list(list_churn(view, CHURN, fleet.now)):
         view.apply(row)

@@ -18,8 +18,8 @@ from multiprocessing import get_context
 from time import process_time
 from typing import Any
 
-from bench._carrying import list_churn
-from bench._quota_fleet import NOW, TICK, Fleet, carry_out, make_fleet
+from bench._carrying import carry_out, list_churn
+from bench._quota_fleet import NOW, TICK, Fleet, make_fleet
 from bench._quota_loops import place_by_loops
 from scheduler.model.decisions import Assign, Decision, Placement, Plan, Preempt, Waits
 from scheduler.model.view import View
@@ -82,7 +82,7 @@ def run(planner: str, workload: str, slots: int, pending: int) -> Ticks:
         seconds[name] = process_time() - began
         assigned[name] = find_assignments(outcome)
         waiting = waiting or len(outcome.waiting)
-        carry_out(view, outcome, now)
+        carry_out(view, fleet.rules, outcome, now)
         now += TICK
     return Ticks(seconds, assigned, waiting, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
