@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from leasehold.cli.checking import check
 from leasehold.cli.connecting import connect, open_store
 from leasehold.cli.failures import BAD_INPUT, FAILED, CommandError
 from leasehold.cli.output import (
@@ -229,9 +230,11 @@ def set_(  # noqa: PLR0913, PLR0917 - an option each
         "disable_free_tasks": None if free_tasks is None else not free_tasks,
         "description": description,
     }
+    given: dict[str, Any] = {key: value for key, value in fields.items() if value is not None}
+    check("account", {"account": account, **given})
     with connect(timeout) as client:
         try:
-            _say(client.account(account, **fields), as_json)
+            _say(client.account(account, **given), as_json)
         except Refused as refused:
             raise CommandError("\n".join(map(str, refused.errors)) or str(refused), BAD_INPUT) from None
 

@@ -5,11 +5,13 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from leasehold.cli.checking import check
 from leasehold.cli.connecting import connect
 from leasehold.cli.failures import BAD_INPUT, FAILED, INTERRUPTED, CommandError, say_error
 from leasehold.cli.output import AsJson, example, parse_amounts, parse_pairs, print_json, print_thing
@@ -230,7 +232,7 @@ def remove(
     as_json: AsJson = False,
 ) -> None:
     """Forget a host that does not come back: what it holds fails, and another machine may have its name."""
-    _check({"slot": slot})
+    check("remove", {"slot": slot})
     with connect(timeout) as client:
         try:
             answer = client.hosts.remove(slot)
@@ -253,6 +255,7 @@ def _describe(  # noqa: PLR0913, PLR0917 - an option each
     address: str | None,
     state: Path | None,
 ) -> "HostSpec":
+    """Who this host is and what it has, given or found out. Raises InvalidInputError for bad values."""
     from leasehold.agent import HostSpec
     from leasehold.machine import find_resources
 
@@ -262,14 +265,10 @@ def _describe(  # noqa: PLR0913, PLR0917 - an option each
             resources |= parse_amounts(option, [f"{name}={value}"])
     resources |= parse_amounts("--resource", resource or [])
     name, who = _find_identity(slot, machine, state)
-    return HostSpec(
-        slot=name,
-        pool=pool,
-        machine=who,
-        resources=resources,
-        labels=parse_pairs("--label", label or []),
-        address=address,
-    )
+    labels = parse_pairs("--label", label or [])
+    spec = HostSpec(slot=name, pool=pool, machine=who, resources=resources, labels=labels, address=address)
+    check("register", asdict(spec))
+    return spec
 
 
 def _find_identity(slot: str | None, machine: str | None, state: Path | None) -> tuple[str, str]:
@@ -278,16 +277,8 @@ def _find_identity(slot: str | None, machine: str | None, state: Path | None) ->
 
     name = find_slot_name() if slot is None else slot
     who = find_machine_id(state or find_state_folder()) if machine is None else machine
-    _check({"slot": name, "machine": who})
+    check("leave", {"slot": name, "machine": who})
     return name, who
-
-
-def _check(identity: Mapping[str, str]) -> None:
-    """What the intake would say of these ids; a heartbeat asks nobody. Raises InvalidInputError."""
-    from scheduler.model.validation import read_document
-    from scheduler.model.wishes import HostDocument, SlotDocument
-
-    read_document(HostDocument if "machine" in identity else SlotDocument, identity)
 
 
 def _explain(refused: Refused) -> CommandError:

@@ -122,13 +122,39 @@ def test_what_is_set_is_what_was_named(stack: FakeIntake, run: Run) -> None:
     ]
 
 
-def test_what_is_wrong_is_refused_with_its_place_and_status_2(stack: FakeIntake, run: Run) -> None:
-    faults = [{"index": 0, "path": "charge_rate[1]", "expected": "a number >= 0", "got": '"two"'}]
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("ci", "--charge-rate", "1,two"), 'charge_rate: expected a list of at most 5 numbers >= 0, got [1, "two"]'),
+        (
+            ("ci", "--charge-rate", "1,2,3,4,5,6"),
+            "charge_rate: expected a list of at most 5 numbers >= 0, got [1, 2, 3, 4, 5, 6]",
+        ),
+        (
+            ("ci", "--max-charge-seconds", "long"),
+            'max_charge_seconds: expected a duration >= 0 (seconds, or like "30s", "15m", "1h"), got "long"',
+        ),
+        (("ci", "--balance", "all"), 'balance: expected a list of at most 5 numbers, got ["all"]'),
+        (("ci", "--max-fanout", "-1"), "max_fanout: expected a whole number >= 0, got -1"),
+        (("ci", "--limit", "image=few"), 'per_label_task_limits.image: expected a whole number >= 0, got "few"'),
+        (("ci", "--limit", "image"), "Invalid value for --limit: expected name=value, got 'image' (see --help)"),
+        (
+            ("", "--max-fanout", "1"),
+            'account: expected a name (letters, digits and ._:@/+-, at most 200 characters), got ""',
+        ),
+    ],
+)
+def test_values_are_looked_at_before_anybody_is_asked(words: tuple[str, ...], complaint: str, run: Run) -> None:
+    """There is nobody: no stack runs."""
+    found = run("accounts", "set", *words)
+    assert (found.status, found.complaints) == (2, [f"leasehold: {complaint}"])
+
+
+def test_what_the_intake_refuses_is_told_with_its_place_and_status_2(stack: FakeIntake, run: Run) -> None:
+    faults = [{"index": 0, "path": "balance[1]", "expected": "another number", "got": "7"}]
     stack.handler = lambda _verb, _document: {"ok": False, "errors": faults}
-    found = run("accounts", "set", "ci", "--charge-rate", "1,two")
-    assert (found.status, found.complaints) == (2, ['leasehold: charge_rate[1]: expected a number >= 0, got "two"'])
-    found = run("accounts", "set", "ci", "--limit", "image")
-    assert (found.status, len(found.complaints)) == (2, 1)
+    found = run("accounts", "set", "ci", "--balance", "1,7")
+    assert (found.status, found.complaints) == (2, ["leasehold: balance[1]: expected another number, got 7"])
 
 
 def test_unknown_accounts_are_refused_one_by_one(stack: FakeIntake, run: Run) -> None:

@@ -114,6 +114,26 @@ def test_an_id_that_is_none_is_bad_input_before_anybody_is_asked(
     assert redis_client.keys("leasehold:heartbeat:*") == []
 
 
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        ("--pool lab:1!", "pool"),
+        ("--pool lab --cpus two", "resources.cpus"),
+        ("--pool lab --memory -1", "resources.memory_mib"),
+        ("--pool lab --resource gpus=", "resources.gpus"),
+        ("--pool lab --address -here", "address"),
+    ],
+)
+@pytest.mark.parametrize("command", ["register", "run"])
+def test_what_a_host_has_is_looked_at_before_anybody_is_asked(
+    command: str, words: str, path: str, run: Run, intake: FakeIntake
+) -> None:
+    found = run("host", command, "lab-1", "--machine", "m1", *words.split())
+    assert found.status == 2
+    assert [line.partition(" expected ")[0] for line in found.complaints] == [f"leasehold: {path}:"]
+    assert intake.seen == []
+
+
 def test_a_heartbeat_is_written_and_asks_nobody(run: Run, intake: FakeIntake, redis_client: redis.Redis) -> None:
     intake.publish(a_slot("lab-1", state="ready", machine="m1"))
     found = run("host", "heartbeat", "lab-1", "--machine", "m1", "--json")
