@@ -14,6 +14,8 @@ from scheduler.simulation.stage import Stage
 
 MOST_EXPLAINED: Final = 20
 """Of those who wait when a play is over."""
+DECIMALS_FOR_PEOPLE: Final = 6
+"""What falls due strictly after 180 s is decided at 180.00000000000003: programs read that, and may play it again."""
 
 
 def simulate_file(path: Path, *, json_lines: bool, out: TextIO) -> int:
@@ -47,18 +49,19 @@ def describe_waits(stage: Stage) -> Iterator[str]:
         yield "and others wait"
 
 
-def tidy(value: Any) -> Any:
-    """The value with whole floats as whole numbers: 70 instead of 70.0."""
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return int(value)
+def tidy(value: Any, decimals: int | None = None) -> Any:
+    """The value with whole floats as whole numbers, 70 instead of 70.0; others with `decimals`, if given."""
+    if isinstance(value, float):
+        rounded = value if decimals is None else round(value, decimals)
+        return int(rounded) if rounded.is_integer() and abs(rounded) < 2**53 else rounded
     if isinstance(value, dict):
-        return {name: tidy(each) for name, each in value.items()}
-    return [tidy(each) for each in value] if isinstance(value, list) else value
+        return {name: tidy(each, decimals) for name, each in value.items()}
+    return [tidy(each, decimals) for each in value] if isinstance(value, list) else value
 
 
 def describe_line(line: Line) -> Iterator[str]:
     """One line of a play as sentences, the final state as a table."""
-    line = tidy(line)
+    line = tidy(line, DECIMALS_FOR_PEOPLE)
     at = f"{line['at']:>10} s"
     if "event" in line:
         yield f"{at}  {line.get('slot') or line.get('reservation')}: {line['event'].replace('_', ' ')}"

@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from io import StringIO
+from math import inf, nextafter
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from scheduler.simulation.play import play
 from scheduler.simulation.scenario import load_scenario
+from scheduler.simulation.show import simulate_file
 from tests.scenarios.playing import (
     Document,
     a_holder,
@@ -346,3 +349,16 @@ def test_events_between_plan_and_commit_come_before_the_line_of_the_tick() -> No
         "reservation_cancelled",
         "tick",
     ]
+
+
+def test_programs_are_told_the_very_instant_and_people_a_rounded_one(tmp_path: Path) -> None:
+    """An explicit tick at what programs are told decides the same."""
+    path = tmp_path / "idle.json"
+    path.write_text(json.dumps(a_scenario(tick(0), slots=[a_slot("linux-1")], wakes=True, until=400)))
+    lines, sentences = StringIO(), StringIO()
+    simulate_file(path, json_lines=True, out=lines)
+    simulate_file(path, json_lines=False, out=sentences)
+    at = json.loads(lines.getvalue().splitlines()[1])["at"]
+    assert at == nextafter(300, inf)
+    assert play_out(a_scenario(tick(at), slots=[a_slot("linux-1")])).decisions == ["300 drain linux-1 idle"]
+    assert "       300 s  tick 2\n              drain slot linux-1, reason idle\n" in sentences.getvalue()
