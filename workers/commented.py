@@ -13,7 +13,8 @@ from typing import Any, Final, Literal, get_args, get_origin
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
-from scheduler.model.rules import AccountRules, Ec2Rules, Offering, Pool, ProbeRules, Scheduler
+from scheduler.model.machines import Ec2Rules, Offering, ProbeRules
+from scheduler.model.rules import AccountRules, Pool, Scheduler
 from scheduler.model.validation import fault, inner_model
 from scheduler.simulation.cloud_documents import CloudDocument, PlannedOutage
 from workers.settings import Settings

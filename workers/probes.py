@@ -11,7 +11,8 @@ from contextlib import closing, suppress
 from threading import Timer
 from typing import Final
 
-from scheduler.model.rules import ProbeRules, Rules
+from scheduler.model.machines import ProbeRules
+from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
 
 _PLACEHOLDER: Final = re.compile(r"\{(address|instance_id)\}")

@@ -7,9 +7,10 @@ from math import ceil
 from typing import Any, Final
 
 from scheduler.model.labels import has_labels
+from scheduler.model.machines import Offering
 from scheduler.model.reservations import Component, list_instances
 from scheduler.model.resources import Resources, fits
-from scheduler.model.rules import Offering, Pool
+from scheduler.model.rules import Pool
 from scheduler.model.slots import Slot
 from scheduler.policy.candidates import (
     count_wanted,

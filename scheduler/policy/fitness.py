@@ -1,7 +1,8 @@
 """Whether a machine may be used further, by what is known of it and what its pool allows."""
 
 from scheduler.model.decisions import SlotReason
-from scheduler.model.rules import Offering, Pool
+from scheduler.model.machines import Offering
+from scheduler.model.rules import Pool
 from scheduler.model.slots import Slot
 from scheduler.policy.places import Place
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.model.rules import Offering, Pool, Rules, Scheduler, merge_rules, offering_key, read_rules, slot_ids
+from scheduler.model.machines import Offering
+from scheduler.model.rules import Pool, Rules, Scheduler, merge_rules, offering_key, read_rules, slot_ids
 from scheduler.model.validation import (
     Document,
     InvalidInputError,

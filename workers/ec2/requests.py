@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler.model.rules import Ec2Rules, Market, Offering, Pool, Rules
+from scheduler.model.machines import Ec2Rules, Market, Offering
+from scheduler.model.rules import Pool, Rules
 from scheduler.model.validation import Fault, InvalidInputError, show
 from scheduler.ports import CloudError, LaunchOrder
 from workers.ec2.user_data import render_user_data, variables_of
