@@ -15,7 +15,7 @@ def memory(clock: Clock) -> MemoryStore:
 
 
 def test_a_second_transaction_waits_for_the_first(memory: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler.store.memory._LOCK_SECONDS", 0.01)
+    monkeypatch.setattr("scheduler.store.memory_transaction._LOCK_SECONDS", 0.01)
     with memory.transaction(), pytest.raises(StoreUnavailableError, match="locked"), memory.transaction():
         pass
     assert save(memory, a_slot()) == memory.find_slots()

@@ -1,0 +1,286 @@
+"""The Transaction port in plain dicts: every row written is guarded by the version it was read with, as on SQL."""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+
+import msgspec
+
+from scheduler.model.accounts import NOTHING, Account, BalanceSample, Levels, add, find_account
+from scheduler.model.events import Event
+from scheduler.model.holds import Hold
+from scheduler.model.moves import INACTIVE
+from scheduler.model.reservations import Lease, Reservation
+from scheduler.model.rules import read_rules
+from scheduler.model.slots import Slot
+from scheduler.model.view import KINDS, Gone, Row
+from scheduler.policy.charging import sum_running
+from scheduler.ports import (
+    Answered,
+    DeposedError,
+    Outgoing,
+    StaleWriteError,
+    StoredRules,
+    StoreUnavailableError,
+    Tenure,
+)
+from scheduler.store.marks import take_marks
+from scheduler.store.world import Key, World
+
+Lost = TypeVar("Lost", StaleWriteError, DeposedError)
+
+_LOCK_SECONDS = 5.0
+
+
+class MemoryTransaction:
+    """Writes lie over the committed world until the block ends well, then go into it all at once."""
+
+    def __init__(self, world: World, lock: threading.Lock, clock: Callable[[], float]) -> None:
+        self._world, self._lock, self._clock = world, lock, clock
+        self._rows: dict[Key, Row | None] = {}
+        self._events: list[Event] = []
+        self._answers: dict[str, Answered] = {}
+        self._outgoing: dict[str, Outgoing | None] = {}
+        self._balances: list[BalanceSample] = []
+        self._lost: StaleWriteError | DeposedError | None = None
+
+    def __enter__(self) -> Self:
+        if not self._lock.acquire(timeout=_LOCK_SECONDS):
+            raise StoreUnavailableError("the store is locked by another transaction")
+        self._now = self._clock()
+        self._sequence, self._token = self._world.sequence, self._world.token
+        self._buried = self._world.buried
+        self._tenure, self._rules = self._world.tenure, self._world.rules
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._check_whole()
+                self._apply()
+        finally:
+            self._lock.release()
+
+    def now(self) -> float:
+        """See Transaction."""
+        return self._now
+
+    def check_term(self, tenure: Tenure) -> None:
+        """See Transaction."""
+        if (self._tenure.term, self._tenure.holder) != (tenure.term, tenure.holder):
+            raise self._lose(DeposedError(f"term {tenure.term} is over: it is {self._tenure.term} now"))
+
+    def take_term(self, holder: str) -> Tenure:
+        """See Transaction."""
+        self._tenure = Tenure(self._tenure.term + 1, holder, self._tenure.ticked_at)
+        return self._tenure
+
+    def note_tick(self, tenure: Tenure, now: float) -> None:
+        """See Transaction."""
+        self.check_term(tenure)
+        self._tenure = Tenure(tenure.term, tenure.holder, now)
+
+    def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
+        """See Transaction."""
+        return cast("dict[str, Reservation]", self._load(Reservation, ids))
+
+    def load_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
+        """See Transaction."""
+        return cast("dict[str, Slot]", self._load(Slot, ids))
+
+    def load_holds(self, ids: Iterable[str]) -> dict[str, Hold]:
+        """See Transaction."""
+        return cast("dict[str, Hold]", self._load(Hold, ids))
+
+    def load_accounts(self, ids: Iterable[str]) -> dict[str, Account]:
+        """See Transaction."""
+        return cast("dict[str, Account]", self._load(Account, ids))
+
+    def load_all_accounts(self) -> list[Account]:
+        """See Transaction."""
+        names = {*self._world.accounts, *(key[1] for key in self._rows if key[0] is Account)}
+        return list(self.load_accounts(sorted(names)).values())
+
+    def sum_running(self, now: float) -> dict[str, Levels]:
+        """See Transaction."""
+        accounts = {account.id: account for account in self.load_all_accounts()}
+        owners = {owner for held in self._world.occupants.values() for owner in held}
+        owners |= {row.id for row in self._rows.values() if isinstance(row, Reservation)}
+        found: dict[str, Levels] = {}
+        for row in self.load_reservations(sorted(owners) if accounts else ()).values():
+            account = find_account(accounts, row.request.account, row.sequence)
+            used = NOTHING if account is None else sum_running(account, row.leases, now)
+            if account is not None and any(used):
+                found[account.id] = add(found.get(account.id, NOTHING), used)
+        return found
+
+    def last_sequence(self) -> int:
+        """See Transaction."""
+        return self._sequence
+
+    def load_leases(self, slots: Iterable[str]) -> dict[str, list[tuple[str, Lease]]]:
+        """See Transaction."""
+        wanted = list(slots)
+        owners = {owner for slot in wanted for owner in self._world.occupants.get(slot, ())}
+        owners |= {row.id for row in self._rows.values() if isinstance(row, Reservation)}
+        found: dict[str, list[tuple[str, Lease]]] = {slot: [] for slot in wanted}
+        for owner, row in self.load_reservations(sorted(owners)).items():
+            for lease in row.leases:
+                if lease.slot in found:
+                    found[lease.slot].append((owner, lease))
+        return found
+
+    def load_all_slots(self) -> list[Slot]:
+        """See Transaction."""
+        names = dict.fromkeys([*self._world.slots, *(key[1] for key in self._rows if key[0] is Slot)])
+        return list(self.load_slots(names).values())
+
+    def count_active(self, pool: str) -> int:
+        """See Transaction."""
+        return sum(slot.pool == pool and slot.state not in INACTIVE for slot in self.load_all_slots())
+
+    def insert_reservations(self, rows: Sequence[Reservation]) -> list[Reservation]:
+        """See Transaction."""
+        inserted = []
+        for row in rows:
+            if self._find((Reservation, row.id)) is not None:
+                continue
+            self._sequence += 1
+            stored = msgspec.structs.replace(row, sequence=self._sequence, version=1, marked_at=self._now)
+            self._rows[Reservation, row.id] = stored
+            inserted.append(stored)
+        return inserted
+
+    def save(self, rows: Sequence[Row]) -> list[Row]:
+        """See Transaction."""
+        return [self._write(row) for row in rows]
+
+    def mark(self, rows: Sequence[Row]) -> list[Row]:
+        """See Transaction."""
+        marked = []
+        for row in rows:
+            current = self._guard(row)
+            if current is None:
+                raise self._lose(StaleWriteError(_stale(row, None)))
+            changed = take_marks(current, row, self._now)
+            self._rows[type(row), row.id] = changed
+            marked.append(changed)
+        return marked
+
+    def delete(self, rows: Sequence[Row]) -> list[Gone]:
+        """See Transaction."""
+        gone = []
+        for row in rows:
+            if self._guard(row) is None:
+                raise self._lose(StaleWriteError(_stale(row, None)))
+            self._rows[type(row), row.id] = None
+            gone.append(Gone(KINDS[type(row)], row.id, row.version + 1))
+            self._buried = max(self._buried, row.version + 1)
+        return gone
+
+    def next_tokens(self, count: int) -> range:
+        """See Transaction."""
+        first = self._token + 1
+        self._token += count
+        return range(first, first + count)
+
+    def append_events(self, events: Sequence[Event]) -> None:
+        """See Transaction."""
+        self._events.extend(events)
+
+    def find_answers(self, ids: Iterable[str]) -> dict[str, Answered]:
+        """See Transaction."""
+        both = {**self._world.answers, **self._answers} if self._answers else self._world.answers
+        return {row_id: both[row_id] for row_id in ids if row_id in both}
+
+    def save_answers(self, answers: Sequence[Answered]) -> None:
+        """See Transaction."""
+        for answered in answers:
+            if answered.id in self._answers or answered.id in self._world.answers:
+                raise self._lose(StaleWriteError(f"request {answered.id} has an answer already"))
+            self._answers[answered.id] = answered
+
+    def save_outgoing(self, rows: Sequence[Outgoing]) -> None:
+        """See Transaction."""
+        self._outgoing.update((row.id, row) for row in rows)
+
+    def delete_outgoing(self, ids: Iterable[str]) -> None:
+        """See Transaction."""
+        self._outgoing.update(dict.fromkeys(ids))
+
+    def save_balances(self, samples: Sequence[BalanceSample]) -> None:
+        """See Transaction."""
+        self._balances.extend(samples)
+
+    def load_rules(self) -> StoredRules:
+        """See Transaction."""
+        return self._rules
+
+    def save_rules(self, document: Mapping[str, Any], version: int) -> int:
+        """See Transaction."""
+        if version != self._rules.version:
+            raise self._lose(StaleWriteError(f"the rules have version {self._rules.version}, not {version}"))
+        stored = dict(document)
+        self._rules = StoredRules(version + 1, stored, read_rules(stored))
+        return version + 1
+
+    def _check_whole(self) -> None:
+        """Raise again what was raised before: a block that swallowed it may not commit."""
+        if self._lost is not None:
+            raise self._lost
+
+    def _lose(self, error: Lost) -> Lost:
+        self._lost = error
+        return error
+
+    def _find(self, key: Key) -> Row | None:
+        return self._rows[key] if key in self._rows else self._world.find(key)
+
+    def _load(self, kind: type[Row], ids: Iterable[str]) -> dict[str, Row]:
+        found = ((row_id, self._find((kind, row_id))) for row_id in ids)
+        return {row_id: row for row_id, row in found if row is not None}
+
+    def _guard(self, row: Row) -> Row | None:
+        """The row as it is, None for one that is to be inserted; StaleWriteError for any other version."""
+        current = self._find((type(row), row.id))
+        is_new = current is None and row.version == 0 and type(row) is not Reservation
+        if not is_new and (current is None or current.version != row.version):
+            raise self._lose(StaleWriteError(_stale(row, current)))
+        return current
+
+    def _write(self, row: Row) -> Row:
+        self._guard(row)
+        version = row.version + 1 if row.version else self._buried + 1
+        stored = msgspec.structs.replace(row, version=version, marked_at=self._now)
+        self._rows[type(row), row.id] = stored
+        return stored
+
+    def _apply(self) -> None:
+        world = self._world
+        for key, row in self._rows.items():
+            if row is not None:
+                world.put(row)
+            elif world.find(key) is not None:
+                world.drop(key)
+        for event in self._events:
+            world.event_number += 1
+            world.events.append(msgspec.structs.replace(event, number=world.event_number))
+        world.answers.update(self._answers)
+        for sample in self._balances:
+            world.balances.setdefault(sample.account, {})[sample.at] = sample
+        for row_id, outgoing in self._outgoing.items():
+            if outgoing is None:
+                world.outgoing.pop(row_id, None)
+            else:
+                world.outgoing[row_id] = outgoing
+        world.sequence, world.token = self._sequence, self._token
+        world.buried = self._buried
+        world.tenure, world.rules = self._tenure, self._rules
+
+
+def _stale(row: Row, current: Row | None) -> str:
+    found = "it is gone" if current is None else f"it has version {current.version}"
+    return f"{KINDS[type(row)]} {row.id} was read with version {row.version}, {found}"
