@@ -47,7 +47,7 @@ SCENARIOS = (
     *("faults_not_to_copy", "wakes", "guard_and_profile", "found"),
     *("arvados_full", "arvados_refusals", "arvados_slots"),
     *("orchard_placement", "orchard_failures", "machine_lives", "per_system"),
-    *("zoe_queues", "zoe_elastic", "zoe_losses"),
+    *("zoe_queues", "zoe_figure_1", "zoe_elastic", "zoe_launches", "zoe_losses"),
 )
 MODULES = (
     *(f"tests.scenarios.test_{name}" for name in SCENARIOS),

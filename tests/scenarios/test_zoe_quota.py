@@ -180,3 +180,48 @@ def test_what_this_tick_has_assigned_is_not_given_out_twice_by_a_preemption() ->
         slots=[4],
     )
     assert decided(scenario) == ["0 assign a lab-1 at 5", "5 assign b lab-1 at 0"]
+
+
+@pytest.mark.parametrize(
+    ("grace", "decisions"),
+    [
+        (
+            0,
+            [
+                "0 assign low lab-1 at 5",
+                *(f"0 grant low more.{index} lab-1 room" for index in range(3)),
+                "5 preempt high lab-1 of low at 0",
+                "5 assign high lab-1 lab-1 lab-1 lab-1 at 0",
+                "30 assign low lab-1 at 5",
+                *(f"30 grant low more.{index} lab-1 room" for index in range(3)),
+            ],
+        ),
+        (
+            10,
+            [
+                "0 assign low lab-1 at 5",
+                *(f"0 grant low more.{index} lab-1 room" for index in range(3)),
+                "5 preempt high lab-1 of low at 0",
+                "20 assign high lab-1 lab-1 lab-1 lab-1 at 0",
+                "30 assign low lab-1 at 5",
+                *(f"30 grant low more.{index} lab-1 room" for index in range(3)),
+            ],
+        ),
+    ],
+)
+def test_under_quota_elastic_instances_get_what_is_left_and_go_with_their_reservation(
+    grace: float, decisions: list[str]
+) -> None:
+    """Better work that needs more than they could give back preempts the whole of worse work, elastic instances too."""
+    scenario = a_lab(
+        submitted(0, an_application("low", 1, 3, account="poor")),
+        submitted(5, an_application("high", 4, account="rich")),
+        {"at": 20, "surrender": {"reservation": "low"}},
+        {"at": 30, "release": "high"},
+        tick(40),
+        slots=[4],
+        scheduler={"queue": "quota", "preemption_grace": grace},
+    )
+    rich = {"charge_rate": [1], "max_charge_seconds": 600, "balance": [200]}
+    scenario["config"]["accounts"] = {"rich": rich, "poor": {}}
+    assert decided(scenario) == decisions
