@@ -1,17 +1,8 @@
-"""The wrong rules: each a small change of one source file in `scheduler/policy/`."""
+"""The wrong rules, those of quota and of elastic instances in files of their own."""
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """`old` stands exactly once in the module; `rule` says what is broken by `new`."""
-
-    module: str
-    rule: str
-    old: str
-    new: str
-
+from tests.mutations.mutant import Mutant
+from tests.mutations.of_elastic import OF_ELASTIC
+from tests.mutations.of_quota import OF_QUOTA
 
 MUTANTS = (
     Mutant(
@@ -281,24 +272,6 @@ MUTANTS = (
         "is_gang=not is_covered and len(demand.needs) > 1",
         "is_gang=False",
     ),
-    Mutant("charging", "what is above the cap stays", " if paid < cap else paid", ""),
-    Mutant("relevel", "up to 600 saved a lease keeps its level", "SAVED: Final = 600.0", "SAVED: Final = 599.0"),
-    Mutant(
-        "relevel",
-        "down to -600 overdrawn a lease keeps its level",
-        "OVERDRAWN: Final = -600.0",
-        "OVERDRAWN: Final = -599.0",
-    ),
-    Mutant(
-        "preempt", "who has worse work running preempts nobody", "        if not barred[name]:\n", "        if True:\n"
-    ),
-    Mutant("preempt", "only worse levels are preempted", "run.level > level and", "run.level >= level and"),
-    Mutant("fanout", "max_fanout itself is reached", "0 < account.max_fanout <= self", "0 < account.max_fanout < self"),
-    Mutant("fanout", "a limit by label itself may be reached", "> limits[name]", ">= limits[name]"),
-    Mutant(
-        "quota", "those who prefer a slot come before others", "level, preferring=True)", "level, preferring=False)"
-    ),
-    Mutant("quota", "who has claimed a place gets it", "    assign_claims(tick, claimants)\n", ""),
     Mutant("ttl", "an own ttl of 0 means never", "if request.ttl is not None:", "if request.ttl:"),
     Mutant("ttl", "the first pool that serves its system", "rules.pools[names[0]]", "rules.pools[names[-1]]"),
     Mutant("offerings", "the price factor is inclusive", "choice.price <= most", "choice.price < most"),
@@ -325,85 +298,6 @@ MUTANTS = (
         "the boot that makes it enough holds its pool at once",
         "        streak = (hold.streak if hold else 0) + len(failed_now)",
         "        streak = hold.streak if hold else 0",
-    ),
-    Mutant(
-        "forecast",
-        "an account that keeps nothing of what it earns cannot pay again",
-        "account.charge_rate[level] * account.max_charge_seconds <= 0",
-        "account.charge_rate[level] <= 0",
-    ),
-    Mutant("forecast", "what runs slows down what an account earns", " - found.use[level]\n", "\n"),
-    Mutant(
-        "changes_of_accounts",
-        "a balance is asked for at a level at which the account earns",
-        "(each not in earned, -each)",
-        "-each",
-    ),
-    Mutant(
-        "cascade",
-        "yielding: essential instances of anybody go before elastic ones of others, flexible: only if more is used",
-        'if self.settings.elastic == "yielding":',
-        "if True:",
-    ),
-    Mutant("cascade", "flexible admits whoever makes the use grow", "seating.use > use + MORE", "False"),
-    Mutant(
-        "cascade",
-        "with preemption only those who rank behind give back",
-        "            yield self._find_first((self._ranks[reservation.id], 0)), False",
-        "            yield 0, False",
-    ),
-    Mutant(
-        "cascade",
-        "malleable and rigid take nothing back",
-        '        return self.settings.elastic in {"flexible", "yielding"}',
-        "        return True",
-    ),
-    Mutant("cascade", "what was tried in vain is undone", "        seating.undo(mark)\n", ""),
-    Mutant(
-        "cascade",
-        "elastic instances that are in nobody's way go back",
-        "                self._seating.move(seat, seat.home)",
-        "                pass",
-    ),
-    Mutant(
-        "seats",
-        "instances are taken back highest index first",
-        "for seat in reversed(self.seats) if seat.place",
-        "for seat in self.seats if seat.place",
-    ),
-    Mutant(
-        "seats",
-        "who shrank by himself gets no more",
-        "        if lease is not None or need not in unwanted:",
-        "        if True:",
-    ),
-    Mutant(
-        "seats",
-        "a host that came back smaller gives back",
-        "            if _is_overfull(place):",
-        "            if False:",
-    ),
-    Mutant(
-        "reclaim",
-        "with a grace nobody is given room that somebody may still use",
-        "        yield assign if is_over else self._claim(assign)",
-        "        yield assign",
-    ),
-    Mutant(
-        "reclaim",
-        "what is taken back waits until the deadline",
-        "            if not room.fits():",
-        "            if False:",
-    ),
-    Mutant("losses", "an interrupted instance has until the machine goes", "else min(ends)\n", "else None\n"),
-    Mutant(
-        "losses", "a revoked instance ends at its deadline", "return (reason, None) if is_over else None", "return None"
-    ),
-    Mutant(
-        "claims",
-        "nobody else gets a claimed place before its time",
-        "        elif all(_has_room(place, reservation) for place in places):",
-        "        elif True:",
     ),
     Mutant(
         "launch",
@@ -433,25 +327,6 @@ MUTANTS = (
         '(waits is not None and waits[0] != "booting")',
         "False",
     ),
-    Mutant(
-        "yielding",
-        "only those who are in the way give way",
-        "        self._put_back()\n",
-        "",
-    ),
-    Mutant(
-        "yielding",
-        "flexible: nobody gives way for nothing",
-        "or not self._is_worth_it():",
-        "or False:",
-    ),
-    Mutant(
-        "yielding",
-        "with a grace the newcomer claims the place",
-        "    if revoke_by is None or not gone:",
-        "    if True:",
-    ),
-    Mutant(
-        "rounds", "what this tick has assigned is gone", "for lease in staying), *given])", "for lease in staying)])"
-    ),
+    *OF_QUOTA,
+    *OF_ELASTIC,
 )

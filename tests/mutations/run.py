@@ -23,7 +23,8 @@ import pydantic  # noqa: F401  as above
 import pytest  # noqa: F401  as above
 
 import scheduler.model
-from tests.mutations.mutants import MUTANTS, Mutant
+from tests.mutations.mutant import Mutant
+from tests.mutations.mutants import MUTANTS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "mutations.md"
