@@ -10,6 +10,7 @@ from pydantic import Field
 
 from scheduler.model.accounts import NOTHING
 from scheduler.model.holds import Kind
+from scheduler.model.rules import Market
 from scheduler.model.validation import (
     Amount,
     Count,
@@ -52,6 +53,10 @@ class GivenSlot(Document):
     labels: LabelMap | None = None
     leases: Annotated[tuple[GivenLease, ...], Field(strict=False)] = ()
     offering: Name | None = None
+    market: Market | None = None
+    """How its machine was bought; with this the offering is as it was then, whether or not it is still configured."""
+    price: Amount | None = None
+    """What its machine costs an hour; left out: what its offering does."""
     machine: Text | None = None
     cordoned: bool = False
     last_seen: Signed | None = None

@@ -23,6 +23,8 @@ _OF_ACCOUNTS: Final = (
     *("charge_rate", "max_charge_seconds", "max_fanout", "per_label_task_limits", "disable_free_tasks", "description"),
     "balance",
 )
+_OF_MACHINES: Final = ("market", "price")
+"""As they were when it was launched; its offering may be another by now, or none."""
 _UNSEEN: Final = ("ec2", "probe")
 """Keys of pools that a simulation does not read, and that may tell more than whoever gets the file should know."""
 
@@ -74,6 +76,7 @@ def _describe_slot(view: View, slot: Slot, now: float) -> dict[str, Any]:
         lease["resources"] = known.resources
         lease.update(_describe_quota(known, now))
         lease.update({"cores": known.cores} if known.cores is not None else {})
+    record |= {name: value for name in _OF_MACHINES if (value := getattr(slot, name)) is not None}
     for name in ("since", "idle_since"):
         if (at := getattr(slot, name)) is not None:
             record[name] = _since(at, now)

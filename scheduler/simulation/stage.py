@@ -188,8 +188,8 @@ def _given_slot(stage: Stage, given: GivenSlot, known: Slot | None, now: float) 
         since=since,
         idle_since=(since if given.idle_since is None else given.idle_since) if idle else given.idle_since,
         offering=given.offering,
-        market=offering.market if offering else None,
-        price=offering.price if offering else None,
+        market=offering.market if offering and given.market is None else given.market,
+        price=offering.price if offering and given.price is None else given.price,
         resources=resources,
         labels=given.labels
         if given.labels is not None

@@ -159,6 +159,30 @@ def test_a_snapshot_can_be_played_on_with_what_if() -> None:
     assert play_out({**document, "timeline": [*document["timeline"], more]}).phases == {"r1": "leased"}
 
 
+GONE: dict[str, list[Document]] = {
+    # what the pool's offerings are by now, while a machine of the one that was `small` still runs
+    "another one": [{"name": "large", "price": 2, "resources": {"cpus": 8}}],
+    "another price": [{"name": "small", "price": 7, "resources": {"cpus": 8}}],
+    "a namesake in another market": [
+        {"name": "small", "price": 1, "market": market, "resources": {"cpus": 4}} for market in ("spot", "on-demand")
+    ],
+}
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_a_machine_is_told_as_it_was_launched_whatever_became_of_its_offering(name: str) -> None:
+    """The file was refused for it, though a machine that drains may run for hours."""
+    config = {"pools": {"linux": a_pool(offerings=GONE[name])}}
+    live: list[Row] = [
+        a_slot("linux-1", offering="small", market="spot", price=1.0, resources={"cpus": 4}),
+        a_reservation("r1", phase="leased", token=1, leases=(a_lease("linux-1", resources={"cpus": 1}),)),
+    ]
+    player = play_back(take(live, config))
+    [slot] = [each for each in list_rows(player) if isinstance(each, Slot) and each.id == "linux-1"]
+    assert (slot.offering, slot.market, slot.price) == ("small", "spot", 1.0)
+    assert decide(list_rows(player), config, 0) == decide(live, config, NOW)
+
+
 def test_rows_are_told_by_their_types() -> None:
     kinds = {type(each) for each in a_live_state()}
     assert kinds == {Slot, Reservation, Hold}
