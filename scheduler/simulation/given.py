@@ -4,13 +4,14 @@ What a record leaves out is filled in by its defaults; what it says, null too, h
 start, negative ones before it.
 """
 
-from typing import Annotated, Final, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
 from scheduler.model.accounts import NOTHING
 from scheduler.model.holds import Kind
-from scheduler.model.rules import Market
+from scheduler.model.machines import Market
 from scheduler.model.validation import (
     Amount,
     Count,
@@ -122,3 +123,9 @@ WORN: Final = (
     *("unconfirmed", "failed_probes", "stranger", "noted_at"),
 )
 """The same of a slot."""
+
+
+def list_said(record: Document, names: Iterable[str]) -> dict[str, Any]:
+    """Of these fields those that the record says, with what it says; `uses` that are null say nothing."""
+    said = {name: getattr(record, name) for name in names if name in record.model_fields_set}
+    return {name: value for name, value in said.items() if (name, value) != ("uses", None)}

@@ -28,7 +28,7 @@ from scheduler.policy.weighing import weigh
 from scheduler.simulation.agenda import Agenda
 from scheduler.simulation.cloud import SimulatedCloud, SimulatedDispatcher
 from scheduler.simulation.cloud_documents import CloudDocument
-from scheduler.simulation.given import GivenLease, GivenReservation, GivenSlot
+from scheduler.simulation.given import WORN, GivenLease, GivenReservation, GivenSlot, list_said
 from scheduler.store.memory import MemoryStore
 from scheduler.view.memory import MemoryBell, MemoryBoard, MemoryLock, MemoryMeter, MemoryPulse
 from scheduler.view.shelf import Shelf
@@ -158,7 +158,7 @@ def put_slot(stage: Stage, given: GivenSlot) -> None:
         ledger = Ledger(transaction, "cloud")
         ledger.load(slots=[given.id], reservations=[lease.reservation for lease in given.leases])
         known = ledger.slots.get(given.id)
-        slot = _given_slot(stage, given, known, now)
+        slot = msgspec.structs.replace(_given_slot(stage, given, known, now), **list_said(given, WORN))
         ledger.put(slot)
         for lease in given.leases:
             holder = ledger.reservations.get(lease.reservation)

@@ -362,3 +362,21 @@ def test_programs_are_told_the_very_instant_and_people_a_rounded_one(tmp_path: P
     assert at == nextafter(300, inf)
     assert play_out(a_scenario(tick(at), slots=[a_slot("linux-1")])).decisions == ["300 drain linux-1 idle"]
     assert "       300 s  tick 2\n              drain slot linux-1, reason idle\n" in sentences.getvalue()
+
+
+RECORDS: dict[str, tuple[Document, str]] = {
+    # what a slot record says besides; what the tick does about it
+    "uses": ({"uses": 5}, "drain linux-1 used_up"),
+    "failed probes": ({"failed_probes": 3}, "drain linux-1 unhealthy"),
+    "a drain that waits": ({"drain_reason": "requested"}, "drain linux-1 requested"),
+    "a notice": ({"interrupted_at": 0, "interrupted_by": 60}, "drain linux-1 interrupted"),
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_slot_record_says_the_same_at_the_top_and_in_the_timeline(name: str) -> None:
+    """What it says of the past was not heeded in the timeline."""
+    said, expected = RECORDS[name]
+    record, pool = a_slot("linux-1", **said), {"max_uses": 5}
+    assert play_out(a_scenario(tick(0), slots=[record], pool=pool)).ticks == [[expected]]
+    assert play_out(a_scenario(act(0, "slot", record), tick(0), pool=pool)).ticks == [[expected]]
