@@ -5,15 +5,15 @@ from scheduler.model.validation import Amount, Document, LabelMap, Name, Seconds
 from scheduler.simulation.cloud_documents import FoundDocument, OutageDocument
 
 
-class InterruptDocument(Document):
+class InterruptAction(Document):
     """A spot notice: the slot's machine is gone in `deadline` seconds."""
 
     slot: Name
     deadline: Seconds = 120.0
 
 
-class FailDocument(Document):
-    """A component died, or the whole."""
+class PartAction(Document):
+    """Of one component, or of the whole: it died (`fail`), or its holder gives it back (`surrender`)."""
 
     reservation: Name
     component: Name | None = None
@@ -60,36 +60,39 @@ class AccountAction(AccountKeys):
 MAY_BE_UNKNOWN = frozenset({"release", "cancel", "renew", "confirm", "absent", "idle", "seen"})
 """Actions whose ids need not be known."""
 
-ACTIONS: dict[str, tuple[type[Document] | None, bool]] = {
-    "tick": (None, False),
-    "submit": (None, False),
-    "slot": (None, False),
-    "rules": (None, False),
-    "release": (None, False),
-    "cancel": (None, False),
-    "renew": (None, False),
-    "surrender": (FailDocument, False),
-    "confirm": (ConfirmAction, True),
-    "absent": (AbsentAction, False),
-    "idle": (IdleAction, True),
-    "account": (AccountAction, False),
-    "forget_account": (None, False),
-    "reset_account": (None, False),
-    "fail": (FailDocument, False),
-    "priority": (PriorityAction, False),
-    "decline": (None, False),
-    "suspend": (None, False),
-    "resume": (None, False),
-    "register": (None, True),
-    "remove": (None, True),
-    "seen": (None, True),
-    "found": (FoundDocument, True),
-    "interrupt": (InterruptDocument, True),
-    "rebalance": (None, True),
-    "lose": (None, True),
-    "cordon": (None, True),
-    "uncordon": (None, True),
-    "drain": (None, True),
-    "outage": (OutageDocument, False),
+ABOUT_SLOTS = frozenset({"remove", "seen", "rebalance", "lose", "cordon", "uncordon", "drain"})
+"""Actions whose value is the id of a slot; where another's value is an id, it is a reservation's or an account's."""
+
+ACTIONS: dict[str, type[Document] | None] = {
+    "tick": None,
+    "submit": None,
+    "slot": None,
+    "rules": None,
+    "release": None,
+    "cancel": None,
+    "renew": None,
+    "surrender": PartAction,
+    "confirm": ConfirmAction,
+    "absent": AbsentAction,
+    "idle": IdleAction,
+    "account": AccountAction,
+    "forget_account": None,
+    "reset_account": None,
+    "fail": PartAction,
+    "priority": PriorityAction,
+    "decline": None,
+    "suspend": None,
+    "resume": None,
+    "register": None,
+    "remove": None,
+    "seen": None,
+    "found": FoundDocument,
+    "interrupt": InterruptAction,
+    "rebalance": None,
+    "lose": None,
+    "cordon": None,
+    "uncordon": None,
+    "drain": None,
+    "outage": OutageDocument,
 }
-"""The actions: the document of each (None = an id, or read by a method of its own), and whether the id is a slot's."""
+"""The actions, and the document of each; None = an id, or read by a method of its own."""

@@ -4,12 +4,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
+from pydantic import RootModel
 
 from scheduler.model.reservations import list_instances
 from scheduler.model.rules import Rules, merge_rules, read_rules, slot_ids
 from scheduler.model.validation import Amount, Document, Name, fault, format_path, read_document, suggest
 from scheduler.model.wishes import RegisterDocument, ReservationDocument
-from scheduler.simulation.actions import ACTIONS, MAY_BE_UNKNOWN, AbsentAction, AccountAction
+from scheduler.simulation.actions import ABOUT_SLOTS, ACTIONS, MAY_BE_UNKNOWN, AbsentAction, AccountAction
 from scheduler.simulation.cloud_documents import FoundDocument, OutageDocument, check_offering
 from scheduler.simulation.given import GivenHold, GivenLease, GivenSlot
 
@@ -162,38 +163,40 @@ class StepReader:
         return merged
 
     def _read_plain(self, name: str, value: object, path: str) -> Any:
-        model, is_about_slot = ACTIONS[name]
+        """An id or a document; who is spoken of has been declared, where that has to be."""
+        model = ACTIONS[name]
         if model is None:
-            checked: Any = read_document(_Named, {"name": value}, path).name if isinstance(value, str) else None
-            if checked is None:
-                raise fault(path, "an id", value)
-            slot = checked if is_about_slot else None
-        else:
-            checked = read_document(model, value, path)
-            slot = getattr(checked, "slot", None)
-        if slot is not None and name not in MAY_BE_UNKNOWN and slot not in self._slots:
-            where = path if model is None else f"{path}.slot"
-            raise fault(where, f"a slot that was declared{suggest(slot, self._slots)}", slot)
+            return self._read_id(name, value, path)
+        checked = read_document(model, value, path)
         if name not in MAY_BE_UNKNOWN:
-            self._check_named_reservation(name, checked, path)
+            if (slot := getattr(checked, "slot", None)) is not None:
+                self._check_slot(slot, f"{path}.slot")
+            if (reservation := getattr(checked, "reservation", None)) is not None:
+                self._check_reservation(reservation, f"{path}.reservation")
         if isinstance(checked, OutageDocument | FoundDocument):
             check_offering(checked, self._rules, path)
         return checked
 
-    def _check_named_reservation(self, name: str, checked: Any, path: str) -> None:
-        model, is_about_slot = ACTIONS[name]
-        if model is None and not is_about_slot:
-            self._check_reservation(checked, path)
-        elif (reservation := getattr(checked, "reservation", None)) is not None:
-            self._check_reservation(reservation, f"{path}.reservation")
+    def _read_id(self, name: str, value: object, path: str) -> str:
+        if not isinstance(value, str):
+            raise fault(path, "an id", value)
+        checked: str = read_document(_Id, value, path).root
+        if name not in MAY_BE_UNKNOWN:
+            check = self._check_slot if name in ABOUT_SLOTS else self._check_reservation
+            check(checked, path)
+        return checked
+
+    def _check_slot(self, name: str, path: str) -> None:
+        if name not in self._slots:
+            raise fault(path, f"a slot that was declared{suggest(name, self._slots)}", name)
 
 
 class _At(Document):
     at: Amount
 
 
-class _Named(Document):
-    name: Name
+class _Id(RootModel[Name]):
+    pass
 
 
 def _read_submit(value: object, path: str) -> tuple[ReservationDocument, ...]:

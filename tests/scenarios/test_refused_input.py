@@ -154,6 +154,10 @@ LINES: dict[str, tuple[Any, str]] = {
         a_scenario(submit(0, "r 1")),
         ('timeline[0].submit[0].id: expected a name (letters, digits and ._:@/+-, at most 200 characters), got "r 1"'),
     ),
+    "an id of an action that is none": (
+        a_scenario(act(0, "release", "r 1")),
+        'timeline[0].release: expected a name (letters, digits and ._:@/+-, at most 200 characters), got "r 1"',
+    ),
     "an id that is a number": (a_scenario(act(0, "release", 5)), "timeline[0].release: expected an id, got 5"),
     "not a table": ([], ".: expected a table, got []"),
     "a timeline that is no list": ({"timeline": {}}, "timeline: expected a list, got {}"),
