@@ -1,6 +1,7 @@
 """Play a scenario on the virtual clock and say what happened, line by line."""
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from math import inf
 from typing import Any
 
@@ -78,13 +79,13 @@ class Player:
 
     def play(self) -> Iterator[Line]:
         """All lines, as they come."""
-        steps = list(self._scenario.timeline)
+        steps = deque(self._scenario.timeline)
         end = max(self._scenario.until, steps[-1].at if steps else 0.0)
         while (now := self._next_instant(steps)) <= end:
             self.stage.agenda.now = now
             self._clockwork.run_due()
             while steps and steps[0].at <= now:
-                self._play_step(steps.pop(0))
+                self._play_step(steps.popleft())
             self._clockwork.tick_until_quiet(is_due=self._is_tick_due())
             yield from self._take_lines()
         self.stage.agenda.now = end
@@ -94,7 +95,7 @@ class Player:
         lines, self._lines = self._lines, []
         return lines
 
-    def _next_instant(self, steps: list[Step]) -> float:
+    def _next_instant(self, steps: deque[Step]) -> float:
         return min(steps[0].at if steps else inf, self._clockwork.next_instant(), self._next_tick)
 
     def _tell_events(self) -> bool:
@@ -213,8 +214,9 @@ class Player:
             ),
         )
         reservations, now = store.find_reservations(limit=2**31), self.stage.agenda.now
+        leases = _sort_leases(reservations)
         state = {
-            "slots": [_describe_slot(slot, reservations, now) for slot in slots],
+            "slots": [_describe_slot(slot, leases.get((slot.id, slot.epoch), ()), now) for slot in slots],
             "reservations": [_describe_reservation(row) for row in reservations],
             "accounts": [_describe_account(row) for row in store.find_accounts() if not row.forgotten],
         }
@@ -253,14 +255,17 @@ def _describe_lease(owner: str, lease: Lease) -> Line:
     return told if lease.state == "held" else {**told, "state": lease.state}
 
 
-def _describe_slot(slot: Slot, reservations: list[Reservation], now: float) -> Line:
+def _sort_leases(reservations: Iterable[Reservation]) -> dict[tuple[str, int], list[tuple[str, Lease]]]:
+    """Who holds what, by slot and epoch."""
+    found: dict[tuple[str, int], list[tuple[str, Lease]]] = {}
+    for row in reservations:
+        for lease in row.leases:
+            found.setdefault((lease.slot, lease.epoch), []).append((row.id, lease))
+    return found
+
+
+def _describe_slot(slot: Slot, leases: Iterable[tuple[str, Lease]], now: float) -> Line:
     """Costs are counted up to now."""
-    leases = [
-        _describe_lease(row.id, settle(lease, now))
-        for row in reservations
-        for lease in row.leases
-        if lease.slot == slot.id and lease.epoch == slot.epoch
-    ]
     kept = (
         "id",
         "pool",
@@ -273,7 +278,8 @@ def _describe_slot(slot: Slot, reservations: list[Reservation], now: float) -> L
         "since",
         "idle_since",
     )
-    return {**{name: getattr(slot, name) for name in kept}, "last_seen": slot.last_seen, "leases": leases}
+    told = [_describe_lease(owner, settle(lease, now)) for owner, lease in leases]
+    return {**{name: getattr(slot, name) for name in kept}, "last_seen": slot.last_seen, "leases": told}
 
 
 def _describe_reservation(row: Reservation) -> Line:
