@@ -242,9 +242,17 @@ class Draft:
         if not reservation.declined and not reservation.interruptions:
             return demand
         impatient = self._find_impatient(reservation, demand.pools)
-        if not reservation.declined and not impatient:
+        declined = tuple(name for name in reservation.declined if self._is_still_there(reservation, name))
+        if not declined and not impatient:
             return demand
-        return replace(demand, declined=reservation.declined, impatient=impatient)
+        return replace(demand, declined=declined, impatient=impatient)
+
+    def _is_still_there(self, reservation: Reservation, name: str) -> bool:
+        """Whether the machine that it declined is: the next one of that slot is another, or it would be launched for
+        this one and let go for ever.
+        """
+        slot = self.view.slots.get(name)
+        return slot is not None and slot.state == "ready" and slot.since <= reservation.changed_at
 
     def list_waiters(self) -> Queue:
         """Who is pending, those who were requeued too, the oldest first: each with what it needs."""

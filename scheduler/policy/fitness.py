@@ -16,7 +16,7 @@ def find_reason_to_retire(place: Place) -> SlotReason | None:
         return "unhealthy"
     if place.unclean:
         return "unclean"
-    if pool.max_uses and slot.uses >= pool.max_uses and not place.leases:
+    if pool.max_uses and slot.uses >= pool.max_uses and not place.leases and slot.stranger is None:
         return "used_up"
     # One that was to go while its state did not allow to drain it.
     return slot.drain_reason  # type: ignore[return-value]

@@ -86,7 +86,8 @@ def _could_matter(places: list[Place], limits: Limits) -> bool:
 
 
 def _imagine_launches(draft: Draft, limits: Limits) -> dict[str, int]:
-    wish = _WhatIf(limits, {name: index * _MOST for index, name in enumerate(sorted(draft.pools))})
+    most_room = {name: _count_room(places, limits) for name, places in draft.pools.items() if places}
+    wish = _WhatIf(limits, {name: index * _MOST for index, name in enumerate(sorted(draft.pools))}, most_room)
     rooms = [draft.ready, *draft.kept.values(), draft.coming, draft.launched, wish.rooms]
     most = {name: len(places) * _could_matter(places, limits) for name, places in draft.pools.items()}
     done: set[Demand] = set()
@@ -103,6 +104,13 @@ def _imagine_launches(draft: Draft, limits: Limits) -> dict[str, int]:
     return wish.count()
 
 
+def _count_room(places: list[Place], limits: Limits) -> float:
+    """Launches that the pool could hold if all that may go went: more than that no slot that goes would help."""
+    goes = sum(_is_unneeded(place) or place.state in {"draining", "terminating"} for place in places)
+    name = places[0].slot.pool
+    return min(limits.find_bound(name), limits.count_left(name) + goes)
+
+
 @dataclass
 class _WhatIf:
     """Launches as they would be made, were it not for `max_slots` and quota."""
@@ -110,6 +118,8 @@ class _WhatIf:
     limits: Limits
     orders: dict[str, int]
     """Where the order of each pool's begins: pools by name."""
+    most_room: dict[str, float]
+    """By pool: launches that there could be room for."""
     rooms: Rooms = field(default_factory=lambda: Rooms([]))
     by_quota: Counter[str] = field(default_factory=Counter)
     by_limit: Counter[str] = field(default_factory=Counter)
@@ -130,8 +140,8 @@ class _WhatIf:
         for name, choice, code in self.limits.list_choices(self.demand, need):
             if code not in {None, "at_max_slots", "at_quota"} or not self.limits.lacks_only_room(name, choice):
                 continue
-            if self.made_in[name] >= self.limits.find_bound(name):
-                continue  # more than the pool may ever have: no slot that goes would help
+            if self.made_in[name] >= self.most_room.get(name, 0):
+                continue
             counter = self.by_quota if self.limits.is_at_quota(name, choice.market) else self.by_limit
             place = self._imagine(name, choice)
             counter[name] += 1

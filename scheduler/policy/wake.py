@@ -56,6 +56,8 @@ def _wake_after(draft: Draft, decision: Decision) -> None:
             draft.wake_by(deadline)
         case Fail():
             _wake_for_restart(draft, draft.view.reservations[decision.reservation])
+        case Drain() if decision.slot in draft.places and draft.places[decision.slot].leases:
+            _wake_after_timeout(draft, draft.places[decision.slot].pool.drain_timeout)
         case Terminate() if decision.slot in draft.places:
             _wake_after_timeout(draft, draft.places[decision.slot].pool.terminating_timeout)
         case _:

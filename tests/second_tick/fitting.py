@@ -61,6 +61,12 @@ def has_room(picture: Picture, site: Site, reservation: Reservation, component: 
     return fits(find_need(component, site.pool), find_free(site))
 
 
+def is_declined(site: Site, reservation: Reservation) -> bool:
+    """Whether it does not want the machine that is there, nor had another one in that slot since it said so."""
+    is_same = site.row.state == "ready" and site.row.since <= reservation.changed_at
+    return site.id in reservation.declined and is_same
+
+
 def choose_site(picture: Picture, sites: Sequence[Site], reservation: Reservation, component: Component) -> Site | None:
     """The page: "Among the slots that may take it, in this order: most labels of `prefers`; fewest labels beyond those
     required; the profile; slot order." Cordoned slots take nothing; those that it declined are left out.
@@ -69,7 +75,7 @@ def choose_site(picture: Picture, sites: Sequence[Site], reservation: Reservatio
         site
         for site in sites
         if not site.row.cordoned
-        and site.id not in reservation.declined
+        and not is_declined(site, reservation)
         and has_room(picture, site, reservation, component)
     ]
     required = {**reservation.request.labels, **component.labels}

@@ -232,7 +232,7 @@ def find_end(site: Site) -> str:
 
     "A slot that was launched from an offering which its pool no longer configures" (Arvados); `unhealthy_after`:
     "leases unconfirmed or probes failed in a row drain the slot"; `recycle_unclean`: a lease that did not end by
-    `release`; `max_uses`: "after so many leases", when they are over.
+    `release`; `max_uses`: "after so many leases", when they are over and nobody unknown runs there.
     """
     row, pool = site.row, site.pool
     if not is_configured(row, pool):
@@ -241,7 +241,7 @@ def find_end(site: Site) -> str:
         return "unhealthy"
     if site.is_unclean:
         return "unclean"
-    if pool.max_uses and row.uses >= pool.max_uses and not site.leases:
+    if pool.max_uses and row.uses >= pool.max_uses and not site.leases and row.stranger is None:
         return "used_up"
     return row.drain_reason or ""
 

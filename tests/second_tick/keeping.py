@@ -158,8 +158,13 @@ class Imagined:
             return False
         if is_probing(self.copy.picture, offer.pool, offer.market) or find_refusal(self.copy.picture, offer):
             return False
-        most = min(bound for bound, _ in list_bounds(self.real, offer.pool))
-        return sum(site.name == offer.pool for site, _ in made) < most
+        return sum(site.name == offer.pool for site, _ in made) < self._count_room(offer.pool)
+
+    def _count_room(self, name: str) -> int:
+        """How many more there could be in that pool at once if all that may go were gone."""
+        most = min(bound for bound, _ in list_bounds(self.real, name))
+        going = sum(site.state in {"draining", "terminating"} for site in self.real.list_in_pool(name))
+        return min(most, count_left(self.real, name) + len(list_unneeded(self.real, name)) + going)
 
     def _counter(self, offer: Offer) -> "Counter[str]":
         return self.by_quota if is_at_quota(self.real, offer.pool, offer.market) else self.by_limit

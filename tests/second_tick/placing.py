@@ -5,7 +5,7 @@ Orchard.
 from msgspec.structs import replace
 
 from scheduler.model.reservations import Component, Reservation
-from tests.second_tick.fitting import find_need, fits, has_labels, has_room, serve
+from tests.second_tick.fitting import find_need, fits, has_labels, has_room, is_declined, serve
 from tests.second_tick.launching import (
     CODES,
     ROOM,
@@ -291,7 +291,7 @@ def _only(each: Reservation, component: Component) -> Reservation:
 
 def could_serve(picture: Picture, site: Site, each: Reservation) -> bool:
     """Whether the slot, if it were empty, could hold one of its instances."""
-    if site.row.cordoned or site.is_useless or site.id in each.declined:
+    if site.row.cordoned or site.is_useless or is_declined(site, each):
         return False
     return any(could_hold(picture, site, each, component) for _, component in list_essential(each))
 

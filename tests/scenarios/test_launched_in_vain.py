@@ -1,0 +1,87 @@
+"""Machines that nobody may use are not launched again and again, and what cannot be carried out is not decided."""
+
+from typing import Any
+
+from tests.scenarios.playing import (
+    SYSTEM,
+    Document,
+    a_holder,
+    a_pool,
+    a_scenario,
+    a_slot,
+    a_wish,
+    act,
+    play_out,
+    submit,
+    tick,
+    told,
+)
+
+SLOW = {"boot": 5, "terminate": 5}
+
+
+def launches(document: Document) -> list[str]:
+    """What a minute of it launches, with kicks, wakes and a periodic tick."""
+    played = play_out({**document, "kicks": True, "wakes": True, "tick_every": 5, "until": 120, "cloud": SLOW})
+    return [each for each in played.decisions if " launch " in each]
+
+
+def test_a_holder_that_declined_gets_the_next_machine_of_that_slot() -> None:
+    """It was set against the launch, and a tick later the slot was none for it: launched and let go for ever."""
+    document = a_scenario(
+        submit(0, "r1"), act(5, "decline", "r1"), pool={"max_slots": 1}, slots=[a_slot("linux-1")], cloud=SLOW
+    )
+    played = play_out({**document, "kicks": True, "wakes": True, "until": 120})
+    assert [each for each in played.decisions if " launch " in each] == ["10 launch linux-1 demand"]
+    assert played.phases == {"r1": "leased"}
+
+
+def test_a_host_that_is_used_up_waits_for_a_stranger_without_a_word() -> None:
+    """It was drained in every tick and skipped at every commit; with wakes the play did not come to rest."""
+    hosts = {"lab": {"system": SYSTEM, "provider": "static", "lease_ttl": 0, "max_uses": 1}}
+    assert told(
+        submit(0, "r1"),
+        tick(0),
+        act(1, "confirm", {"reservation": "nobody-knows", "slot": "lab-1"}),
+        act(2, "release", "r1"),
+        tick(3),
+        act(5, "idle", {"slot": "lab-1"}),
+        tick(5),
+        pools=hosts,
+        slots=[a_slot("lab-1", machine="m")],
+    ) == [["assign r1 lab-1"], [], ["drain lab-1 used_up"]]
+
+
+def test_nothing_is_released_for_a_gang_that_lacks_a_slot_of_another_pool_as_well() -> None:
+    """The slot that went came again as the minimum, and went again: `f` is full of work, and none of its slots goes."""
+    elastic = {
+        "max_slots": 2,
+        "min_slots": 1,
+        "price_factor": 1,
+        "offerings": [{"name": "a", "price": 2, "labels": {"z": "a"}}, {"name": "d", "price": 1}],
+        "max_leases_per_slot": 1,
+    }
+    gang: dict[str, Any] = {"name": "w", "count": 3, "labels": {"z": "a"}}
+    document = a_scenario(
+        act(0, "submit", a_wish("g", components=[gang])),
+        pools={"e": a_pool(**elastic), "f": a_pool(max_slots=1, labels={"z": "a"})},
+        slots=[a_slot("f-1", "ready", "h")],
+        reservations=[a_holder("h")],
+    )
+    assert launches(document) == ["0 launch e-1 d minimum"]
+
+
+def test_the_end_of_a_drain_that_the_tick_began_wakes_it_too() -> None:
+    """Only an operator's drain was waited for: without periodic ticks its leases ran on past `drain_timeout`."""
+    document = a_scenario(
+        act(1, "cancel", "r1"),
+        slots=[a_slot("linux-1", "ready", "r1", "r2")],
+        reservations=[a_holder("r1"), a_holder("r2")],
+        pool={"drain_timeout": 10, "recycle_unclean": True, "max_leases_per_slot": 2},
+        kicks=True,
+        wakes=True,
+        until=60,
+    )
+    assert play_out(document).decisions[:3] == [
+        *("1 drain linux-1 unclean", "11 requeue r2 slot_draining", "11 terminate linux-1 timeout"),
+    ]
