@@ -128,14 +128,14 @@ class Draft:
         """Slots, known ones or not, that leases name which do not stand there."""
         self.vanished: list[Slot] = []
         """Slots with machines of ours whose pool the rules no longer list, in their order."""
-        self.ready = Rooms([])
-        self.coming = Rooms([])
-        self.launched = Rooms([])
+        self.ready, self.coming, self.launched = Rooms(), Rooms(), Rooms()
         """Where instances may go: at once, when it arrives, and what this tick launches."""
         self.kept: dict[str, Rooms] = {}
         """Ready ones that the starvation guard keeps, by the gang that it protects, under "" for all others together:
         nothing else is left for these to take.
         """
+        self.protected: set[str] = set()
+        """Gangs that the starvation guard protects: what could serve them is launched for nobody behind them."""
         self.deferred: set[str] = set()
         """Those whose room is looked for when a gang before them has been seen to."""
         self.vacated: set[tuple[str, str]] = set()

@@ -17,7 +17,9 @@ _Kind = tuple[Shape, tuple[str, ...], tuple[str, ...]]
 
 
 class Guard:
-    """Takes the slots that could serve a protected reservation out of the ready rooms, for all behind it."""
+    """Takes the slots that could serve a protected reservation out of the ready rooms, for all behind it; for these
+    none is launched either that could serve a gang which waits for more than that (`policy/launch.py`).
+    """
 
     def __init__(self, draft: Draft, limits: Limits, oldest: float) -> None:
         self._draft, self._limits = draft, limits
@@ -42,11 +44,14 @@ class Guard:
         if not limit or self._draft.now - reservation.created_at <= limit:
             return
         kind = _kind_of(demand)
-        if kind in self._looked_after:
+        if kind in self._looked_after and (is_covered or len(demand.needs) == 1):
             return
-        self._looked_after.add(kind)
         if is_covered or not self._waits_otherwise(demand):
-            self._keep_slots(reservation, demand)
+            if len(demand.needs) > 1:
+                self._draft.protected.add(reservation.id)
+            if kind not in self._looked_after:
+                self._keep_slots(reservation, demand)
+        self._looked_after.add(kind)
 
     def is_done_with(self, demand: Demand) -> bool:
         """Whether it does nothing more for those with this demand, however long they have waited."""

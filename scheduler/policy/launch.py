@@ -23,7 +23,8 @@ def launch(draft: Draft, unplaced: Queue, limits: Limits) -> None:
     """In queue order: room on slots launched before it in this tick, else launches for all that it lacks.
 
     n reservations for which p places are on their way ask for ceil((n - p) / places of a slot) launches.
-    What cannot be launched whole launches nothing and waits with the code of what holds it back.
+    What cannot be launched whole launches nothing and waits with the code of what holds it back. Behind a gang of which
+    this is true and which the starvation guard protects nothing is launched that could serve it.
     """
     refused: dict[Demand | str, _Refusal] = {}
     ids, demands, kept = unplaced.ids, unplaced.demands, draft.kept
@@ -44,6 +45,8 @@ def launch(draft: Draft, unplaced: Queue, limits: Limits) -> None:
                 refusal.tell(draft)
             refusal = refused[kind] = _Refusal(demand, code, limits.describe(code, demand.pools))
             refusal.note(limits)
+        if name in draft.protected:
+            limits.reserve(demand)
         open_demands.discard(demand)
         refusal.ids.append(name)
         if refusal.is_for_room:

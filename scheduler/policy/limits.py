@@ -12,6 +12,7 @@ from scheduler.policy.offerings import Choice, list_choices, list_eligible
 from scheduler.policy.places import Place
 
 DETAILS = {
+    "behind_queue": "one before it has waited for so long that it is not overtaken",
     "at_max_slots": "a launch would serve it, but no slot is left within max_slots",
     "at_quota": "a launch would serve it, but EC2's quota is reached",
     "capacity": "every offering that could serve it is short of capacity",
@@ -22,7 +23,7 @@ DETAILS = {
     "no_capacity": "no slot has room for it, and none can be launched",
 }
 """Why one waits that no launch serves, in a sentence."""
-ORDER_OF_CODES = ("at_max_slots", "at_quota", "capacity", "throttled", "misconfigured")
+ORDER_OF_CODES = ("behind_queue", "at_max_slots", "at_quota", "capacity", "throttled", "misconfigured")
 """Which code is told where several hold."""
 
 
@@ -38,6 +39,8 @@ class Limits:
         self._active_at_first = dict(self._active)
         self._choices = {name: list_choices(draft.rules.pools[name]) for name in draft.pools}
         self._eligible: dict[tuple[Need, tuple[str, ...]], list[tuple[str, Choice]]] = {}
+        self._reserved: list[Need] = []
+        """What could hold one of these is launched no more for those who wait."""
         self._cordoned_room: dict[Need, bool] = {}
         self._knows_refusals = bool(draft.view.holds or draft.failed_boots)
         """Whether anything but `max_slots` may keep a launch back."""
@@ -98,17 +101,31 @@ class Limits:
     def list_choices(self, demand: Demand, need: Need) -> Iterator[tuple[str, Choice, str | None]]:
         """What could be launched for one instance, best first: (pool, choice, what holds it back or None)."""
         for name, choice in self._find_eligible(demand, need):
-            yield name, choice, self.find_code(name, choice)
+            yield name, choice, self._find_code_behind(name, choice)
 
     def find_launch(self, demand: Demand, need: Need) -> tuple[str, Choice] | str:
         """The first of these that nothing holds back; else the code that is told, "" where there is no choice."""
         codes: list[str] = []
         for each in self._find_eligible(demand, need):
-            code = self.find_code(*each)
+            code = self._find_code_behind(*each)
             if code is None:
                 return each
             codes.append(code)
         return first_code(codes)
+
+    def reserve(self, demand: Demand) -> None:
+        """From now on nobody who waits gets a launch that could serve one of its instances: the starvation guard would
+        keep it for this one.
+        """
+        self._reserved += [need for need in dict.fromkeys(demand.needs) if need not in self._reserved]
+
+    def _find_code_behind(self, name: str, choice: Choice) -> str | None:
+        code = self.find_code(name, choice)
+        if code is None and any(
+            name in need.given and need.could_hold(name, choice.capacity, choice.labels) for need in self._reserved
+        ):
+            return "behind_queue"
+        return code
 
     def _find_eligible(self, demand: Demand, need: Need) -> list[tuple[str, Choice]]:
         wanted = (need, demand.impatient)

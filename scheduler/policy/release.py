@@ -138,7 +138,9 @@ class _WhatIf:
         """The slot that would be launched for one instance, in the first pool where room is all that it lacks."""
         assert self.demand is not None, "begin() goes before"  # noqa: S101
         for name, choice, code in self.limits.list_choices(self.demand, need):
-            if code not in {None, "at_max_slots", "at_quota"} or not self.limits.lacks_only_room(name, choice):
+            if code not in {None, "behind_queue", "at_max_slots", "at_quota"} or not self.limits.lacks_only_room(
+                name, choice
+            ):
                 continue
             if self.made_in[name] >= self.most_room.get(name, 0):
                 continue

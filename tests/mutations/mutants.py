@@ -171,6 +171,23 @@ MUTANTS = (
     Mutant("limits", "the first empty slot first", "for p in reversed(places)", "for p in places"),
     Mutant(
         "limits",
+        "behind a protected gang nothing is launched that could serve it",
+        "        if code is None and any(",
+        "        if code and any(",
+    ),
+    Mutant(
+        "draft",
+        "the next machine of a slot is not the one that was declined",
+        "slot.since <= reservation.changed_at",
+        "slot.since <= self.now",
+    ),
+    Mutant("fitness", "where somebody unknown runs no host is used up", " and slot.stranger is None", ""),
+    Mutant(
+        "release", "nothing goes for what would lack room all the same", "limits.count_left(name) + goes", "1 << 32"
+    ),
+    Mutant("wake", "a drain that a tick begins ends in time", ".pool.drain_timeout)", ".pool.terminating_timeout * 0)"),
+    Mutant(
+        "limits",
         "the first launch after a quota hold goes alone",
         "return self.may_probe(name, market) and self._is_probed(name, market)",
         "return False",

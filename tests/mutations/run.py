@@ -47,7 +47,7 @@ SCENARIOS = (
     *("rebalance", "timeouts", "expiry", "failures", "failed_launches"),
     *("faults_not_to_copy", "wakes", "guard_and_profile", "found"),
     *("arvados_full", "arvados_refusals", "arvados_slots"),
-    *("orchard_placement", "orchard_failures", "machine_lives", "per_system"),
+    *("orchard_placement", "orchard_failures", "machine_lives", "launched_in_vain", "per_system"),
     *("zoe_queues", "zoe_figure_1", "zoe_elastic", "zoe_launches", "zoe_losses"),
 )
 MODULES = (

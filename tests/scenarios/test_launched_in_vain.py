@@ -52,6 +52,21 @@ def test_a_host_that_is_used_up_waits_for_a_stranger_without_a_word() -> None:
     ) == [["assign r1 lab-1"], [], ["drain lab-1 used_up"]]
 
 
+def test_nothing_is_launched_behind_one_for_whom_the_guard_would_keep_it() -> None:
+    """`g` waits for a second slot; what `r1` had launched was kept for `g`, went as idle, and was launched again."""
+    document = a_scenario(
+        submit(0, "g", components=[{"name": "w", "count": 2}]),
+        submit(30, "r1"),
+        pool={"max_slots": 3, "idle_scale_down": 10},
+        slots=[a_slot("linux-1", "ready", "h1"), a_slot("linux-2", "ready", "h2")],
+        reservations=[a_holder("h1"), a_holder("h2")],
+        scheduler={"starvation_guard": 20},
+    )
+    assert launches(document) == []
+    timeline = [*document["timeline"], tick(60)]
+    assert play_out({**document, "timeline": timeline}).ticks == [["g waits at_max_slots", "r1 waits behind_queue"]]
+
+
 def test_nothing_is_released_for_a_gang_that_lacks_a_slot_of_another_pool_as_well() -> None:
     """The slot that went came again as the minimum, and went again: `f` is full of work, and none of its slots goes."""
     elastic = {

@@ -9,7 +9,7 @@ from scheduler.model.rules import Pool, offering_key
 from tests.second_tick.fitting import find_need, fits, has_labels
 from tests.second_tick.picture import Amounts, Picture, Site, serving_pools
 
-CODES = ("at_max_slots", "at_quota", "capacity", "throttled", "misconfigured")
+CODES = ("behind_queue", "at_max_slots", "at_quota", "capacity", "throttled", "misconfigured")
 """Of several that hold, the first is told."""
 ROOM = ("at_max_slots", "at_quota")
 

@@ -73,6 +73,8 @@ class Pass:
         self.behind_gang: list[str] = []
         """Those of them in which a gang comes first that neither ready room nor what is on its way completes."""
         self.unserved: list[Reservation] = []
+        self.awaited: list[Reservation] = []
+        """Gangs that the guard protects and that no launch completes."""
         self.withheld: list[Reservation] = []
         """Those who lack nothing but room for a launch."""
 
@@ -215,6 +217,8 @@ class Pass:
             return
         first = attempt.offers[0] if attempt.offers else None
         attempt.undo()
+        if each.id in self.kept and len(list_essential(each)) > 1:
+            self.awaited.append(each)
         if code in ROOM:
             self.withheld.append(each)
         if first is not None and code == "at_quota" and may_probe(self.picture, first.pool, first.market):
@@ -252,13 +256,23 @@ class Attempt:
     def open(self, component: Component) -> Site | None:
         """The page: "The first eligible one without a hold is launched"."""
         offers = list_eligible(self.picture, self.each, component)
-        self.codes = [find_code(self.picture, offer) for offer in offers]
+        self.codes = [find_code(self.picture, offer) or self.find_code_behind(offer) for offer in offers]
         for offer, code in zip(offers, self.codes, strict=True):
             if not code:
                 self.offers.append(offer)
                 self.sites.append(start(self.picture, offer, "demand"))
                 return self.sites[-1]
         return None
+
+    def find_code_behind(self, offer: Offer) -> str:
+        """The page: what could serve a gang that the guard protects is launched for nobody behind it."""
+        pool = self.picture.rules.pools[offer.pool]
+        for gang in self.placing.awaited:
+            if offer.pool in serving_pools(self.picture.rules, gang):
+                for _, component in list_essential(gang):
+                    if offer in list_fitting(offer.pool, pool, gang, component):
+                        return "behind_queue"
+        return ""
 
     def undo(self) -> None:
         """The page: "Whatever was tried for a reservation that is then not placed is undone completely"."""
