@@ -15,11 +15,6 @@ def count_preferred(offered: Labels, preferred: Labels) -> int:
     return len(preferred.items() & offered.items()) if preferred else 0
 
 
-def count_surplus(offered: Labels, required: Labels) -> int:
-    """How many labels are there beyond those required: plain machines have few (Zoe)."""
-    return sum(1 for name in offered if name not in required)
-
-
 def shape_of(labels: Labels) -> tuple[tuple[str, str], ...]:
     """A hashable form: equal maps have equal shapes."""
     return tuple(sorted(labels.items()))

@@ -6,8 +6,9 @@ is tested on the *current* rows, and only then are they changed; a loser changes
 `Skipped(reason)`, and the rest of the chunk goes on.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import assert_never
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, assert_never
 
 from scheduler.model.decisions import (
     Assign,
@@ -30,6 +31,7 @@ from scheduler.model.decisions import (
 )
 from scheduler.model.moves import IllegalMoveError
 from scheduler.model.rules import Rules
+from scheduler.model.slots import Slot
 from scheduler.operations.ledger import Ledger, Outcome
 from scheduler.operations.write_cores import CoresWriter
 from scheduler.operations.write_elastic import ElasticWriter
@@ -39,6 +41,7 @@ from scheduler.operations.write_slots import SlotWriter
 from scheduler.ports import Store, Tenure
 
 CHUNK = 1000
+NOTHING_SEEN: Final[Mapping[str, Slot]] = MappingProxyType({})
 Done = tuple[list[Skipped], Outcome]
 Unit = tuple[Decision, ...]
 """What is written as a whole or not at all; of several grants to one reservation each by itself."""
@@ -52,9 +55,10 @@ def commit(
     new_id: Callable[[], str],
     planned_at: float,
     charged: Sequence[str] = (),
+    seen: Mapping[str, Slot] = NOTHING_SEEN,
 ) -> Iterator[Done]:
     """Charge these accounts up to the time of the plan, then write the decisions chunk by chunk; after each chunk: who
-    lost, and what changed. Each chunk notes the tick.
+    lost, and what changed. Each chunk notes the tick. `seen`: the slots by id, as the plan saw them.
 
     Raises DeposedError as soon as the term is another leader's; chunks that were written before stay written.
     """
@@ -70,6 +74,7 @@ def commit(
                 accounts=charged,
                 payers=rules.has_quota,
             )
+            ledger.altered = {name for name, slot in ledger.slots.items() if _is_altered(slot, seen.get(name))}
             if charged:
                 charge_accounts(ledger, charged, planned_at)
             writer = _Writer(ledger, rules, new_id)
@@ -77,6 +82,13 @@ def commit(
             outcome = ledger.flush()
         charged = ()
         yield skipped, outcome
+
+
+def _is_altered(slot: Slot, seen: Slot | None) -> bool:
+    """Whether its resources or labels are others than the plan saw: who goes where was decided by those. Source:
+    Orchard.
+    """
+    return seen is not None and (seen.resources, seen.labels) != (slot.resources, slot.labels)
 
 
 def _cut(decisions: Iterable[Decision]) -> list[list[Unit]]:

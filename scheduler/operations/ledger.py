@@ -54,6 +54,8 @@ class Ledger:
         self.slots: dict[str, Slot] = {}
         self.holds: dict[str, Hold] = {}
         self.accounts: dict[str, Account] = {}
+        self.altered: set[str] = set()
+        """Slots with other resources or labels than the plan saw: their hosts were registered anew meanwhile."""
         self.spent: dict[str, Levels] = {}
         """What accounts paid in this transaction for the use of leases."""
         self.submitted = 0

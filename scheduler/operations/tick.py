@@ -197,8 +197,8 @@ def carry_out(engine: Engine, leader: Leader, tenure: Tenure, ticked: Ticked) ->
     published and raise a kick, though not a second time for the same versions.
     """
     decisions, now = ticked.plan.decisions, ticked.now
-    charged = ticked.plan.charged
-    for skipped, outcome in commit(engine.store, decisions, ticked.rules, tenure, engine.new_id, now, charged):
+    charged, seen = ticked.plan.charged, ticked.view.slots
+    for skipped, outcome in commit(engine.store, decisions, ticked.rules, tenure, engine.new_id, now, charged, seen):
         ticked.skipped += skipped
         ticked.outcomes.append(outcome)
         announce(engine, outcome, kick=False)

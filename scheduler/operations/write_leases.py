@@ -218,7 +218,7 @@ class LeaseWriter:
             return f"{slot.id} is used up"
         if not has_labels(slot.labels, asked.labels) or not has_labels(slot.labels, component.labels):
             return f"{slot.id} has other labels"
-        return None
+        return f"{slot.id} was registered anew" if slot.id in self.ledger.altered else None
 
     def is_lost(self, lease: Lease, reason: str) -> bool:
         """Whether what the plan saw of its slot is still so."""

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from scheduler.model.labels import Labels, count_preferred, count_surplus, has_labels, shape_of
+from scheduler.model.labels import Labels, count_preferred, has_labels, shape_of
 from scheduler.model.reservations import Component, Shape
 from scheduler.model.resources import Resources, fits, merge
 from scheduler.model.rules import Pool, SchedulerKeys
@@ -74,16 +74,13 @@ class Need:
         )
 
     def rank_labels(self, labels: Labels) -> tuple[int, int] | None:
-        """Most preferred labels first, then fewest beyond those required; None without those."""
+        """Most preferred labels first, then fewest beyond those required: plain machines have few (Zoe). None without
+        those.
+        """
         required, own = self.labels, self.component.labels
-        if not has_labels(labels, required):
+        if not has_labels(labels, required) or not has_labels(labels, own):
             return None
-        if own:
-            if not has_labels(labels, own):
-                return None
-            surplus = count_surplus(labels, {**required, **own})
-        else:
-            surplus = count_surplus(labels, required)
+        surplus = len(labels) - len({**required, **own} if own else required)
         return -count_preferred(labels, self.prefers), surplus
 
 
