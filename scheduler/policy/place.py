@@ -13,7 +13,7 @@ from scheduler.policy.claims import assign_claimed
 from scheduler.policy.draft import Draft, Queue
 from scheduler.policy.elastic import Elastic
 from scheduler.policy.guard import Guard
-from scheduler.policy.limits import Limits
+from scheduler.policy.limits import DETAILS, Limits
 from scheduler.policy.misfit import Misfits
 from scheduler.policy.needs import Demand, Need
 from scheduler.policy.order import sort_queue
@@ -75,7 +75,7 @@ def _serve(draft: Draft, waiters: Queue, search: "_Search", guard: Guard) -> Que
                 is_leased[at], is_unplaced[at] = True, False
                 continue
         if places is None and guard.keeps_any and guard.keeps_out(demand):
-            draft.wait(reservation.id, "behind_queue", "one before it has waited for so long that it is not overtaken")
+            draft.wait(reservation.id, "behind_queue", DETAILS["behind_queue"])
         is_covered = places is not None or search.cover(reservation, demand)
         is_unplaced[at] = not is_covered
         if not demand.settings.backfill:

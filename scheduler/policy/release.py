@@ -23,6 +23,8 @@ from scheduler.policy.rooms import Rooms, fill
 
 _MOST: Final = 1 << 32
 """More slots than any pool has."""
+_ROOM_ALONE: Final = frozenset({None, "behind_queue", "at_max_slots", "at_quota"})
+"""With one of these codes a launch would be made if there were room enough, for those before it too."""
 
 
 def release(draft: Draft) -> None:
@@ -104,7 +106,7 @@ def _imagine_launches(draft: Draft, limits: Limits) -> dict[str, int]:
     return wish.count()
 
 
-def _count_room(places: list[Place], limits: Limits) -> float:
+def _count_room(places: list[Place], limits: Limits) -> int:
     """Launches that the pool could hold if all that may go went: more than that no slot that goes would help."""
     goes = sum(_is_unneeded(place) or place.state in {"draining", "terminating"} for place in places)
     name = places[0].slot.pool
@@ -118,7 +120,7 @@ class _WhatIf:
     limits: Limits
     orders: dict[str, int]
     """Where the order of each pool's begins: pools by name."""
-    most_room: dict[str, float]
+    most_room: dict[str, int]
     """By pool: launches that there could be room for."""
     rooms: Rooms = field(default_factory=lambda: Rooms([]))
     by_quota: Counter[str] = field(default_factory=Counter)
@@ -138,9 +140,7 @@ class _WhatIf:
         """The slot that would be launched for one instance, in the first pool where room is all that it lacks."""
         assert self.demand is not None, "begin() goes before"  # noqa: S101
         for name, choice, code in self.limits.list_choices(self.demand, need):
-            if code not in {None, "behind_queue", "at_max_slots", "at_quota"} or not self.limits.lacks_only_room(
-                name, choice
-            ):
+            if code not in _ROOM_ALONE or not self.limits.lacks_only_room(name, choice):
                 continue
             if self.made_in[name] >= self.most_room.get(name, 0):
                 continue
