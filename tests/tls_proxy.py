@@ -1,19 +1,17 @@
 """TLS in front of a server that has none, with certificates of our own making."""
 
 import datetime as dt
-import socket
 import ssl
-import threading
-from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Self
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+from tests.proxy import Proxy
 
 _DAY = dt.timedelta(days=1)
 
@@ -61,49 +59,11 @@ class Authority:
         )
 
 
-class TlsProxy:
-    """Takes TLS connections on a port of loopback and passes them on in the clear. To be used as a context."""
+class TlsProxy(Proxy):
+    """Takes TLS connections alone, of clients that show a certificate of `client_authority`."""
 
     def __init__(self, port: int, server: Certificate, client_authority: Path) -> None:
-        self._target = port
-        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(client_authority))
-        self._context.load_cert_chain(server.certificate, server.key)
-        self._context.verify_mode = ssl.CERT_REQUIRED
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        # Wakes the thread that accepts, which close alone would not.
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                accepted, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(accepted,), daemon=True).start()
-
-    def _serve(self, accepted: socket.socket) -> None:
-        with (
-            suppress(OSError),
-            accepted,
-            self._context.wrap_socket(accepted, server_side=True) as outer,
-            socket.create_connection(("127.0.0.1", self._target)) as inner,
-        ):
-            back = threading.Thread(target=_pump, args=(inner, outer), daemon=True)
-            back.start()
-            _pump(outer, inner)
-            back.join()
-
-
-def _pump(source: socket.socket, sink: socket.socket) -> None:
-    with suppress(OSError):
-        while body := source.recv(1 << 16):
-            sink.sendall(body)
-    with suppress(OSError):
-        sink.shutdown(socket.SHUT_RDWR)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(client_authority))
+        context.load_cert_chain(server.certificate, server.key)
+        context.verify_mode = ssl.CERT_REQUIRED
+        super().__init__(port, context=context)
