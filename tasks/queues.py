@@ -38,8 +38,10 @@ CANARY: Final = "canary"
 
 
 def list_queues() -> list[Queue]:
-    """Plain direct queues: a message goes straight onto the Redis list of that name, so a flush breaks nothing."""
-    return [Queue(name, routing_key=name) for name in QUEUE_NAMES]
+    """Plain direct queues: a message goes straight onto the Redis list of that name, so a flush breaks nothing, and
+    there is nothing to declare before something is sent.
+    """
+    return [Queue(name, routing_key=name, no_declare=True) for name in QUEUE_NAMES]
 
 
 def list_routes() -> dict[str, dict[str, str]]:

@@ -22,6 +22,7 @@ from tasks.queues import PREFIX, QUEUE_NAMES
 from workers.logs import get_logger
 
 log = get_logger(__name__)
+_CLOSED = "the channel was closed"
 _SENTENCE = "A message that is no task of this queue was thrown away."
 
 
@@ -34,7 +35,7 @@ def _known_tasks(queue: str) -> frozenset[str]:
 
 
 class Channel(redis.Channel):
-    """Survives what is not even an envelope; keeps its client."""
+    """Survives what is not even an envelope; keeps its client; a closed one is a lost connection."""
 
     connection: Any
     _kept: Any = None
@@ -49,6 +50,16 @@ class Channel(redis.Channel):
         if self._kept is None or self._kept.connection_pool is not self.pool:
             self._kept = super()._create_client()  # type: ignore[misc] # as above
         return self._kept
+
+    def _connparams(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002 - kombu's signature
+        """What to connect with. Raises ConnectionError when the channel was closed: kombu's retries know what to do
+        then, and who publishes gets a fresh channel and sends again.
+        """
+        if self.connection is None:
+            # kombu's own says that None has no attribute. A connection that is lost while something is declared
+            # leaves a publisher with such a channel: kombu revives what was declared, and not who publishes.
+            raise ConnectionError(_CLOSED)
+        return super()._connparams(asynchronous)  # type: ignore[misc] # as above
 
     def _brpop_read(self, **options: Any) -> Any:
         before = self.connection.handed_over

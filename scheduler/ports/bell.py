@@ -12,7 +12,11 @@ class Bell(Protocol):
     """Kicks and notices: hints that make things quick. Losing one costs time, never correctness."""
 
     def kick(self) -> None:
-        """Ask for a tick; who asks first within two seconds sends the message, the others are spared it."""
+        """Ask for a tick; who asks first within two seconds sends the message, the others are spared it.
+
+        Raises what sending it raised; from then on the next one to ask sends it. Those who were spared it meanwhile
+        have the periodic tick.
+        """
 
     def hear(self) -> None:
         """A tick has begun: kicks from now on ask for another."""
