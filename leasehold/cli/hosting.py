@@ -1,5 +1,6 @@
 """Commands of hosts that register themselves: `leasehold host …`."""
 
+import inspect
 import os
 import signal
 import sys
@@ -57,10 +58,10 @@ def register(app: typer.Typer) -> None:
             "leasehold host run --pool lab",
             "leasehold host run lab-7 --pool lab --cpus 8 --label disk=ssd --address 10.0.0.7 --json",
         ),
-    )(run)
+    )(_describing_this_host(run))
     group.command("exec", epilog=example("leasehold host exec build-7 -- make -j8"))(execute)
     group.command("register", epilog=example("leasehold host register lab-7 --pool lab --cpus 8 --label disk=ssd"))(
-        register_host
+        _describing_this_host(register_host)
     )
     group.command("heartbeat", epilog=example("leasehold host heartbeat lab-7"))(heartbeat)
     group.command("leave", epilog=example("leasehold host leave lab-7"))(leave)
@@ -73,23 +74,10 @@ def _group() -> None:
     """Hosts that register themselves with pools of provider "static"."""
 
 
-def run(  # noqa: PLR0913, PLR0917 - an option each
-    pool: Pool,
-    slot: SlotId = None,
-    machine: Machine = None,
-    cpus: Cpus = None,
-    memory: Memory = None,
-    resource: Resource = None,
-    label: Label = None,
-    address: Address = None,
-    state: State = None,
-    cgroup: Cgroup = None,
-    as_json: AsJson = False,
-) -> None:
+def run(spec: "HostSpec", state: State = None, cgroup: Cgroup = None, as_json: AsJson = False) -> None:
     """Register this host, send its heartbeats, tell of its leases, a line each, and limit the cores of what `host exec`
     started for them; Ctrl-C or SIGTERM drains it and ends when its last lease has ended, a second one at once.
     """
-    spec = _describe(slot, pool, machine, cpus, memory, resource, label, address, state)
     from leasehold.agent import HostAgent
     from leasehold.client import Client
 
@@ -163,21 +151,8 @@ def _leaving_on_signals(leave: "Callable[[], None]") -> "Iterator[list[int]]":
             signal.signal(number, handler)
 
 
-def register_host(  # noqa: PLR0913, PLR0917 - an option each
-    pool: Pool,
-    slot: SlotId = None,
-    machine: Machine = None,
-    cpus: Cpus = None,
-    memory: Memory = None,
-    resource: Resource = None,
-    label: Label = None,
-    address: Address = None,
-    state: State = None,
-    timeout: Timeout = 30,
-    as_json: AsJson = False,
-) -> None:
+def register_host(spec: "HostSpec", timeout: Timeout = 30, as_json: AsJson = False) -> None:
     """Say that this host is here; again it updates what it has. Another machine is refused."""
-    spec = _describe(slot, pool, machine, cpus, memory, resource, label, address, state)
     with connect(timeout) as client:
         try:
             answer = client.hosts.register(
@@ -244,16 +219,31 @@ def remove(
         print_thing(f"{slot} removed")
 
 
+def _describing_this_host(command: "Callable[..., None]") -> "Callable[..., None]":
+    """The command with the options of `_describe` before its own; its first parameter is what they come to."""
+    described = inspect.signature(_describe).parameters
+    own = dict(list(inspect.signature(command).parameters.items())[1:])
+
+    def with_options(**given: Any) -> None:
+        spec = _describe(**{name: given[name] for name in described})
+        command(spec, **{name: given[name] for name in own})
+
+    with_options.__doc__ = command.__doc__
+    # What typer reads.
+    with_options.__signature__ = inspect.Signature(list({**described, **own}.values()))  # type: ignore[attr-defined]
+    return with_options
+
+
 def _describe(  # noqa: PLR0913, PLR0917 - an option each
-    slot: str | None,
-    pool: str,
-    machine: str | None,
-    cpus: str | None,
-    memory: str | None,
-    resource: list[str] | None,
-    label: list[str] | None,
-    address: str | None,
-    state: Path | None,
+    pool: Pool,
+    slot: SlotId = None,
+    machine: Machine = None,
+    cpus: Cpus = None,
+    memory: Memory = None,
+    resource: Resource = None,
+    label: Label = None,
+    address: Address = None,
+    state: State = None,
 ) -> "HostSpec":
     """Who this host is and what it has, given or found out. Raises InvalidInputError for bad values."""
     from leasehold.agent import HostSpec
