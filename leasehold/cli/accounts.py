@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leasehold.cli.checking import check
+from leasehold.cli.checking import check, check_each
 from leasehold.cli.connecting import connect, open_store
 from leasehold.cli.failures import BAD_INPUT, FAILED, CommandError
 from leasehold.cli.output import (
@@ -241,6 +241,7 @@ def set_(  # noqa: PLR0913, PLR0917 - an option each
 
 def reset(accounts: Names, timeout: Timeout = 30, as_json: AsJson = False) -> None:
     """Set balances to 0 at every level; what runs goes on."""
+    check_each("reset_account", "account", accounts)
     with connect(timeout) as client:
         _say_each(client.reset_account, accounts, as_json)
 
@@ -252,6 +253,7 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Forget accounts: what runs for them runs on unpaid, what waits for them has no account from then on."""
+    check_each("forget_account", "account", accounts)
     if (
         not yes
         and sys.stdin.isatty()

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from leasehold.cli.checking import check_each
 from leasehold.cli.connecting import adopt_stack, connect, load_settings, open_store
 from leasehold.cli.failures import FAILED, CommandError
 from leasehold.cli.output import AsJson, example, print_json, print_thing
@@ -48,6 +49,7 @@ def _group() -> None:
 
 def cordon(names: SlotIds, wait: Wait = None, timeout: Timeout = None, as_json: AsJson = False) -> None:
     """Let slots take no new leases; what they hold runs on. Ctrl-C ends a wait and leaves them cordoned."""
+    check_each("cordon", "slot", names)
     patience = find_patience(wait, timeout)
     said: list[str] = []
     with connect() as client, said_on_interrupt("stays cordoned", said):
@@ -58,12 +60,14 @@ def cordon(names: SlotIds, wait: Wait = None, timeout: Timeout = None, as_json: 
 
 def uncordon(names: SlotIds, as_json: AsJson = False) -> None:
     """Let cordoned slots take leases again."""
+    check_each("uncordon", "slot", names)
     with connect() as client:
         _say(client.uncordon, names, as_json, [])
 
 
 def drain(names: SlotIds, wait: Wait = None, timeout: Timeout = None, as_json: AsJson = False) -> None:
     """Let the leases of slots run out, then let their machines go. Ctrl-C ends a wait, not the draining."""
+    check_each("drain", "slot", names)
     patience = find_patience(wait, timeout)
     said: list[str] = []
     with connect() as client, said_on_interrupt("goes on draining", said):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from leasehold.cli.checking import check, check_reservation
 from leasehold.cli.connecting import connect
 from leasehold.cli.failures import BAD_INPUT, FAILED, INTERRUPTED, CommandError, say_error
 from leasehold.cli.output import AsJson, example, parse_amounts, parse_pairs, parse_time, print_json, print_thing
@@ -98,6 +99,8 @@ def reserve(  # noqa: PLR0913, PLR0917 - an option each
     if file is not None and given:
         raise CommandError(f"--file: expected nothing beside it, got --{next(iter(given))}", BAD_INPUT)
     items = _read_file(file) if file is not None else given
+    if not isinstance(items, list):
+        check_reservation(items)
     with connect(timeout) as client:
         if isinstance(items, list):
             _reserve_many(client, items, as_json)
@@ -183,6 +186,7 @@ def describe_reservation(row: "Reservation") -> str:
 
 def release(reservation: ReservationId, token: Token = None, timeout: Timeout = 30, as_json: AsJson = False) -> None:
     """Its holder is done: it ends, and what it held is free again."""
+    check("release", {"reservation": reservation, "token": token})
     with connect(timeout) as client:
         _show(client.release(reservation, _find_token(client, reservation, token)), as_json)
 
@@ -197,6 +201,7 @@ def surrender(
     as_json: AsJson = False,
 ) -> None:
     """Give back what is being revoked, before its deadline."""
+    check("surrender", {"reservation": reservation, "token": token, "component": component})
     with connect(timeout) as client:
         held = _find_token(client, reservation, token)
         _show(client.surrender(reservation, held, component=component), as_json)
@@ -204,6 +209,7 @@ def surrender(
 
 def renew(reservation: ReservationId, token: Token = None, timeout: Timeout = 30, as_json: AsJson = False) -> None:
     """Move its expiry to now + ttl."""
+    check("renew", {"reservation": reservation, "token": token})
     with connect(timeout) as client:
         _show(client.renew(reservation, _find_token(client, reservation, token)), as_json)
 
@@ -218,6 +224,7 @@ def confirm(
 ) -> None:
     """It runs there, whatever was believed: from now on it is leased there, and nothing else is."""
     at = parse_time("--as-of", as_of)
+    check("confirm", {"reservation": reservation, "token": token, "slot": slot, "as_of": at})
     with connect(timeout) as client:
         held = _find_token(client, reservation, token)
         _show(client.confirm(reservation, held, slot=slot, as_of=at), as_json)
@@ -226,6 +233,7 @@ def confirm(
 def absent(reservation: ReservationId, as_of: AsOf = None, timeout: Timeout = 30, as_json: AsJson = False) -> None:
     """It neither runs nor waits, whatever was believed: it has ended."""
     at = parse_time("--as-of", as_of)
+    check("absent", {"reservation": reservation, "as_of": at})
     with connect(timeout) as client:
         _show(client.absent(reservation, as_of=at), as_json)
 
@@ -238,9 +246,10 @@ def idle(
     as_json: AsJson = False,
 ) -> None:
     """Nothing runs on that slot, whatever was believed: what was confirmed there has ended."""
-    at = parse_time("--as-of", as_of)
+    at, labels = parse_time("--as-of", as_of), parse_pairs("--label", label) if label else None
+    check("idle", {"slot": slot, "labels": labels, "as_of": at})
     with connect(timeout) as client:
-        answer = client.idle(slot, labels=parse_pairs("--label", label) if label else None, as_of=at)
+        answer = client.idle(slot, labels=labels, as_of=at)
     if as_json:
         print_json(answer)
     else:
@@ -262,6 +271,8 @@ def cancel(
     as_json: AsJson = False,
 ) -> None:
     """Nobody wants them any more, whatever their phase."""
+    for reservation in reservations:
+        check("cancel", {"reservation": reservation, "reason": reason})
     refused: list[str] = []
     with connect(timeout) as client:
         for reservation in reservations:
@@ -280,6 +291,7 @@ def priority(
     as_json: AsJson = False,
 ) -> None:
     """Change its priority."""
+    check("priority", {"reservation": reservation, "priority": value})
     with connect(timeout) as client:
         _show(client.priority(reservation, value), as_json)
 
