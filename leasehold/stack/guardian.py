@@ -1,4 +1,4 @@
-"""`python -m leasehold.stack.guardian`: outlives a supervisor that was killed, to end what it had started.
+"""`python leasehold/stack/guardian.py`: outlives a supervisor that was killed, to end what it had started.
 
 It reads `+PID` and `-PID` from its standard input. The pipe closes when the supervisor ends: then every process
 that it still knows gets SIGTERM, and what is left of their groups after some seconds SIGKILL. It needs nothing

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 _GATE: Final = 'read -r _ || exit 1; exec "$@" </dev/null'
+_GUARDIAN: Final = Path(__file__).with_name("guardian.py")
 
 
 def make_gated(command: Sequence[str]) -> list[str]:
@@ -46,18 +47,18 @@ class Program:
 class Guardian:
     """A process of its own that ends the rest of us when the supervisor is gone, however it went.
 
-    `descriptors` stay open in it: the lock of the stack is held until the last process has ended.
+    `descriptors` stay open in it: the lock of the stack is held until the last process has ended. It is run by its
+    file: by its name the whole application would be imported first, for a process that reads numbers from a pipe.
     """
 
     def __init__(self, descriptors: Sequence[int] = ()) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "leasehold.stack.guardian"],
+        self._process = subprocess.Popen(  # noqa: S603 - our own file
+            [sys.executable, "-I", "-S", str(_GUARDIAN)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
             pass_fds=tuple(descriptors),
-            env={**os.environ, "PYTHONSAFEPATH": "1"},
         )
 
     @property
