@@ -32,8 +32,8 @@ class Guard:
         """For whom all that could serve them is kept already, or need not be."""
         self._kept_for: set[Likeness] = set()
         """For instances like these all that could hold one is kept already."""
-        self._few = Shortage()
-        """Of places that are ready, kept ones too."""
+        self.few = Shortage()
+        """Of places that are ready, kept ones too; to be cleared when room is given back."""
 
     def protect(self, reservation: Reservation, demand: Demand, *, is_covered: bool) -> None:
         """Protect it if it has been pending for longer than `starvation_guard` (0 = off), unless what it waits for
@@ -76,7 +76,7 @@ class Guard:
     def keeps_out(self, demand: Demand) -> bool:
         """Whether one that found nothing ready would have got a lease but for the slots that are kept for others."""
         if len(demand.needs) > 1:
-            return has_room(demand, (self._draft.ready, *self._draft.kept.values()), self._few)
+            return has_room(demand, (self._draft.ready, *self._draft.kept.values()), self.few)
         if demand not in self._kept_out:
             self._kept_out[demand] = has_room(demand, tuple(self._draft.kept.values()))
         return self._kept_out[demand]

@@ -44,8 +44,9 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
     waiters = assign_claimed(draft, waiters)
     draft.open_rooms()
     elastic = Elastic(draft, everybody)
-    search = _Search(draft, waiters, elastic)
-    unplaced = _serve(draft, waiters, search, Guard(draft, limits, queue.oldest))
+    guard = Guard(draft, limits, queue.oldest)
+    search = _Search(draft, waiters, elastic, guard.few)
+    unplaced = _serve(draft, waiters, search, guard)
     elastic.finish()
     return _add_late_ones(draft, search, unplaced, demanding)
 
@@ -118,7 +119,7 @@ class _Search:
     for one fails for all that are alike.
     """
 
-    def __init__(self, draft: Draft, waiters: Queue, elastic: Elastic) -> None:
+    def __init__(self, draft: Draft, waiters: Queue, elastic: Elastic, few_kept: Shortage) -> None:
         self._draft, self._elastic, self.different = draft, elastic, len(waiters.different)
         self.runs = _open_runs(draft, waiters, elastic.pools)
         """The leases of one after the other of those who ask for one instance."""
@@ -129,7 +130,7 @@ class _Search:
         """Of these, those for whom nothing else is to be done either: the many that wait are asked of no function."""
         self._few_ready, self._few = Shortage(), Shortage()
         """Of places that are ready, and of all that are ready or on their way."""
-        self._known = (self._without_room, self._without_cover, self.hopeless, self._few_ready, self._few)
+        self._known = (self._without_room, self._without_cover, self.hopeless, self._few_ready, self._few, few_kept)
 
     def stretch(self, reservation: Reservation, demand: Demand, places: list[Place] | None) -> list[Place] | None:
         """These places, or others that elastic instances give back; there may be more room than before then."""

@@ -282,6 +282,12 @@ MUTANTS = (
         ", _cover_returning(draft, search)\n",
         ", list[Reservation]()\n",
     ),
+    Mutant(
+        "place",
+        "the guard does not go on knowing of a shortage that elastic instances have ended",
+        "self._few, few_kept)",
+        "self._few)",
+    ),
     Mutant("launch", "what cannot be launched whole launches nothing", "        opening.undo()\n", ""),
     Mutant(
         "place",

@@ -7,6 +7,7 @@ import pytest
 from scheduler.simulation.play import play as play_lines
 from scheduler.simulation.scenario import read_scenario
 from tests.scenarios.playing import SYSTEM, Cases, a_holder, a_pool, a_scenario, a_slot, act, play_out, submit, tick
+from tests.scenarios.zoe import a_lab, an_application, on_slot, submitted
 
 Line = dict[str, Any]
 
@@ -312,3 +313,28 @@ def test_those_behind_a_gang_take_nothing_of_what_it_waits_for_where_backfill_is
     assert [each["slot"] for each in played.decisions("launch")] == ["linux-4"]
     assert played.reservations["gang"]["phase"] == "leased"
     assert played.codes == {"r1": "at_max_slots", "r2": "behind_queue", "r3": "behind_queue"}
+
+
+@pytest.mark.parametrize("before", [(), (an_application("wide", 3),)], ids=["alone", "behind a wider gang in vain"])
+def test_a_gang_for_which_elastic_instances_gave_room_back_is_kept_out_by_the_guard(before: tuple[Line, ...]) -> None:
+    """`small` takes one of two units that `more` gives back. The other one and the one that is kept for `big` would do
+    for the gang, whatever was found wanting for a wider one before them.
+    """
+    gpu = {"labels": {"gpu": "yes"}}
+    played = play_out(
+        a_lab(
+            submitted(0, {"id": "big", "system": "sim", "resources": {"units": 4}, **gpu}),
+            submitted(99, *before, an_application("small", 1), an_application("gang", 2)),
+            tick(99),
+            kicks=False,
+            scheduler=GUARD,
+            slots=[on_slot("lab-1", 4, ("old", "core"), **gpu), on_slot("lab-2", 4, ("r1", "core"), ("r1", "more"))],
+            reservations=[
+                an_application("old", 1, units=3, phase="leased"),
+                an_application("r1", 1, 1, units=2, phase="leased"),
+            ],
+        )
+    )
+    [told] = played.ticks
+    assert told[:3] == ["revoke r1 more lab-2 reclaimed", "assign small lab-2", "big waits no_capacity"]
+    assert told[-1] == "gang waits behind_queue"
