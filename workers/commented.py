@@ -3,10 +3,14 @@
 `leasehold config init` writes it as a commented file, docs/configuration.md shows it as tables.
 """
 
+import ast
+import inspect
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from textwrap import dedent
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args, get_origin
 
@@ -130,8 +134,9 @@ def list_sections(pool: str = "NAME", account: str = "NAME") -> list[Section]:
 
 def list_keys(section: Section) -> list[Key]:
     """The keys of a table that are no tables themselves, in the order of the model."""
+    docstrings = _read_docstrings(section.model)
     return [
-        Key(section, name, _default(field), _describe(field))
+        Key(section, name, _default(field), _describe(field, docstrings.get(name, "")))
         for name, field in section.model.model_fields.items()
         if not _is_model(inner_model(field.annotation))
     ]
@@ -228,15 +233,29 @@ def _meaning(model: type[BaseModel]) -> str:
     return (model.__doc__ or "").partition("\n")[0]
 
 
+def _read_docstrings(model: type[BaseModel]) -> dict[str, str]:
+    """The text under each key in the source of a model and of its bases. Only the few who ask for it pay for it: by
+    pydantic's `use_attribute_docstrings` every process would read the sources of all models when it starts.
+    """
+    found: dict[str, str] = {}
+    for each in reversed([base for base in model.__mro__ if issubclass(base, BaseModel) and base is not BaseModel]):
+        (defined,) = ast.parse(dedent(inspect.getsource(each))).body
+        for field, below in pairwise(getattr(defined, "body", ())):
+            match field, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[name] = inspect.cleandoc(text)
+    return found
+
+
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return REQUIRED
     return "" if field.default is None else format_value(field.default)
 
 
-def _describe(field: FieldInfo) -> str:
+def _describe(field: FieldInfo, docstring: str) -> str:
     """The key's line, with the values that it may have where it does not name them."""
-    meaning = (field.description or "").replace("\n", " ")
+    meaning = docstring.replace("\n", " ")
     words = [f"`{word}`" for word in _choices(field.annotation)]
     if all(word in meaning for word in words):
         return meaning

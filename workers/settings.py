@@ -186,7 +186,6 @@ class Settings(BaseSettings):
         frozen=True,
         strict=True,
         hide_input_in_errors=True,
-        use_attribute_docstrings=True,
         env_prefix=PREFIX,
         env_nested_delimiter=DELIMITER,
     )

@@ -226,9 +226,7 @@ AnyDocument = TypeVar("AnyDocument", bound=BaseModel)
 class Document(BaseModel):
     """The base of everything that comes from outside: frozen, unknown keys refused, nothing converted."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, hide_input_in_errors=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
 
 _WORDS = {
