@@ -7,10 +7,11 @@ from collections.abc import Iterable
 
 from scheduler.model.reservations import Reservation, Shape
 from scheduler.policy.draft import Draft
+from scheduler.policy.filling import Shortage, has_room, has_room_for_some
 from scheduler.policy.limits import Limits, first_code
 from scheduler.policy.needs import Demand, Likeness, Need
 from scheduler.policy.places import Place
-from scheduler.policy.rooms import Rooms, Shortage, has_room, has_room_for_some
+from scheduler.policy.rooms import Rooms
 
 _Kind = tuple[Shape, tuple[str, ...], tuple[str, ...]]
 """Whom the same slots could serve: shape, pools with on-demand offerings for it, slots that are left out."""

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from itertools import repeat
 
 from scheduler.policy.draft import Draft, Queue
+from scheduler.policy.filling import fill, has_room_for_some
 from scheduler.policy.limits import Limits, first_code
 from scheduler.policy.needs import Demand, Need
 from scheduler.policy.offerings import Choice
 from scheduler.policy.place import wait_for
 from scheduler.policy.places import Place
-from scheduler.policy.rooms import Rooms, fill, has_room_for_some
+from scheduler.policy.rooms import Rooms
 
 WITHHELD = {"at_max_slots", "at_quota"}
 """With one of these codes it is only room that a launch lacks."""
@@ -160,6 +161,8 @@ class _Opening:
     launched: list[tuple[str, Choice, Place]] = field(default_factory=list)
     codes: set[str] = field(default_factory=set)
     """What held back the launch that it lacked."""
+    lacks_one: bool = False
+    """Whether it lacked one; if not, its instances would be in each other's way on all that was launched."""
 
     def launch(self, need: Need) -> Place | None:
         """A new place for one instance in the first pool that can launch something; None notes the codes."""
@@ -171,7 +174,7 @@ class _Opening:
                 self.draft.launched.add(place)
                 return place
             codes.add(code)
-        self.codes = codes
+        self.codes, self.lacks_one = codes, True
         return None
 
     def undo(self) -> None:
@@ -194,6 +197,8 @@ class _Opening:
 
     def _code_without_launch(self) -> str:
         """Why it waits when no launch would serve it."""
+        if not self.lacks_one:
+            return "gang_incomplete"
         if has_room_for_some(self.demand, [*self.there, self.draft.launched]):
             return "gang_incomplete"
         return "cordoned" if all(map(self.limits.has_cordoned_room, self.demand.needs)) else "no_capacity"

@@ -12,6 +12,7 @@ from scheduler.model.reservations import Instance, Reservation, is_on_hold
 from scheduler.policy.claims import assign_claimed
 from scheduler.policy.draft import Draft, Queue
 from scheduler.policy.elastic import Elastic
+from scheduler.policy.filling import Shortage, fill
 from scheduler.policy.guard import Guard
 from scheduler.policy.limits import DETAILS, Limits
 from scheduler.policy.misfit import Misfits
@@ -20,7 +21,6 @@ from scheduler.policy.order import sort_queue
 from scheduler.policy.places import Place
 from scheduler.policy.quota import place_by_quota, split_by_queue
 from scheduler.policy.refusals import lacks_quota
-from scheduler.policy.rooms import Shortage, fill
 from scheduler.policy.ttl import Terms
 
 Leases = tuple[Placement, ...]

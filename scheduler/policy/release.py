@@ -15,11 +15,12 @@ from scheduler.model.decisions import Drain, Terminate
 from scheduler.model.moves import INACTIVE
 from scheduler.model.slots import Slot
 from scheduler.policy.draft import Draft
+from scheduler.policy.filling import fill
 from scheduler.policy.limits import Limits
 from scheduler.policy.needs import Demand, Need
 from scheduler.policy.offerings import Choice
 from scheduler.policy.places import Place, open_place
-from scheduler.policy.rooms import Rooms, fill
+from scheduler.policy.rooms import Rooms
 
 _MOST: Final = 1 << 32
 """More slots than any pool has."""

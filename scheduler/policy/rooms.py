@@ -6,13 +6,12 @@ the cost of a tick grows with the number of different places and needs, and with
 slots × reservations.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Callable, Collection, Iterable, Iterator
 from operator import attrgetter
 from typing import TypeVar
 
 from scheduler.policy.lines import LEASE, Kind, Line, Stock, Stocks, find_best_but
-from scheduler.policy.needs import Demand, Likeness, Need, Step
+from scheduler.policy.needs import Need, Step
 from scheduler.policy.places import Place
 
 Key = tuple[object, ...]
@@ -245,119 +244,3 @@ def _rank_kinds(need: Need, kinds: Iterable[Kind]) -> Iterable[list[Kind]]:
         if rank is not None:
             found.setdefault(rank, []).append(kind)
     return [found[rank] for rank in sorted(found)]
-
-
-Extend = Callable[[Need], Place | None]
-_Taken = list[tuple[Rooms, Place, Stock, int]]
-"""In which rooms a place was taken, what it had before, and how often."""
-
-
-class Shortage:
-    """How many instances had room at most, where nobody gives any back: more of their like never find any.
-
-    So most gangs that do not fit are known without being tried.
-    """
-
-    def __init__(self) -> None:
-        self._most: dict[Likeness, int] = {}
-
-    def clear(self) -> None:
-        """Somebody gave room back."""
-        self._most.clear()
-
-    def holds_for(self, demand: Demand) -> bool:
-        """Whether it is known that not all its instances have room."""
-        most = self._most
-        return any(likeness in most and count > most[likeness] for likeness, count in demand.alike)
-
-    def note(self, demand: Demand, found: int) -> None:
-        """So many of its instances, from the first one on, had room, and the next one had none."""
-        likeness, _ = demand.alike[0]
-        if not demand.declined and (len(demand.alike) == 1 or demand.needs[found] is demand.needs[0]):
-            self._most[likeness] = min(found, self._most.get(likeness, found))
-
-
-def fill(
-    demand: Demand, rooms: Sequence[Rooms], extend: Extend | None = None, shortage: Shortage | None = None
-) -> list[Place] | None:
-    """A place for each of its instances, its room spent; or None, and nothing is spent: all of them or none.
-
-    Rooms are tried in the order given; where none has room, `extend` may add a place to the last of them. `shortage`:
-    what is known of exactly these rooms.
-    """
-    if len(demand.needs) == 1:
-        return _fill_one(demand, rooms, extend)
-    taken = _take_all(demand, rooms, extend, shortage)
-    if taken is None:
-        return None
-    for _, place, _, _ in taken:
-        place.wanted = True
-    return [place for _, place, _, count in taken for _ in range(count)]
-
-
-def _fill_one(demand: Demand, rooms: Sequence[Rooms], extend: Extend | None) -> list[Place] | None:
-    """The same for a single instance, as almost all are: there is nothing to undo."""
-    need, declined = demand.needs[0], demand.declined
-    for holder in rooms:
-        place = holder.find(need, declined)
-        if place is not None:
-            break
-    else:
-        place = extend(need) if extend is not None else None
-        if place is None:
-            return None
-    holder.take(place, need)
-    place.wanted = True
-    return [place]
-
-
-def has_room(demand: Demand, rooms: Sequence[Rooms], shortage: Shortage | None = None) -> bool:
-    """Whether `fill` would find a place for each of its instances; nothing is spent."""
-    taken = _take_all(demand, rooms, None, shortage)
-    if taken is None:
-        return False
-    _undo(taken)
-    return True
-
-
-def has_room_for_some(demand: Demand, rooms: Sequence[Rooms]) -> bool:
-    """Whether one of its instances, if it were alone, would find a place."""
-    return any(_find_in(rooms, need, demand.declined)[1] is not None for need in dict.fromkeys(demand.needs))
-
-
-def _take_all(
-    demand: Demand, rooms: Sequence[Rooms], extend: Extend | None, shortage: Shortage | None
-) -> _Taken | None:
-    if shortage is not None and shortage.holds_for(demand):
-        return None
-    taken: _Taken = []
-    for need, alike in groupby(demand.needs):
-        left = len(list(alike))
-        while left:
-            holder, place = _find_in(rooms, need, demand.declined)
-            if place is None and extend is not None:
-                place = extend(need)
-            if place is None:
-                _undo(taken)
-                if shortage is not None:
-                    shortage.note(demand, sum(count for *_, count in taken))
-                return None
-            # Who has taken a place finds it again until it is full, unless they spread.
-            stock = place.stock
-            count = holder.take_often(place, need, 1 if need.spreads else left)
-            taken.append((holder, place, stock, count))
-            left -= count
-    return taken
-
-
-def _undo(taken: _Taken) -> None:
-    for holder, place, stock, count in reversed(taken):
-        holder.put_back(place, stock, count)
-
-
-def _find_in(rooms: Sequence[Rooms], need: Need, declined: Collection[str]) -> tuple[Rooms, Place | None]:
-    for each in rooms:
-        place = each.find(need, declined)
-        if place is not None:
-            return each, place
-    return rooms[-1], None

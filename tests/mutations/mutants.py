@@ -102,7 +102,13 @@ MUTANTS = (
         "(-leases if self.spreads",
     ),
     Mutant(
-        "rooms",
+        "filling",
+        "a gang of different sizes has launched what it takes once all is ready",
+        "len(demand.alike) > 1:",
+        "len(demand.alike) > 9:",
+    ),
+    Mutant(
+        "filling",
         "what one who declined slots did not find says nothing of others",
         "if not demand.declined and (len",
         "if (len",

@@ -38,7 +38,7 @@ OWN = {
     "share": OF_CORES,
     **dict.fromkeys(("charging", "fanout", "preempt", "quota", "relevel"), OF_QUOTA),
     **dict.fromkeys(("changes_of_accounts", "forecast"), OF_FORECASTS),
-    "rooms": OF_ROOMS,
+    "filling": OF_ROOMS,
     **dict.fromkeys(("yielding", "rounds"), OF_YIELDING),
 }
 """The tests that are tried first for some modules, and last for all others."""

@@ -8,10 +8,10 @@ from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import View
 from scheduler.policy.draft import Draft
+from scheduler.policy.filling import Shortage, fill, has_room
 from scheduler.policy.lines import Stock
 from scheduler.policy.needs import Demand, Need
 from scheduler.policy.places import Place
-from scheduler.policy.rooms import Shortage, fill, has_room
 from tests.builders import NOW, a_component, a_reservation, a_slot, some_rules
 
 

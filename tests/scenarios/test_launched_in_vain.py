@@ -86,6 +86,31 @@ def test_nothing_is_released_for_a_gang_that_lacks_a_slot_of_another_pool_as_wel
     assert launches(document) == ["0 launch e-1 d minimum"]
 
 
+PARTS = [{"name": "m", "resources": {"cpus": 8}}, {"name": "x", "count": 2, "resources": {"cpus": 1}}]
+
+
+def a_gang_of_two_sizes(max_slots: int) -> Document:
+    """`m` fits on the host, which counts leases, and the two `x` on a machine; once that is ready `m` takes it."""
+    machines = a_pool(max_slots=max_slots, resources={"cpus": 8}, idle_scale_down=10, lease_ttl=0)
+    hosts = {"system": SYSTEM, "provider": "static", "lease_ttl": 0}
+    return a_scenario(
+        submit(0, "g", components=PARTS), pools={"e": machines, "f": hosts}, slots=[a_slot("f-1", machine="m")]
+    )
+
+
+def test_nothing_is_launched_for_a_gang_whose_instances_would_be_in_each_others_way() -> None:
+    """The machine came, `m` took it, one `x` the host, the other nothing: it went as idle, and came again for ever."""
+    document = a_gang_of_two_sizes(1)
+    assert launches(document) == []
+    assert play_out({**document, "timeline": [*document["timeline"], tick(1)]}).ticks == [["g waits at_max_slots"]]
+
+
+def test_a_gang_has_as_many_machines_launched_as_it_takes_once_all_are_ready() -> None:
+    document = a_gang_of_two_sizes(2)
+    assert launches(document) == ["0 launch e-1 demand", "0 launch e-2 demand"]
+    assert play_out({**document, "kicks": True, "wakes": True, "until": 60, "cloud": SLOW}).phases == {"g": "leased"}
+
+
 def test_the_end_of_a_drain_that_the_tick_began_wakes_it_too() -> None:
     """Only an operator's drain was waited for: without periodic ticks its leases ran on past `drain_timeout`."""
     document = a_scenario(

@@ -248,10 +248,28 @@ class Attempt:
             return site
 
         found = serve(self.picture, self.each, stages, extend)
+        for _ in list_essential(self.each):
+            everywhere = [site for stage in stages for site in stage]
+            if found is None or not self.sites or self.hold_together(found, everywhere):
+                break
+            found = serve(self.picture, self.each, [everywhere], extend)
+        else:
+            for site in reversed(found or []):
+                site.taken.pop()
+            return "gang_incomplete"
         if found is not None:
             self.served = found
             return "booting"
         return next((code for code in CODES if code in self.codes), "") or self.find_code_without_launch()
+
+    def hold_together(self, found: list[Site], sites: list[Site]) -> bool:
+        """The page: "as it takes for all of them to find room once everything is ready". Else none is taken."""
+        given = [site.taken.pop() for site in reversed(found)]
+        if not self.placing.can_serve(self.each, [sites]):
+            return False
+        for site, amounts in zip(found, reversed(given), strict=True):
+            site.taken.append(amounts)
+        return True
 
     def open(self, component: Component) -> Site | None:
         """The page: "The first eligible one without a hold is launched"."""
