@@ -53,6 +53,8 @@ def find_present_size(picture: Picture, each: Reservation, decay: float) -> floa
     for name in ("cpus", "memory_mib"):
         asked = [amounts[name] * count for amounts, count in wanted if name in amounts]
         size *= sum(asked) if asked else 1
+    if decay and picture.now >= each.created_at + size / decay:  # what rounding leaves of it then counts for nothing
+        return 0.0
     return max(0.0, size - decay * (picture.now - each.created_at))
 
 

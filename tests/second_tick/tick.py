@@ -7,7 +7,6 @@ from scheduler.model.rules import Rules
 from scheduler.model.view import Row
 from tests.second_tick.healing import expire, heal
 from tests.second_tick.keeping import Imagined, keep, release, shrink
-from tests.second_tick.launching import count_active
 from tests.second_tick.picture import Picture
 from tests.second_tick.placing import Pass, sort_queue
 from tests.second_tick.sharing import share
@@ -30,7 +29,7 @@ def tick(rows: Sequence[Row], rules: Rules, now: float) -> Told:
     picture = Picture(rows, rules, now)
     expire(picture)
     heal(picture)
-    picture.active_at_first = {name: count_active(picture, [name]) for name in rules.pools}
+    picture.active_at_first = {name: sum(site.is_active for site in picture.list_in_pool(name)) for name in rules.pools}
     queue = sort_queue(picture, picture.list_in("pending"))
     placing = Pass(picture)
     placing.run(queue)
