@@ -60,29 +60,6 @@ def test_the_commands_are_those_that_are_promised() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (("nonsense",), "No such command 'nonsense'"),
-        (("get",), "Missing argument 'RESERVATION'"),
-        (("list", "--phase", "gone"), "expected one of pending, leased"),
-        (("reserve", "--label", "ssd"), "expected name=value, got 'ssd'"),
-        (("drain", "linux-1", "--wait", "soon"), "Invalid value for '--wait'"),
-        (("reserve", "--file", "nowhere.json"), "nowhere.json: expected a file that can be read"),
-        (("reserve", "--file", "x.json", "--cpus", "1"), "--file: expected nothing beside it"),
-        (("simulate", "nowhere.json"), "nowhere.json"),
-        (("apply", "nowhere.toml"), "nowhere.toml: expected a file that can be read"),
-        (("config", "check", "nowhere.toml"), "nowhere.toml: expected a file that can be read"),
-    ],
-)
-def test_bad_usage_is_one_line_and_status_2(words: tuple[str, ...], complaint: str, run: Run) -> None:
-    found = run(*words)
-    assert found.status == 2
-    assert len(found.complaints) == 1
-    assert complaint in found.err
-    assert found.out == ""
-
-
-@pytest.mark.parametrize(
     "words",
     [("list",), ("slots",), ("get", "r1"), ("explain", "r1"), ("reserve", "--system", "s"), ("cordon", "linux-1")],
 )
@@ -127,47 +104,6 @@ def test_a_reservation_is_asked_for_with_all_that_was_said(stack: FakeIntake, ru
         "ttl": "15m",
         "restart_policy": "on_failure",
     }
-
-
-NAME = "a name (letters, digits and ._:@/+-, at most 200 characters)"
-
-
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        ("reserve --system s --cpus two", 'resources.cpus: expected a number >= 0, got "two"'),
-        ("reserve --system s --memory -1", "resources.memory_mib: expected a number >= 0, got -1"),
-        ("reserve --system s --resource gpus=", 'resources.gpus: expected a number >= 0, got ""'),
-        ("reserve --system s --priority -1", "priority: expected a number >= 0, got -1.0"),
-        (
-            "reserve --system s --ttl long",
-            'ttl: expected a duration >= 0 (seconds, or like "30s", "15m", "1h"), got "long"',
-        ),
-        ("reserve --system s --id r!", f'id: expected {NAME}, got "r!"'),
-        ("reserve --cpus 2", "system: expected a system or a pool (one of them), got null"),
-        ("reserve --system s --pool p", 'system: expected a system or a pool (one of them), got "s"'),
-        ("reserve --file bad.json", 'system: expected a system or a pool (one of them), got "s"'),
-        ("release r!", f'reservation: expected {NAME}, got "r!"'),
-        ("release r1 --token -1", "token: expected a whole number >= 0, got -1"),
-        ("renew r1 --token -1", "token: expected a whole number >= 0, got -1"),
-        ("surrender r1 --component a!", f'component: expected {NAME}, got "a!"'),
-        ("confirm r1 --slot s!", f'slot: expected {NAME}, got "s!"'),
-        ("absent r!", f'reservation: expected {NAME}, got "r!"'),
-        ("idle s1 --label !=1", f'labels.!: expected {NAME}, got "!"'),
-        ("cancel r1 r!", f'reservation: expected {NAME}, got "r!"'),
-        ("priority r1 nan", "priority: expected a number >= 0, got nan"),
-        ("cordon s1 s!", f'slot: expected {NAME}, got "s!"'),
-        ("uncordon s!", f'slot: expected {NAME}, got "s!"'),
-        ("drain s! --wait 5", f'slot: expected {NAME}, got "s!"'),
-        ("accounts reset a1 a!", f'account: expected {NAME}, got "a!"'),
-        ("accounts delete a! --yes", f'account: expected {NAME}, got "a!"'),
-    ],
-)
-def test_values_are_looked_at_before_anybody_is_asked(words: str, complaint: str, run: Run, tmp_path: Path) -> None:
-    """There is nobody: no stack runs."""
-    (tmp_path / "bad.json").write_text('{"system": "s", "pool": "p", "request": "q1", "id": null}')
-    found = run(*words.split())
-    assert (found.status, found.complaints) == (2, [f"leasehold: {complaint}"])
 
 
 def test_bad_reservations_are_refused_with_a_line_for_each_fault(stack: FakeIntake, run: Run) -> None:
