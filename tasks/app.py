@@ -40,7 +40,7 @@ def make_app(settings: Settings) -> Celery:
     app.conf.update(
         beat_schedule=make_schedule(settings),
         # In memory: no file is left anywhere, and each entry is due an interval after the start.
-        beat_scheduler="celery.beat:Scheduler",
+        beat_scheduler="tasks.punctual:PunctualScheduler",
     )
     return app
 

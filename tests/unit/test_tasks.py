@@ -6,11 +6,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from celery.exceptions import InvalidTaskError
+from celery.schedules import schedule
 from kombu.exceptions import OperationalError
 
 from scheduler.model.reservations import Callback
@@ -21,6 +23,7 @@ from tasks.base import LeaseholdTask
 from tasks.beat import make_schedule
 from tasks.dispatch import Alarm, CeleryDispatcher
 from tasks.monitor import refuse
+from tasks.punctual import PunctualScheduler
 from tasks.queues import QUEUE_NAMES, list_routes, task_name
 from tasks.requests import ReadableRequest, describe_arguments
 from tasks.worker import worker_options
@@ -49,6 +52,18 @@ def test_every_beat_entry_names_a_task_and_expires() -> None:
     for entry in make_schedule(read_settings()).values():
         assert entry["task"] in app.tasks
         assert entry["options"]["expires"] > 0
+
+
+def test_beat_sleeps_until_the_next_task_is_due_and_no_less() -> None:
+    """What asked too early would have to ask again and again."""
+    now = [datetime(2026, 1, 1, tzinfo=UTC)]
+    every = schedule(run_every=2.0, nowfun=lambda: now[0], app=app)
+    entry = PunctualScheduler.Entry(name="a tick", schedule=every, last_run_at=now[0], app=app)
+    beat = PunctualScheduler(app, schedule={"a tick": entry}, lazy=True)
+    assert make_app(read_settings()).conf.beat_scheduler == "tasks.punctual:PunctualScheduler"
+    assert beat.tick() == 2.0
+    now[0] += timedelta(seconds=2)
+    assert beat.is_due(entry)[0]
 
 
 def test_nothing_uses_an_eta_a_result_or_pickle() -> None:
