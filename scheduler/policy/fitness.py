@@ -12,7 +12,7 @@ def find_reason_to_retire(place: Place) -> SlotReason | None:
     slot, pool = place.slot, place.pool
     if slot.offering is not None and not is_configured(slot, pool):
         return "unconfigured"
-    if pool.unhealthy_after and is_unhealthy(pool, place.unconfirmed, slot.failed_probes):
+    if (place.unconfirmed or slot.failed_probes) and is_unhealthy(pool, place.unconfirmed, slot.failed_probes):
         return "unhealthy"
     if place.unclean:
         return "unclean"

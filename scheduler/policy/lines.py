@@ -13,7 +13,7 @@ from scheduler.model.resources import Resources, fits, subtract
 from scheduler.policy.needs import Step
 
 if TYPE_CHECKING:
-    from scheduler.policy.places import Place
+    from scheduler.policy.places import Mark, Place
 
 Rank = int
 """How good a place is in a line: less is better. Leases come first, then the order, which is less than LEASE."""
@@ -78,13 +78,9 @@ class Stocks:
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], Stock] = {}
 
-    def find(self, place: "Place") -> Stock:
-        """The one for all places that are alike in what they have to give."""
-        mark = place.stock_mark
-        stock = self._known.get(mark)
-        if stock is None:
-            stock = self._add(mark, place.free)
-        return stock
+    def find(self, mark: "Mark", free: Resources | None) -> Stock:
+        """The one for all places with this mark, that have this left."""
+        return self._known.get(mark) or self._add(mark, free)
 
     def find_after(self, before: Stock, amounts: Resources) -> Stock:
         """The one that is left when one lease of so much is taken."""
@@ -204,9 +200,11 @@ class Line:
     def _find(self, rank: Rank) -> "Place | None":
         """Who has this rank and enough; None where that is over."""
         place = self.places.get(rank % LEASE)
-        if place is None or place.stock.after[self.step] is None or self._rank(place) != rank:
+        if place is None or place.kind not in self.kinds:
             return None
-        return place if place.kind in self.kinds else None
+        stock: Stock = place.stock
+        present = place.order + stock.leases if self.spreads else place.order - stock.leases
+        return place if rank == present and stock.after[self.step] is not None else None
 
 
 def find_best_but(lines: Iterable[Line], declined: Collection[str]) -> "Place | None":

@@ -209,17 +209,18 @@ def _take_run(draft: Draft, demand: Demand, waiters: Queue) -> Iterator[Leases]:
 
 def _take_each(draft: Draft, demand: Demand) -> Iterator[Leases]:
     [instance], [need] = demand.shape.essential, demand.needs
+    name, given = instance.name, need.given
 
     def give(place: Place) -> Leases:
-        place.wanted = True
-        return (_place_instance(instance, need, place),)
+        place.wanted, slot = True, place.slot
+        return (Placement(name, slot.id, slot.epoch, given[slot.pool]),)
 
     return draft.ready.take_each(need, give)
 
 
 def _cover_demanding(draft: Draft, demanding: Queue, search: "_Search") -> Queue:
     """Those whom quota gave no place: who finds no room that is on its way either."""
-    if not draft.preempted and not any(place.is_coming for place in draft.all_places()):
+    if not demanding.ids or not (draft.preempted or any(place.is_coming for place in draft.all_places())):
         return demanding
     return demanding.filter([not search.cover(*each) for each in demanding])
 

@@ -17,6 +17,8 @@ Leases = dict[tuple[str, str], Lease]
 """Under (reservation, component)."""
 
 
+Mark = tuple[object, ...]
+"""Equal for places that are alike in something."""
 NO_LEASES: Final[Leases] = {}
 """Of all places that carry none."""
 
@@ -60,32 +62,28 @@ class Place(msgspec.Struct, eq=False):
     stock: Any = None
     """What the rooms that it is in know of it (`policy/lines.py`); None while it is in none."""
 
-    @property
-    def kind_mark(self) -> tuple[object, ...]:
-        """Equal for all places of one pool with the same labels."""
+    def find_marks(self) -> tuple[Mark, Mark]:
+        """Equal for all places of one pool with the same labels; and for all that have as much left and may take as
+        many leases more.
+        """
         opened = self.opened
-        if opened is None or self.labels is not opened.place.labels:
-            return (self.slot.pool, tuple(self.labels.items()))
-        if opened.kind_mark is None:
-            opened.kind_mark = (self.slot.pool, tuple(self.labels.items()))
-        return opened.kind_mark
-
-    @property
-    def stock_mark(self) -> tuple[object, ...]:
-        """Equal for all places that have as much left and may take as many leases more."""
-        opened = self.opened
-        if opened is None or self.given or self.lifted:
-            return self._make_stock_mark()
+        if opened is None or self.given or self.lifted or self.labels is not opened.place.labels:
+            return self._make_kind_mark(), self.make_stock_mark()
         if self.leases is not opened.place.leases or self.free is not opened.place.free:
-            return self._make_stock_mark()
-        if opened.stock_mark is None:
-            opened.stock_mark = self._make_stock_mark()
-        return opened.stock_mark
+            return self._make_kind_mark(), self.make_stock_mark()
+        if opened.marks is None:
+            opened.marks = self._make_kind_mark(), self.make_stock_mark()
+        return opened.marks
 
-    def _make_stock_mark(self) -> tuple[object, ...]:
+    def _make_kind_mark(self) -> Mark:
+        return (self.slot.pool, tuple(self.labels.items()))
+
+    def make_stock_mark(self) -> Mark:
+        """The second of these alone."""
         free, pool = self.free, self.pool
+        load = len(self.leases) - self.overlap - self.lifted + self.given
         uses_left = self.uses_left if pool.max_uses else inf
-        return (None if free is None else tuple(free.items()), self.load, uses_left, pool.lease_limit)
+        return (None if free is None else tuple(free.items()), load, uses_left, pool.lease_limit)
 
     @property
     def load(self) -> int:
@@ -159,8 +157,7 @@ class Opened(msgspec.Struct, eq=False):
     """Whether there is nothing to look after, unless something happens to it in this tick."""
     is_sound: bool
     """Whether all leases that name it mean the machine that is there."""
-    kind_mark: tuple[object, ...] | None = None
-    stock_mark: tuple[object, ...] | None = None
+    marks: tuple[Mark, Mark] | None = None
     """Those of its place as long as nothing happens to it, once somebody has asked for them."""
 
     def copy(self, order: int) -> Place:

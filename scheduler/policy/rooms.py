@@ -55,10 +55,10 @@ class Rooms:
     def _stand(self, place: Place) -> None:
         """It is there, before any line is told of it."""
         self._places[place.order] = place
-        mark = place.kind_mark
-        kind = place.kind = self._kinds.get(mark) or self._open_kind(mark, place)
+        kind_mark, stock_mark = place.find_marks()
+        kind = place.kind = self._kinds.get(kind_mark) or self._open_kind(kind_mark, place)
         kind.places.append(place)
-        stock = place.stock = self._stocks.find(place)
+        stock = place.stock = self._stocks.find(stock_mark, place.free)
         place.free = stock.free
 
     def remove(self, place: Place) -> None:
@@ -80,7 +80,7 @@ class Rooms:
         """What is free there changed otherwise than by `take`: let searches find it as it now is. The next search of
         each line hears of it, so that a place may change often among many different needs.
         """
-        stock = self._stocks.find(place)
+        stock = self._stocks.find(place.make_stock_mark(), place.free)
         if stock is place.stock:
             return
         place.free, place.stock = stock.free, stock
