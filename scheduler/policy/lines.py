@@ -202,9 +202,7 @@ class Line:
         place = self.places.get(rank % LEASE)
         if place is None or place.kind not in self.kinds:
             return None
-        stock: Stock = place.stock
-        present = place.order + stock.leases if self.spreads else place.order - stock.leases
-        return place if rank == present and stock.after[self.step] is not None else None
+        return place if self._rank(place) == rank and place.stock.after[self.step] is not None else None
 
 
 def find_best_but(lines: Iterable[Line], declined: Collection[str]) -> "Place | None":

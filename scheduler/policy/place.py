@@ -234,12 +234,16 @@ def _cover_returning(draft: Draft, search: _Search) -> list[Reservation]:
 
 
 def wait_for(draft: Draft, name: str, places: Sequence[Place]) -> None:
-    """It waits for those of its places that are not ready yet; where all are, it was preempted just now."""
+    """It waits for those of its places that are not ready yet. Where all are, it was preempted just now; or those who
+    came after it have taken what it would have found first, and left what is enough for it.
+    """
     awaited = [f"{each.slot.id} ({each.state})" for each in places if each.state != "ready"]
     if awaited:
         draft.wait(name, "booting", f"waits for {', '.join(dict.fromkeys(awaited))}")
-    else:
+    elif any(each.id == name for each in draft.preempted):
         draft.wait(name, "no_capacity", "was preempted in this tick; the next one places it")
+    else:
+        draft.wait(name, "no_capacity", "found room only once others were placed; the next tick places it")
 
 
 def _assign(reservation: Reservation, demand: Demand, places: Sequence[Place]) -> Assign:

@@ -229,6 +229,34 @@ def test_a_gang_keeps_its_ready_room_while_the_rest_boots() -> None:
     ]
 
 
+def test_who_finds_room_only_once_others_are_placed_is_told_so_and_placed_by_the_next_tick() -> None:
+    """Its first instance took the emptier slot from its second one, until `r12` made the other slot the fuller one."""
+    played = play_out(
+        a_scenario(
+            submit(
+                0,
+                "g",
+                components=[
+                    {"name": "big", "resources": {"cpus": 4}},
+                    {"name": "wide", "resources": {"cpus": 1, "memory_mib": 50}},
+                ],
+            ),
+            submit(0, "r12", resources={"cpus": 1}),
+            tick(0),
+            tick(1),
+            pool={"max_slots": 2, "resources": {"cpus": 4, "memory_mib": 100}},
+            slots=[a_slot("linux-1", "ready", "h1"), a_slot("linux-2", "ready", "h2")],
+            reservations=[
+                a_holder("h1", resources={"memory_mib": 50}),
+                a_holder("h2", resources={"memory_mib": 100}),
+            ],
+        )
+    )
+    assert played.ticks == [["assign r12 linux-1", "g waits no_capacity"], ["assign g linux-2 linux-1"]]
+    [waiting] = next(line["waiting"] for line in played.lines if "tick" in line)
+    assert waiting["detail"] == "found room only once others were placed; the next tick places it"
+
+
 def test_a_gang_that_cannot_be_completed_holds_nothing() -> None:
     assert told(
         submit(0, "g", components=[{"name": "w", "count": 3}]),

@@ -215,7 +215,7 @@ class Pass:
         attempt = Attempt(self, each)
         code = attempt.run()
         self.tell(each, code)
-        if code == "booting":
+        if attempt.served:
             return
         first = attempt.offers[0] if attempt.offers else None
         attempt.undo()
@@ -261,7 +261,7 @@ class Attempt:
             return "gang_incomplete"
         if found is not None:
             self.served = found
-            return "booting"
+            return "no_capacity" if all(site.state == "ready" for site in found) else "booting"
         return next((code for code in CODES if code in self.codes), "") or self.find_code_without_launch()
 
     def hold_together(self, found: list[Site], sites: list[Site]) -> bool:
