@@ -241,17 +241,18 @@ class Attempt:
         """The code with which it waits then."""
         fresh: list[Site] = self.placing.launched
         stages = [*self.placing.list_there(self.each), fresh]
+        everywhere = [site for stage in stages for site in stage]
 
         def extend(component: Component) -> Site | None:
             site = self.open(component)
             if site is not None:
+                everywhere.append(site)
                 fresh.append(site)
                 fresh.sort(key=self.picture.sites.index)
             return site
 
         found = serve(self.picture, self.each, stages, extend)
         for _ in list_essential(self.each):
-            everywhere = [site for stage in stages for site in stage]
             if found is None or not self.sites or self.hold_together(found, everywhere):
                 break
             found = serve(self.picture, self.each, [everywhere], extend)
