@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 import socket
 import threading
 import time
@@ -141,7 +142,9 @@ def test_beat_touches_its_file_with_each_task_that_it_sent(tmp_path: Path, ask: 
     long_ago = time.time() - 60
     os.utime(file, (long_ago, long_ago))
     late = ask("beat", CELERY__BEAT_FILE=str(file))
-    assert (late.status, late.complaints) == (1, ["leasehold: beat has sent nothing for 60 s"])
+    assert (late.status, len(late.complaints)) == (1, 1)
+    # A second or two more, where this machine is busy.
+    assert re.fullmatch(r"leasehold: beat has sent nothing for [67]\d s", late.complaints[0])
     after_task_publish.send("leasehold.ticks.tick")
     assert ask("beat").status == 0
 
