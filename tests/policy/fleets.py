@@ -1,6 +1,10 @@
-"""Strategies: small fleets, as scenarios, with times on a coarse grid so that things meet."""
+"""Strategies: small fleets, as scenarios, with times on a coarse grid so that things meet.
+
+Strategies are made once where they need no draw: to look through new ones for each fleet takes longer than to draw it.
+"""
 
 import os
+from functools import cache
 from typing import Any
 
 from hypothesis import settings
@@ -18,6 +22,7 @@ IDS = [f"r{number}" for number in range(6)]
 SLOTS = [f"{pool}-{number}" for pool in POOLS for number in (1, 2, 3)]
 
 
+@cache
 def durations(*values: float) -> st.SearchStrategy[float]:
     """One of these, or something odd."""
     return st.sampled_from(values) | st.integers(1, 40).map(float)
@@ -56,6 +61,7 @@ def pools(draw: st.DrawFn, system: str) -> Document:
     )
 
 
+@cache
 def lives() -> st.SearchStrategy[Document]:
     """When a pool's machines are worn out, not to be trusted, or to be had on demand; most say nothing of it."""
     return st.fixed_dictionaries(
@@ -81,21 +87,26 @@ def wishes(draw: st.DrawFn, name: str, *, elastic: bool = False) -> Document:
     if elastic and draw(st.integers(0, 3)):
         wish.setdefault("components", [{"name": "w"}])
         wish["components"] += draw(st.lists(elastic_components(), min_size=1, max_size=2, unique_by=_name))
-    return wish | draw(
-        st.fixed_dictionaries(
-            {},
-            optional={
-                "ttl": st.sampled_from([0, 10, 20]),
-                "priority": st.sampled_from([0, 1, 1, 2]),
-                "size": st.integers(0, 3),
-                "restart_policy": st.sampled_from(["never", "on_failure"]),
-                "on_interruption": st.sampled_from(["requeue", "fail"]),
-                "runtime": st.sampled_from([5, 17]),
-            },
-        )
+    return wish | draw(conditions())
+
+
+@cache
+def conditions() -> st.SearchStrategy[Document]:
+    """What a producer may say about its time, its place in the queue and what befalls it."""
+    return st.fixed_dictionaries(
+        {},
+        optional={
+            "ttl": st.sampled_from([0, 10, 20]),
+            "priority": st.sampled_from([0, 1, 1, 2]),
+            "size": st.integers(0, 3),
+            "restart_policy": st.sampled_from(["never", "on_failure"]),
+            "on_interruption": st.sampled_from(["requeue", "fail"]),
+            "runtime": st.sampled_from([5, 17]),
+        },
     )
 
 
+@cache
 def elastic_components() -> st.SearchStrategy[Document]:
     """A component that may have several instances, of whatever size."""
     return st.builds(
@@ -111,6 +122,7 @@ def _name(component: Document) -> str:
     return name
 
 
+@cache
 def elastic_rules() -> st.SearchStrategy[Document]:
     """How elastic instances are granted and taken back."""
     return st.fixed_dictionaries(
@@ -122,6 +134,7 @@ def elastic_rules() -> st.SearchStrategy[Document]:
     )
 
 
+@cache
 def elastic_words() -> st.SearchStrategy[tuple[str, Any]]:
     """What becomes of a single elastic instance."""
     return st.tuples(
@@ -135,6 +148,7 @@ def elastic_words() -> st.SearchStrategy[tuple[str, Any]]:
     )
 
 
+@cache
 def actions() -> st.SearchStrategy[tuple[str, Any]]:
     """Any action that needs nothing but ids which the fleet has declared."""
     ids, slots = st.sampled_from(IDS), st.sampled_from(SLOTS)
