@@ -30,6 +30,13 @@ LONG: Final = (
     "tests/policy/test_elastic_plans.py",
     "tests/ops/test_tls.py",
     "tests/store/test_contract.py",
+    "tests/cli/test_hosting.py",
+    "tests/cli/test_commands.py",
+    "tests/store/test_postgresql.py",
+    "tests/unit/test_tasks.py",
+    "tests/ec2/test_fleet.py",
+    "tests/traces/test_page.py",
+    "tests/store/test_reading.py",
 )
 """Pieces of work in the order in which they are begun; the others follow as they are collected."""
 
