@@ -75,6 +75,7 @@ def _hold(draft: Draft, reservation: Reservation) -> None:
     for lease in reservation.leases:
         place = draft.places[lease.slot]
         place.leases = {**place.leases, (reservation.id, lease.component): msgspec.structs.replace(lease, state="held")}
+        place.redeemed += 1
         place.wanted = True
         place.count_free()
     draft.assign(reservation, name_placements(reservation.leases))

@@ -249,10 +249,12 @@ class Draft:
 
     def _is_still_there(self, reservation: Reservation, name: str) -> bool:
         """Whether the machine that it declined is: the next one of that slot is another, or it would be launched for
-        this one and let go for ever.
+        this one and let go for ever. One that was launched and has carried no lease yet is another in any case.
         """
         slot = self.view.slots.get(name)
-        return slot is not None and slot.state == "ready" and slot.since <= reservation.changed_at
+        if slot is None or slot.state != "ready" or (slot.epoch and not slot.uses):
+            return False
+        return slot.since <= reservation.changed_at
 
     def list_waiters(self) -> Queue:
         """Who is pending, those who were requeued too, the oldest first: each with what it needs."""

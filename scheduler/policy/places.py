@@ -48,6 +48,8 @@ class Place(msgspec.Struct, eq=False):
     """Leases that are counted once for two: a claimed one waits for one that is revoking to let go."""
     given: int = 0
     """Instances that this tick put on it, or set against it."""
+    redeemed: int = 0
+    """Of its leases, those that this tick gives to who claimed the place, or preempted: no use of the machine yet."""
     lifted: int = 0
     """Of its leases, those of elastic instances that are taken off it in this scratch copy."""
     unclean: bool = False
@@ -92,9 +94,12 @@ class Place(msgspec.Struct, eq=False):
 
     @property
     def uses_left(self) -> float:
-        """How many more leases its machine may take before it goes."""
+        """How many more leases its machine may take before it goes; one for each that is claimed is not among them."""
         most = self.pool.max_uses
-        return max(0, most - self.slot.uses - self.given) if most else inf
+        if not most:
+            return inf
+        claims = sum(lease.state == "claimed" for lease in self.leases.values())
+        return max(0, most - self.slot.uses - self.given - self.redeemed - claims)
 
     @property
     def has_place(self) -> bool:

@@ -106,6 +106,7 @@ class Round:
         """It has these leases from now on, in whatever state they are."""
         for place in self._list_places(leases):
             own = {(reservation.id, lease.component): lease for lease in leases if lease.slot == place.slot.id}
+            place.redeemed += sum(lease.state == "held" for lease in own.values())
             place.leases = {**place.leases, **own}
             place.wanted = True
             self.recount(place)

@@ -187,6 +187,12 @@ MUTANTS = (
         "slot.since <= reservation.changed_at",
         "slot.since <= self.now",
     ),
+    Mutant(
+        "draft",
+        "nor is the one that comes in the instant of the decline",
+        " or (slot.epoch and not slot.uses)",
+        "",
+    ),
     Mutant("fitness", "where somebody unknown runs no host is used up", " and slot.stranger is None", ""),
     Mutant(
         "release", "nothing goes for what would lack room all the same", "limits.count_left(name) + goes", "1 << 32"

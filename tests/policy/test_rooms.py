@@ -139,7 +139,12 @@ def test_rooms_find_what_looking_at_all_places_finds_whatever_came_before(seed: 
 def some_gangs(random: Random) -> tuple[Draft, list[Demand]]:
     """Slots of two sizes in two zones, and gangs of one or two components; some are alike but for how many they are."""
     slots = [
-        a_slot(f"linux-{number}", resources={"cpus": random.choice([1, 3])}, labels={"zone": random.choice("ab")})
+        a_slot(
+            f"linux-{number}",
+            resources={"cpus": random.choice([1, 3])},
+            labels={"zone": random.choice("ab")},
+            uses=1,
+        )
         for number in range(1, random.randint(2, 9))
     ]
     waiting = []

@@ -49,6 +49,7 @@ def slots(draw: st.DrawFn) -> Slot:
         resources=draw(st.sampled_from([None, {"cpus": 2}, {"cpus": 8}])),
         labels=draw(st.sampled_from([{}, {"zone": "a"}, {"zone": "b", "disk": "ssd"}])),
         cordoned=draw(st.integers(0, 9)) == 0,
+        uses=draw(st.integers(0, 1)),
         interrupted_at=NOW if draw(st.integers(0, 9)) == 0 else None,
         **pool,
     )

@@ -36,6 +36,37 @@ def test_a_holder_that_declined_gets_the_next_machine_of_that_slot() -> None:
     assert played.phases == {"r1": "leased"}
 
 
+def test_a_machine_that_comes_in_the_moment_of_the_decline_is_the_next_one_too() -> None:
+    """Where machines take no time, it was taken for the one that was declined: it went and came again without end."""
+    document = a_scenario(submit(0, "r1"), act(5, "decline", "r1"), pool={"max_slots": 1, "idle_scale_down": 0})
+    played = play_out({**document, "kicks": True, "wakes": True, "tick_every": 5, "until": 60})
+    assert [each for each in played.decisions if " launch " in each] == [f"{at} launch linux-1 demand" for at in (0, 5)]
+    assert played.phases == {"r1": "leased"}
+
+
+def test_the_next_machine_of_a_declined_slot_is_another_though_somebody_has_used_it() -> None:
+    document = a_scenario(
+        submit(0, "r1"),
+        act(8, "decline", "r1"),
+        act(8, "suspend", "r1"),
+        act(8, "drain", "linux-1"),
+        submit(9, "r2"),
+        act(40, "resume", "r1"),
+        pool={"max_slots": 1, "max_leases_per_slot": 2},
+        cloud=SLOW,
+    )
+    played = play_out({**document, "kicks": True, "wakes": True, "tick_every": 5, "until": 60})
+    assert played.decisions[-1] == "40 assign r1 linux-1"
+
+
+def test_what_a_record_says_was_declined_is_left_out() -> None:
+    """Nothing is known there of how often the machine was used."""
+    waiting = a_wish("r1", declined=["linux-1"])
+    assert told(tick(0), slots=[a_slot("linux-1"), a_slot("linux-2")], reservations=[waiting]) == [
+        ["assign r1 linux-2"]
+    ]
+
+
 def test_a_host_that_is_used_up_waits_for_a_stranger_without_a_word() -> None:
     """It was drained in every tick and skipped at every commit; with wakes the play did not come to rest."""
     hosts = {"lab": {"system": SYSTEM, "provider": "static", "lease_ttl": 0, "max_uses": 1}}

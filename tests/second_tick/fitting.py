@@ -63,7 +63,8 @@ def has_room(picture: Picture, site: Site, reservation: Reservation, component: 
 
 def is_declined(site: Site, reservation: Reservation) -> bool:
     """Whether it does not want the machine that is there, nor had another one in that slot since it said so."""
-    is_same = site.row.state == "ready" and site.row.since <= reservation.changed_at
+    is_unused = site.row.epoch > 0 and not site.row.uses
+    is_same = site.row.state == "ready" and site.row.since <= reservation.changed_at and not is_unused
     return site.id in reservation.declined and is_same
 
 
