@@ -193,6 +193,7 @@ MUTANTS = (
         " or (slot.epoch and not slot.uses)",
         "",
     ),
+    Mutant("places", "a use that is claimed is not left for others", " - self.redeemed - claims", ""),
     Mutant("fitness", "where somebody unknown runs no host is used up", " and slot.stranger is None", ""),
     Mutant(
         "release", "nothing goes for what would lack room all the same", "limits.count_left(name) + goes", "1 << 32"

@@ -57,6 +57,35 @@ def test_the_next_machine_on_that_slot_counts_anew() -> None:
     ]
 
 
+CLAIMED: dict[str, tuple[int, str]] = {
+    "its claim was the last use that was left": (2, "r4 waits at_max_slots"),
+    "one more is left": (3, "preempt r4 linux-1 of r2 at 0"),
+}
+
+
+@pytest.mark.parametrize("name", CLAIMED)
+def test_who_claims_a_place_uses_the_machine_when_it_gets_it_and_nobody_preempts_for_a_use_that_is_not_left(
+    name: str,
+) -> None:
+    """`r2` preempted `r0`, and gets its claim in the tick in which `r4` could pay for preempting it."""
+    max_uses, found = CLAIMED[name]
+    document = a_scenario(
+        submit(0, "r0", runtime=60),
+        tick(0),
+        submit(1, "r2", account="poor"),
+        tick(1),
+        submit(2, "r4", account="rich"),
+        tick(11),
+        pool={"max_slots": 1, "max_uses": max_uses},
+        slots=[a_slot("linux-1")],
+        scheduler={"queue": "quota"},
+    )
+    document["config"]["accounts"] = {"rich": {"balance": [50]}, "poor": {"balance": [0, 9]}}
+    played = play_out(document)
+    assert played.ticks[2][:2] == ["assign r2 linux-1 at 1", found]
+    assert "skipped" not in str(played.lines)
+
+
 UNCLEAN: dict[str, tuple[list[Document], str]] = {
     "release": ([act(5, "release", "r1")], ""),
     "cancel": ([act(5, "cancel", "r1")], "drain linux-1 unclean"),
