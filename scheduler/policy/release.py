@@ -90,7 +90,7 @@ def _could_matter(places: list[Place], limits: Limits) -> bool:
 
 def _imagine_launches(draft: Draft, limits: Limits) -> dict[str, int]:
     most_room = {name: _count_room(places, limits) for name, places in draft.pools.items() if places}
-    wish = _WhatIf(limits, {name: index * _MOST for index, name in enumerate(sorted(draft.pools))}, most_room)
+    wish = _WhatIf(limits, {name: index * _MOST for index, name in enumerate(draft.pools, 1)}, most_room)
     rooms = [draft.ready, *draft.kept.values(), draft.coming, draft.launched, wish.rooms]
     most = {name: len(places) * _could_matter(places, limits) for name, places in draft.pools.items()}
     done: set[Demand] = set()
@@ -120,7 +120,7 @@ class _WhatIf:
 
     limits: Limits
     orders: dict[str, int]
-    """Where the order of each pool's begins: pools by name."""
+    """Where the order of each pool's begins: pools as configured, behind all slots."""
     most_room: dict[str, int]
     """By pool: launches that there could be room for."""
     rooms: Rooms = field(default_factory=lambda: Rooms([]))

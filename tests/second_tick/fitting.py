@@ -110,3 +110,43 @@ def serve(
         site.taken.append(find_need(component, site.pool))
         found.append(site)
     return found
+
+
+def serve_for_good(
+    picture: Picture,
+    reservation: Reservation,
+    stages: Sequence[Sequence[Site]],
+    extend: Callable[[Component], Site | None],
+) -> list[Site] | None:
+    """The page: "as many launched as it takes for all of them to find room once everything is ready, each in its turn";
+    of what `extend` finds.
+    """
+    everywhere = [site for stage in stages for site in stage]
+    added: list[Site] = []
+
+    def widen(component: Component) -> Site | None:
+        site = extend(component)
+        if site is not None:
+            added.append(site)
+            everywhere.append(site)
+        return site
+
+    found = serve(picture, reservation, stages, widen)
+    for _ in list_essential(reservation):
+        if found is None or not added or _hold_together(picture, reservation, found, everywhere):
+            return found
+        found = serve(picture, reservation, [everywhere], widen)
+    for site in reversed(found or []):
+        site.taken.pop()
+    return None
+
+
+def _hold_together(picture: Picture, reservation: Reservation, found: list[Site], sites: list[Site]) -> bool:
+    """Whether it is served when all these are ready; if not, nothing of what it found is taken any more."""
+    given = [site.taken.pop() for site in reversed(found)]
+    again = serve(picture, reservation, [sites])
+    for site in reversed(again or []):
+        site.taken.pop()
+    for site, amounts in zip(found, reversed(given), strict=True) if again is not None else ():
+        site.taken.append(amounts)
+    return again is not None

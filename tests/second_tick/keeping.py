@@ -6,7 +6,7 @@ from math import inf
 
 from scheduler.model.reservations import Component, Reservation
 from scheduler.model.slots import Slot
-from tests.second_tick.fitting import serve
+from tests.second_tick.fitting import serve_for_good
 from tests.second_tick.launching import (
     ROOM,
     Offer,
@@ -146,7 +146,7 @@ class Imagined:
                     return made[-1][0]
             return None
 
-        if serve(copy.picture, each, stages, extend) is None:
+        if serve_for_good(copy.picture, each, stages, extend) is None:
             for site, counter in reversed(made):
                 counter[site.name] -= 1
                 self.sites.remove(site)
@@ -182,6 +182,8 @@ class Imagined:
             market=offer.market,
             is_new=True,
         )
-        self.sites.append(site)
         self.copy.picture.sites.append(site)
+        self.sites.append(site)
+        names = list(self.real.rules.pools)
+        self.copy.picture.sites[-len(self.sites) :] = sorted(self.sites, key=lambda each: names.index(each.name))
         return site

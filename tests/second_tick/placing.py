@@ -5,7 +5,7 @@ Orchard.
 from msgspec.structs import replace
 
 from scheduler.model.reservations import Component, Reservation
-from tests.second_tick.fitting import find_need, fits, has_labels, has_room, is_declined, serve
+from tests.second_tick.fitting import find_need, fits, has_labels, has_room, is_declined, serve, serve_for_good
 from tests.second_tick.launching import (
     CODES,
     ROOM,
@@ -236,43 +236,27 @@ class Attempt:
         self.sites: list[Site] = []
         self.served: list[Site] = []
         self.codes: list[str] = []
+        self.lacks_one = False
 
     def run(self) -> str:
         """The code with which it waits then."""
         fresh: list[Site] = self.placing.launched
         stages = [*self.placing.list_there(self.each), fresh]
-        everywhere = [site for stage in stages for site in stage]
 
         def extend(component: Component) -> Site | None:
             site = self.open(component)
             if site is not None:
-                everywhere.append(site)
                 fresh.append(site)
                 fresh.sort(key=self.picture.sites.index)
             return site
 
-        found = serve(self.picture, self.each, stages, extend)
-        for _ in list_essential(self.each):
-            if found is None or not self.sites or self.hold_together(found, everywhere):
-                break
-            found = serve(self.picture, self.each, [everywhere], extend)
-        else:
-            for site in reversed(found or []):
-                site.taken.pop()
-            return "gang_incomplete"
+        found = serve_for_good(self.picture, self.each, stages, extend)
         if found is not None:
             self.served = found
             return "no_capacity" if all(site.state == "ready" for site in found) else "booting"
+        if not self.lacks_one:
+            return "gang_incomplete"
         return next((code for code in CODES if code in self.codes), "") or self.find_code_without_launch()
-
-    def hold_together(self, found: list[Site], sites: list[Site]) -> bool:
-        """The page: "as it takes for all of them to find room once everything is ready". Else none is taken."""
-        given = [site.taken.pop() for site in reversed(found)]
-        if not self.placing.can_serve(self.each, [sites]):
-            return False
-        for site, amounts in zip(found, reversed(given), strict=True):
-            site.taken.append(amounts)
-        return True
 
     def open(self, component: Component) -> Site | None:
         """The page: "The first eligible one without a hold is launched"."""
@@ -283,6 +267,7 @@ class Attempt:
                 self.offers.append(offer)
                 self.sites.append(start(self.picture, offer, "demand"))
                 return self.sites[-1]
+        self.lacks_one = True
         return None
 
     def find_code_behind(self, offer: Offer) -> str:
