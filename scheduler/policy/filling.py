@@ -49,10 +49,7 @@ def fill(
     """
     if len(demand.needs) == 1:
         return _fill_one(demand, rooms, extend)
-    before = len(rooms[-1])
-    taken = _take_all(demand, rooms, extend, shortage)
-    if taken is not None and len(rooms[-1]) > before and len(demand.alike) > 1:
-        taken = _take_together(demand, rooms, extend, taken)
+    taken = _take(demand, rooms, extend, shortage)
     if taken is None:
         return None
     for _, place, _, _ in taken:
@@ -76,9 +73,11 @@ def _fill_one(demand: Demand, rooms: Sequence[Rooms], extend: Extend | None) -> 
     return [place]
 
 
-def has_room(demand: Demand, rooms: Sequence[Rooms], shortage: Shortage | None = None) -> bool:
-    """Whether `fill` would find a place for each of its instances; nothing is spent."""
-    taken = _take_all(demand, rooms, None, shortage)
+def has_room(
+    demand: Demand, rooms: Sequence[Rooms], shortage: Shortage | None = None, extend: Extend | None = None
+) -> bool:
+    """Whether `fill` would find a place for each of its instances; nothing is spent, but what `extend` adds stays."""
+    taken = _take(demand, rooms, extend, shortage)
     if taken is None:
         return False
     _undo(taken)
@@ -88,6 +87,14 @@ def has_room(demand: Demand, rooms: Sequence[Rooms], shortage: Shortage | None =
 def has_room_for_some(demand: Demand, rooms: Sequence[Rooms]) -> bool:
     """Whether one of its instances, if it were alone, would find a place."""
     return any(_find_in(rooms, need, demand.declined)[1] is not None for need in dict.fromkeys(demand.needs))
+
+
+def _take(demand: Demand, rooms: Sequence[Rooms], extend: Extend | None, shortage: Shortage | None) -> _Taken | None:
+    before = len(rooms[-1])
+    taken = _take_all(demand, rooms, extend, shortage)
+    if taken is not None and len(rooms[-1]) > before and len(demand.alike) > 1:
+        taken = _take_together(demand, rooms, extend, taken)
+    return taken
 
 
 def _take_together(demand: Demand, rooms: Sequence[Rooms], extend: Extend | None, taken: _Taken) -> _Taken | None:

@@ -6,6 +6,7 @@ Without it a big reservation waits for ever while small ones keep every slot hal
 from collections.abc import Iterable
 
 from scheduler.model.reservations import Reservation, Shape
+from scheduler.policy.attempt import Attempt
 from scheduler.policy.draft import Draft
 from scheduler.policy.filling import Shortage, has_room, has_room_for_some
 from scheduler.policy.limits import Limits, first_code
@@ -83,6 +84,9 @@ class Guard:
         return self._kept_out[demand]
 
     def _waits_otherwise(self, demand: Demand) -> bool:
+        if len(demand.alike) > 1:  # what one of them takes may be what another lacks
+            there = [self._draft.ready, self._draft.coming]
+            return Attempt(self._draft, self._limits, demand, there).foresee_code() in {"capacity", "cordoned"}
         needs = dict.fromkeys(demand.needs)
         codes = [[code for *_, code in self._limits.list_choices(demand, need)] for need in needs]
         if any(first_code(held) == "capacity" for held in codes):

@@ -7,14 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import repeat
 
+from scheduler.policy.attempt import Attempt
 from scheduler.policy.draft import Draft, Queue
-from scheduler.policy.filling import fill, has_room_for_some
-from scheduler.policy.limits import Limits, first_code
+from scheduler.policy.limits import Limits
 from scheduler.policy.needs import Demand, Need
-from scheduler.policy.offerings import Choice
 from scheduler.policy.place import wait_for
-from scheduler.policy.places import Place
-from scheduler.policy.rooms import Rooms
 
 WITHHELD = {"at_max_slots", "at_quota"}
 """With one of these codes it is only room that a launch lacks."""
@@ -78,8 +75,7 @@ def launch_for_elastic(draft: Draft, limits: Limits) -> None:
         if (need, waits is None) in hopeless or (waits is not None and waits[0] != "booting"):
             continue
         there = [draft.coming] if waits is None else [draft.ready, draft.coming]
-        opening = _Opening(draft, limits, demand, there)
-        if fill(demand, [*there, draft.launched], opening.launch) is None:
+        if Attempt(draft, limits, demand, there).fill() is None:
             hopeless.add((need, waits is None))
 
 
@@ -122,12 +118,12 @@ def _launch_for(draft: Draft, name: str, demand: Demand, limits: Limits) -> str:
     there = [draft.ready, draft.coming]
     if name in draft.kept:
         there.insert(1, draft.kept[name])
-    opening = _Opening(draft, limits, demand, there)
-    places = fill(demand, [*there, draft.launched], opening.launch)
+    attempt = Attempt(draft, limits, demand, there)
+    places = attempt.fill()
     if places is None:
-        opening.undo()
-        opening.probe()
-        return opening.find_code()
+        attempt.undo()
+        attempt.probe()
+        return attempt.find_code()
     wait_for(draft, name, places)
     return ""
 
@@ -147,58 +143,3 @@ def _launch_for_one(draft: Draft, name: str, demand: Demand, limits: Limits) -> 
     place.wanted = True
     draft.wait(name, "booting", f"waits for {place.slot.id} ({place.state})")
     return ""
-
-
-@dataclass
-class _Opening:
-    """The launches for one demand, which are taken back when they cannot serve it whole."""
-
-    draft: Draft
-    limits: Limits
-    demand: Demand
-    there: list[Rooms]
-    """Where it may find room without a launch, what is kept for it too."""
-    launched: list[tuple[str, Choice, Place]] = field(default_factory=list)
-    codes: set[str] = field(default_factory=set)
-    """What held back the launch that it lacked."""
-    lacks_one: bool = False
-    """Whether it lacked one; if not, its instances would be in each other's way on all that was launched."""
-
-    def launch(self, need: Need) -> Place | None:
-        """A new place for one instance in the first pool that can launch something; None notes the codes."""
-        codes: set[str] = set()
-        for name, choice, code in self.limits.list_choices(self.demand, need):
-            if code is None:
-                place = self.limits.launch(name, choice, "demand")
-                self.launched.append((name, choice, place))
-                self.draft.launched.add(place)
-                return place
-            codes.add(code)
-        self.codes, self.lacks_one = codes, True
-        return None
-
-    def undo(self) -> None:
-        """Take the launches back, the last one first."""
-        for name, _, place in reversed(self.launched):
-            self.draft.launched.remove(place)
-            self.limits.undo(name, place)
-
-    def probe(self) -> None:
-        """After a quota hold one launch goes alone: a gang that needs more begins with its first one."""
-        if first_code(self.codes) != "at_quota" or not self.launched:
-            return
-        name, choice, _ = self.launched[0]
-        if self.limits.may_probe(name, choice.market):
-            self.limits.launch(name, choice, "demand").wanted = True
-
-    def find_code(self) -> str:
-        """Why it waits, once all that was taken for it is given back."""
-        return first_code(self.codes) or self._code_without_launch()
-
-    def _code_without_launch(self) -> str:
-        """Why it waits when no launch would serve it."""
-        if not self.lacks_one:
-            return "gang_incomplete"
-        if has_room_for_some(self.demand, [*self.there, self.draft.launched]):
-            return "gang_incomplete"
-        return "cordoned" if all(map(self.limits.has_cordoned_room, self.demand.needs)) else "no_capacity"

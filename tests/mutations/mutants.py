@@ -193,6 +193,7 @@ MUTANTS = (
         " or (slot.epoch and not slot.uses)",
         "",
     ),
+    Mutant("guard", "what one instance takes may be what another lacks", "len(demand.alike) > 1:  #", "False:  #"),
     Mutant("places", "a use that is claimed is not left for others", " - self.redeemed - claims", ""),
     Mutant("fitness", "where somebody unknown runs no host is used up", " and slot.stranger is None", ""),
     Mutant(
@@ -301,7 +302,7 @@ MUTANTS = (
         "self._few, few_kept)",
         "self._few)",
     ),
-    Mutant("launch", "what cannot be launched whole launches nothing", "        opening.undo()\n", ""),
+    Mutant("launch", "what cannot be launched whole launches nothing", "        attempt.undo()\n", ""),
     Mutant(
         "place",
         "without backfill those behind a gang keep no room from it",
@@ -338,8 +339,8 @@ MUTANTS = (
     Mutant(
         "launch",
         "what is on its way is set against elastic instances first",
-        "fill(demand, [*there, draft.launched], opening.launch) is None",
-        "fill(demand, [draft.launched], opening.launch) is None",
+        "Attempt(draft, limits, demand, there).fill() is None",
+        "Attempt(draft, limits, demand, []).fill() is None",
     ),
     Mutant(
         "share",

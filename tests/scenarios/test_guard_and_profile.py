@@ -154,6 +154,21 @@ BESIDE_OTHER_RULES: Cases = {
         ),
         [["assign big linux-1"], ["assign small linux-1", "big waits at_max_slots"]],
     ),
+    # it waits with `cordoned`, though a machine could be launched for one of its instances
+    "half of a gang could only go where a slot is cordoned": (
+        a_scenario(
+            submit(0, "gang", components=[{"name": "any"}, {"name": "wide", "resources": {"memory_mib": 50}}]),
+            submit(99, "small", pool="linux", system=None),
+            tick(99),
+            scheduler=GUARD,
+            pools={
+                "linux": a_pool(max_slots=2, offerings=[{"name": "large", "resources": {}}]),
+                "lab": {"system": SYSTEM, "provider": "static"},
+            },
+            slots=[a_slot("lab-1", cordoned=True)],
+        ),
+        [["launch linux-1 large demand", "gang waits cordoned", "small waits booting"]],
+    ),
     # it waits with `booting`, not with `cordoned`
     "a launch serves it, and a cordoned slot would have had room": (
         a_scenario(
