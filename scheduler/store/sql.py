@@ -70,27 +70,24 @@ class SqlStore:
         self._dialect = dialect
         self._statements = Statements(dialect)
         self._rules = RulesReader()
-        self._engine: Engine | None = None
-        self._process = 0
-        self._inherited: list[Engine] = []
+        self._engines: dict[int, Engine] = {}
+        """By process: those that came through a fork are kept, open, since their connections are the parent's."""
 
     @property
     def engine(self) -> Engine:
-        """This process's engine.
-
-        One that came through a fork is kept aside, open: its connections are the parent's.
-        """
-        if self._engine is None or self._process != os.getpid():
-            if self._engine is not None:
-                self._inherited.append(self._engine)
-            self._engine, self._process = self._dialect.create_engine(), os.getpid()
-        return self._engine
+        """This process's engine; one for all its threads, also for those that ask first at the same time."""
+        process = os.getpid()
+        engine = self._engines.get(process)
+        if engine is None:
+            # What another thread was quicker to set is taken: an engine that is dropped has not connected yet.
+            engine = self._engines.setdefault(process, self._dialect.create_engine())
+        return engine
 
     def close(self) -> None:
         """See Store."""
-        if self._engine is not None and self._process == os.getpid():
-            self._engine.dispose()
-            self._engine = None
+        engine = self._engines.pop(os.getpid(), None)
+        if engine is not None:
+            engine.dispose()
 
     @contextmanager
     def transaction(self) -> Iterator[SqlTransaction]:

@@ -3,14 +3,17 @@
 import signal
 import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
-from sqlalchemy import ClauseElement, Executable, event, text
+from sqlalchemy import ClauseElement, Engine, Executable, event, text
 
 from scheduler.ports import EventFilter, StoreUnavailableError
 from scheduler.store.migrating import migrate
 from scheduler.store.sql import SqlStore
+from scheduler.store.sqlite import SqliteDialect
 from scheduler.store.statements import Statements
 from tests.builders import a_reservation, a_slot
 from tests.store.conftest import Open
@@ -119,6 +122,22 @@ class TestProcesses:
         (row,) = insert(sqlite, a_reservation())
         with sqlite.transaction() as transaction:
             assert (row.sequence, transaction.next_tokens(1)) == (1, range(1, 2))
+
+    def test_threads_that_ask_first_at_the_same_time_share_one_engine(
+        self, sqlite: SqlStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A connection of another one would be left open for nobody."""
+        create, meeting = SqliteDialect.create_engine, Barrier(2)
+
+        def create_beside_the_other(dialect: SqliteDialect) -> Engine:
+            meeting.wait(10)
+            return create(dialect)
+
+        monkeypatch.setattr(SqliteDialect, "create_engine", create_beside_the_other)
+        with ThreadPoolExecutor(2) as threads:
+            first, second = threads.map(lambda _: sqlite.engine, range(2))
+        assert first is second
+        assert sqlite.engine is first
 
     def test_a_fork_opens_connections_of_its_own(self, path: Path) -> None:
         run = run_script(FORKED, f"sqlite:///{path}")
