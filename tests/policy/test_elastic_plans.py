@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.model.decisions import Assign, Claim, Grant, Preempt, Revoke
+from scheduler.model.decisions import Assign, Claim, Grant, Preempt, Restart, Revoke
 from scheduler.model.reservations import Reservation, list_instances
 from tests.policy.fleets import QUICKLY, fleets
 from tests.policy.test_plans import (
@@ -53,10 +53,15 @@ def what_is_revoked_for_an_assignment_comes_before_it(seen: Seen) -> None:
 
 
 def a_second_tick_decides_nothing(seen: Seen) -> None:
-    """Everybody holds what he can hold; but for who was preempted, whose turn is a later tick."""
+    """Everybody holds what he can hold; but for who was preempted, whose turn is a later tick, and for who failed in
+    this one and restarts without delay.
+    """
     if any(isinstance(each, Preempt) for each in seen.plan.decisions):
         return
     found = seen.replan(seen.after, seen.now).decisions
+    if any(isinstance(each, Restart) for each in found):
+        assert seen.plan.wake_at == seen.now
+        return
     assert [each for each in found if isinstance(each, Assign | Claim | Grant | Revoke)] == []
 
 
