@@ -159,9 +159,9 @@ class Draft:
 
     def _open_pools(self) -> None:
         for name, pool in self.rules.pools.items():
-            opened = list(open_slots(self.view, name, pool))
+            opened = open_slots(self.view, name, pool)
             places = self.pools[name] = [each.copy(order) for order, each in enumerate(opened, len(self.places))]
-            self.places.update((place.slot.id, place) for place in places)
+            self.places.update({place.slot.id: place for place in places})
             for place, each in zip(places, opened, strict=True):
                 if not (each.is_at_rest and each.is_sound):
                     self._note_unusual(place, each)

@@ -113,6 +113,12 @@ class Kind:
     places: list["Place"] = field(default_factory=list)
     """All that ever came; some may have left."""
     lines: list["Line"] = field(default_factory=list)
+    some_left: bool = False
+
+    def forget_those_who_left(self) -> None:
+        """Before a line opens."""
+        if self.some_left:
+            self.places, self.some_left = [place for place in self.places if place.kind is self], False
 
 
 @dataclass(slots=True, eq=False)
@@ -178,11 +184,15 @@ class Line:
 
     def pass_over_first(self) -> None:
         """The first one has left, or has not enough, or was entered again: the best one is it."""
-        others, find = self.others, self._find
+        others, places, kinds, step, spreads = self.others, self.places, self.kinds, self.step, self.spreads
         while others:
             rank = heappop(others)
-            place = find(rank)
-            if place is not None:
+            place = places.get(rank % LEASE)
+            if place is None or place.kind not in kinds:
+                continue
+            stock: Stock = place.stock
+            present = place.order + (stock.leases if spreads else -stock.leases)
+            if present == rank and stock.after[step] is not None:
                 self.first, self.rank = place, rank
                 return
         self.first, self.rank = None, NOBODY
@@ -190,19 +200,13 @@ class Line:
     def find_but(self, declined: Collection[str]) -> tuple[Rank, "Place"] | None:
         """The best place that was not declined, and its rank."""
         self.catch_up()
-        found = [(rank, place) for rank in {self.rank, *self.others} if (place := self._find(rank)) is not None]
-        return min((each for each in found if each[1].slot.id not in declined), default=None, key=lambda each: each[0])
+        there = (place for kind in self.kinds for place in kind.places if place.kind is kind)
+        able = (place for place in there if place.slot.id not in declined and place.stock.after[self.step] is not None)
+        return min(((self._rank(place), place) for place in able), default=None, key=lambda each: each[0])
 
     def _rank(self, place: "Place") -> Rank:
         leases: int = place.stock.leases
         return place.order + (leases if self.spreads else -leases)
-
-    def _find(self, rank: Rank) -> "Place | None":
-        """Who has this rank and enough; None where that is over."""
-        place = self.places.get(rank % LEASE)
-        if place is None or place.kind not in self.kinds:
-            return None
-        return place if self._rank(place) == rank and place.stock.after[self.step] is not None else None
 
 
 def find_best_but(lines: Iterable[Line], declined: Collection[str]) -> "Place | None":

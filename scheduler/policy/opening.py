@@ -2,7 +2,6 @@
 one of them changes, so that a tick in which little has changed looks at few slots.
 """
 
-from collections.abc import Iterator
 from typing import Final
 
 from scheduler.model.moves import HOLDING
@@ -16,14 +15,16 @@ AT_REST: Final = frozenset({"ready", "empty"})
 """In these states a slot may stay for as long as it likes."""
 
 
-def open_slots(view: View, name: str, pool: Pool) -> Iterator[Opened]:
+def open_slots(view: View, name: str, pool: Pool) -> list[Opened]:
     """What is known of the slots of that pool, in their order, under these rules."""
     noted = view.noted
+    found: list[Opened] = []
     for slot in view.list_slots(name):
         known: Opened | None = noted.get(slot.id)
         if known is None or known.place.pool is not pool:
             known = noted[slot.id] = _open(view, slot, pool)
-        yield known
+        found.append(known)
+    return found
 
 
 def _open(view: View, slot: Slot, pool: Pool) -> Opened:

@@ -24,6 +24,10 @@ from scheduler.policy.refusals import lacks_quota
 from scheduler.policy.ttl import Terms
 
 Leases = tuple[Placement, ...]
+UNPLACED, COVERED, LEASED = range(3)
+"""What becomes of one who waits: of many it is kept in a byte each."""
+IS_UNPLACED, IS_LEASED = (bytes(fate == each for each in range(256)) for fate in (UNPLACED, LEASED))
+"""Tables from these to whether it is that one."""
 BEHIND = "one before it in the queue waits, and backfill is off"
 
 
@@ -54,14 +58,14 @@ def place(draft: Draft, queue: Queue, limits: Limits) -> Queue:
 def _serve(draft: Draft, waiters: Queue, search: "_Search", guard: Guard) -> Queue:
     """One after the other; gives back those for whom nothing is ready or on its way."""
     decide, hopeless, runs, ids = draft.decisions.append, search.hopeless, search.runs, waiters.ids
-    is_leased, is_unplaced = bytearray(len(waiters.ids)), bytearray(b"\x01") * len(waiters.ids)
+    fates = bytearray(len(waiters.ids))
     blocked: dict[str, bool] = {}
     for at, demand in enumerate(waiters.demands):
         if demand in hopeless:
             continue
-        if (run := runs.get(demand)) is not None and (leases := next(run, None)) is not None:
+        if (leases := next(runs[demand], None)) is not None:
             decide(Assign(reservation=ids[at], leases=leases))
-            is_leased[at], is_unplaced[at] = True, False
+            fates[at] = LEASED
             continue
         reservation = waiters.reservations[at]
         if blocked and blocked.get(demand.queue):
@@ -73,12 +77,12 @@ def _serve(draft: Draft, waiters: Queue, search: "_Search", guard: Guard) -> Que
             places = search.stretch(reservation, demand, places)
             if places is not None:
                 decide(_assign(reservation, demand, places))
-                is_leased[at], is_unplaced[at] = True, False
+                fates[at] = LEASED
                 continue
         if places is None and guard.keeps_any and guard.keeps_out(demand):
             draft.wait(reservation.id, "behind_queue", DETAILS["behind_queue"])
         is_covered = places is not None or search.cover(reservation, demand)
-        is_unplaced[at] = not is_covered
+        fates[at] = COVERED if is_covered else UNPLACED
         if not demand.settings.backfill:
             _block(draft, reservation, demand, blocked, is_gang=not is_covered and len(demand.needs) > 1)
             continue
@@ -86,8 +90,8 @@ def _serve(draft: Draft, waiters: Queue, search: "_Search", guard: Guard) -> Que
         search.note_hopeless(demand, guard)
         if len(hopeless) == search.different:
             break
-    draft.terms.update(_list_terms(draft, waiters, is_leased))
-    return waiters.filter(is_unplaced)
+    draft.terms.update(_list_terms(draft, waiters, fates.translate(IS_LEASED)))
+    return waiters.filter(fates.translate(IS_UNPLACED))
 
 
 def _list_terms(draft: Draft, waiters: Queue, is_leased: Sequence[object]) -> set[Terms]:
@@ -180,18 +184,18 @@ class _Search:
 def _open_runs(draft: Draft, waiters: Queue, stretched: Container[str]) -> dict[Demand, Iterator[Leases]]:
     """For each demand with one instance what one after the other gets, until room ends.
 
-    Not for those who declined slots, nor for those whom another's wait may stop, nor where elastic instances stand:
+    Nothing for those who declined slots, nor for those whom another's wait may stop, nor where elastic instances stand:
     these may give room back.
     """
     uses = Counter(name for demand in waiters.different for name in demand.pools)
-    return {
-        demand: _take_run(draft, demand, waiters) if _is_alone(demand, uses) else _take_each(draft, demand)
-        for demand in waiters.different
-        if len(demand.needs) == 1
-        and demand.is_shared
-        and demand.settings.backfill
-        and not any(name in stretched for name in demand.pools)
-    }
+
+    def open_run(demand: Demand) -> Iterator[Leases]:
+        is_simple = len(demand.needs) == 1 and demand.is_shared and demand.settings.backfill
+        if not is_simple or any(name in stretched for name in demand.pools):
+            return iter(())
+        return _take_run(draft, demand, waiters) if _is_alone(demand, uses) else _take_each(draft, demand)
+
+    return {demand: open_run(demand) for demand in waiters.different}
 
 
 def _is_alone(demand: Demand, uses: Mapping[str, int]) -> bool:

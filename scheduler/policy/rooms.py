@@ -64,8 +64,9 @@ class Rooms:
     def remove(self, place: Place) -> None:
         """Let no search find this place any more."""
         del self._places[place.order]
-        lines, place.kind, place.stock = place.kind.lines, None, None
-        for line in lines:
+        kind, place.kind, place.stock = place.kind, None, None
+        kind.some_left = True
+        for line in kind.lines:
             if line.first is place:
                 line.pass_over_first()
 
@@ -224,7 +225,7 @@ class Rooms:
             line = self._lines[key] = Line(step, need.spreads, frozenset(kinds), self._places)
             for kind in kinds:
                 kind.lines.append(line)
-                kind.places = [place for place in kind.places if place.kind is kind]
+                kind.forget_those_who_left()
             line.open()
         return line
 

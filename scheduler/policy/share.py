@@ -86,9 +86,11 @@ def own_cores(resources: Resources) -> float:
     return resources.get(CPUS, 0.0)
 
 
-def present_spare(lease: Lease) -> float:
-    """What a lease may use besides its own, by the figure that it has."""
-    return 0.0 if lease.cores is None else lease.cores - own_cores(lease.resources)
+def present_spare(lease: Lease | Placement) -> float:
+    """What a lease may use besides its own, by the figure that it has; a new one starts at its own."""
+    if isinstance(lease, Placement) or lease.cores is None:
+        return 0.0
+    return lease.cores - own_cores(lease.resources)
 
 
 def is_same(cores: float, other: float) -> bool:
@@ -176,23 +178,18 @@ def _sort(draft: Draft, names: Iterable[str]) -> list[Slot]:
 
 def _list_changes(draft: Draft, slot: Slot, moves: _Moves, came: Sequence[tuple[str, Placement]]) -> list[Cores]:
     """What changes for those who are on it when all is done."""
-    stay = [
+    users: list[tuple[str, Lease | Placement]] = [
         (owner, lease)
         for (owner, component), lease in draft.leases_on(slot).items()
         if lease.state != "claimed" and owner not in moves.gone and (owner, component) not in moves.parted
     ]
-    owns = [own_cores(lease.resources) for _, lease in stay]
-    owns += [own_cores(placement.resources) for _, placement in came]
+    users += reversed(came)
+    owns = [own_cores(each.resources) for _, each in users]
     spare = find_spare(slot, owns, draft.rules)
     if spare is None:
         return []
-    told: list[tuple[str, Lease | Placement]] = [
-        (owner, lease) for owner, lease in stay if not is_same(present_spare(lease), spare)
+    return [
+        Cores(reservation=owner, component=each.component, slot=slot.id, cpus=own + spare, epoch=slot.epoch)
+        for (owner, each), own in zip(users, owns, strict=True)
+        if not is_same(present_spare(each), spare)
     ]
-    if spare > SLACK:
-        told += reversed(came)
-    return [_limit(slot, owner, each, own_cores(each.resources) + spare) for owner, each in told]
-
-
-def _limit(slot: Slot, owner: str, lease: Lease | Placement, cpus: float) -> Cores:
-    return Cores(reservation=owner, component=lease.component, slot=slot.id, cpus=cpus, epoch=slot.epoch)
