@@ -39,6 +39,11 @@ def count_wanted(search: Search) -> int:
     return wanted
 
 
+def list_components(reservation: Reservation) -> list[Component]:
+    """Those of which it has essential instances."""
+    return [each for each in reservation.request.components if each.kind == "essential"]
+
+
 def only_component(reservation: Reservation) -> Component | None:
     """Its component where it has one essential instance; None for a gang."""
     found = list_instances(reservation.request, "essential")

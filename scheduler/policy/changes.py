@@ -29,7 +29,13 @@ from scheduler.policy.changes_of_pools import (
     list_relabelled_pools,
     raise_price_factor,
 )
-from scheduler.policy.changes_of_slots import add_hosts, enlarge_slot, list_relabelled, list_uncordoned
+from scheduler.policy.changes_of_slots import (
+    add_hosts,
+    add_hosts_that_fit,
+    enlarge_slot,
+    list_relabelled,
+    list_uncordoned,
+)
 from scheduler.policy.combining import Candidates, combine_two
 from scheduler.policy.conditions import describe_subject
 from scheduler.policy.suggest import Kind, Search, Suggestion
@@ -139,5 +145,7 @@ SINGLE_KINDS: Final[tuple[Kind, ...]] = (
 KINDS_OF_CHANGE: Final[tuple[Kind, ...]] = (
     *SINGLE_KINDS,
     lambda search: combine_two(search, OPENERS, SINGLE_KINDS),
+    add_hosts_that_fit,
+    lambda search: combine_two(search, OPENERS, [add_hosts_that_fit]),
 )
-"""Two together only where no single one would do."""
+"""Two together only where no single one would do; hosts that are made for it only where nothing else would."""

@@ -16,6 +16,7 @@ from scheduler.policy.candidates import (
     count_wanted,
     describe_labels,
     find_lacking,
+    list_components,
     list_pools,
     only_component,
     required_labels,
@@ -165,11 +166,12 @@ def _find_name(pool: Pool) -> str:
 
 def list_relabelled_pools(search: Search) -> Iterator[Suggestion]:
     """Labels that new slots of a pool would lack, the fewest first."""
-    component = only_component(search.reservation)
-    if component is None:
-        return
-    required = required_labels(search.reservation, component)
-    found = [(name, pool, find_lacking(pool.labels, required)) for name, pool in list_pools(search) if pool.is_elastic]
+    found = [
+        (name, pool, find_lacking(pool.labels, required_labels(search.reservation, component)))
+        for component in list_components(search.reservation)
+        for name, pool in list_pools(search)
+        if pool.is_elastic
+    ]
     for name, pool, lacking in sorted(found, key=lambda each: len(each[2])):
         if lacking:
             yield Suggestion(

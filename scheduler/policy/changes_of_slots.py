@@ -1,7 +1,8 @@
 """Changes of slots that could end a wait: one takes leases again, holds more, has other labels; more of them."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import islice, repeat
 from typing import Final
@@ -10,6 +11,7 @@ import msgspec
 
 from scheduler.model.labels import has_labels
 from scheduler.model.labels import shape_of as shape_of_labels
+from scheduler.model.reservations import list_instances
 from scheduler.model.resources import SLACK, Resources
 from scheduler.model.resources import shape_of as shape_of_resources
 from scheduler.model.rules import Pool
@@ -19,9 +21,9 @@ from scheduler.policy.candidates import (
     count_wanted,
     describe_labels,
     find_lacking,
+    list_components,
     list_pools,
     list_slots,
-    only_component,
     required_labels,
 )
 from scheduler.policy.needs import given_to
@@ -49,28 +51,30 @@ def list_uncordoned(search: Search) -> Iterator[Suggestion]:
 
 
 def enlarge_slot(search: Search) -> Suggestion | None:
-    """What a slot lacks to take one instance more: the fewest names first, then the least of them.
+    """What a slot lacks to take one instance more, of a gang any of them: the fewest names first, then the least of
+    them.
 
     Where others before it in the queue would take that room, as much more as they ask for.
     """
-    component = only_component(search.reservation)
-    if component is None:
-        return None
-    sums = {name: _list_sums(search, name, given_to(component, pool)) for name, pool in list_pools(search)}
-    required = required_labels(search.reservation, component)
     found: list[tuple[int, float, int, Slot, Pool, Missing]] = []
-    for slot, pool in _list_different(search):
-        if not search.may_go_on():
-            return None
-        for missing in _list_missing(search, slot, pool, sums) if has_labels(slot.labels, required) else ():
-            found.append((len(missing), sum(missing.values()), len(found), slot, pool, missing))
+    for component in list_components(search.reservation):
+        sums = {name: _list_sums(search, name, given_to(component, pool)) for name, pool in list_pools(search)}
+        required = required_labels(search.reservation, component)
+        for slot, pool in _list_different(search):
+            if not search.may_go_on():
+                return None
+            for missing in _list_missing(search, slot, pool, sums) if has_labels(slot.labels, required) else ():
+                found.append((len(missing), sum(missing.values()), len(found), slot, pool, missing))
     least = nsmallest(MOST_SIZES, found, key=lambda each: each[:3])
     return search.find_first(_with_larger(slot, pool, missing) for *_, slot, pool, missing in least)
 
 
 def _list_different(search: Search) -> Iterator[tuple[Slot, Pool]]:
-    """One of all slots that are alike in what a larger one could be used for."""
-    seen: set[Hashable] = set()
+    """Of all slots that are alike in what a larger one could be used for one for each instance, a dozen at most: the
+    others of a gang may have taken those before it.
+    """
+    instances = list_instances(search.reservation.request, "essential")
+    seen, most = Counter[Hashable](), min(len(instances), MOST_CANDIDATES)
     for slot, pool in list_slots(search):
         alike = (
             slot.pool,
@@ -81,8 +85,8 @@ def _list_different(search: Search) -> Iterator[tuple[Slot, Pool]]:
             slot.uses if pool.max_uses else 0,
             slot.id in search.reservation.declined,
         )
-        if not slot.cordoned and alike not in seen:
-            seen.add(alike)
+        if not slot.cordoned and seen[alike] < most:
+            seen[alike] += 1
             yield slot, pool
 
 
@@ -145,14 +149,11 @@ def _used_on(search: Search, slot: Slot) -> Missing:
 
 def list_relabelled(search: Search) -> Iterator[Suggestion]:
     """Labels that a slot lacks, the fewest first."""
-    component = only_component(search.reservation)
-    if component is None:
-        return
-    required = required_labels(search.reservation, component)
     found = [
         (len(lacking), number, slot, lacking)
+        for component in list_components(search.reservation)
         for number, (slot, _) in enumerate(list_slots(search))
-        if not slot.cordoned and (lacking := find_lacking(slot.labels, required))
+        if not slot.cordoned and (lacking := find_lacking(slot.labels, required_labels(search.reservation, component)))
     ]
     for *_, slot, lacking in sorted(found, key=lambda each: each[:2])[:MOST_CANDIDATES]:
         yield Suggestion(
@@ -163,30 +164,81 @@ def list_relabelled(search: Search) -> Iterator[Suggestion]:
 
 
 def add_hosts(search: Search) -> Suggestion | None:
-    """More hosts in a static pool like one that is there, as few as do."""
+    """More hosts in a static pool like one that is there, else as its rules have them, as few as do."""
+    return _add_hosts(search, _list_known_hosts)
+
+
+def add_hosts_that_fit(search: Search) -> Suggestion | None:
+    """The same with what one of its instances asks, or with the most that any of them does."""
+    return _add_hosts(search, _list_fitting_hosts)
+
+
+def _add_hosts(search: Search, list_hosts: Callable[[Search, str, Pool], Iterable["_Host"]]) -> Suggestion | None:
     wanted = count_wanted(search)
-    for _, pool in list_pools(search):
-        if pool.is_elastic:
-            continue
-        models = {
-            (shape_of_resources(slot.resources or {}), shape_of_labels(slot.labels)): slot
-            for slot, other in reversed(list(list_slots(search)))
-            if other is pool
-        }
-        for model in islice(models.values(), MOST_CANDIDATES):
-            change = search.find_least(lambda more, model=model: _with_hosts(search, model, more), wanted)  # type: ignore[misc]
-            if change is not None:
+    for name, pool in list_pools(search):
+        for host in islice(list_hosts(search, name, pool), MOST_CANDIDATES) if not pool.is_elastic else ():
+            change = search.find_least(lambda more, host=host: host.add(search.now, more), wanted)  # type: ignore[misc]
+            if change is not None or search.is_cut_short:
                 return change
     return None
 
 
-def _with_hosts(search: Search, model: Slot, more: int) -> Suggestion:
-    new = (Slot(id=f"{model.pool}-more-{number}", pool=model.pool, state="ready") for number in range(1, more + 1))
-    hosts = tuple(
-        msgspec.structs.replace(
-            each, resources=model.resources, labels=model.labels, since=search.now, last_seen=search.now
+@dataclass(frozen=True)
+class _Host:
+    """What further hosts would be like."""
+
+    pool: str
+    resources: dict[str, float] | None
+    labels: dict[str, str]
+    words: str
+
+    def add(self, now: float, more: int) -> Suggestion:
+        """So many of them."""
+        hosts = tuple(
+            Slot(
+                id=f"{self.pool}-more-{number}",
+                pool=self.pool,
+                state="ready",
+                resources=self.resources,
+                labels=self.labels,
+                since=now,
+                last_seen=now,
+            )
+            for number in range(1, more + 1)
         )
-        for each in new
-    )
-    count = "one more host" if more == 1 else f"{more} more hosts"
-    return Suggestion(kind="hosts", text=f"{count} like {model.id} would do", rows=hosts)
+        count = "one more host" if more == 1 else f"{more} more hosts"
+        return Suggestion(kind="hosts", text=f"{count} {self.words} would do", rows=hosts)
+
+
+def _list_known_hosts(search: Search, name: str, pool: Pool) -> Iterator[_Host]:
+    models = {
+        (shape_of_resources(slot.resources or {}), shape_of_labels(slot.labels)): slot
+        for slot, other in reversed(list(list_slots(search)))
+        if other is pool
+    }
+    for model in models.values():
+        yield _Host(name, model.resources, model.labels, f"like {model.id}")
+    if pool.resources is not None:
+        yield _Host(name, None, pool.labels, f"in pool {name}")
+
+
+def _list_fitting_hosts(search: Search, name: str, pool: Pool) -> Iterator[_Host]:
+    asked = [
+        (given_to(each, pool), {**pool.labels, **required_labels(search.reservation, each)})
+        for each in list_components(search.reservation)
+    ]
+    for resources, labels in (*asked, _put_together(asked)):
+        words = [f"{amount:g} {key}" for key, amount in sorted(resources.items()) if amount > 0]
+        words += [describe_labels(labels)] if labels else []
+        size = f"with {', '.join(words)}" if words else "of any size"
+        yield _Host(name, dict(resources) or None, labels, f"{size} in pool {name}")
+
+
+def _put_together(asked: Iterable[tuple[Resources, dict[str, str]]]) -> tuple[Resources, dict[str, str]]:
+    """The most that any of them asks, and all labels."""
+    most: dict[str, float] = {}
+    labels: dict[str, str] = {}
+    for resources, required in asked:
+        most |= {key: max(amount, most.get(key, 0)) for key, amount in resources.items()}
+        labels |= required
+    return most, labels

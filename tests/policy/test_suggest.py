@@ -27,6 +27,7 @@ OFFERINGS = [
 ]
 HUGE = "offering huge would fit and is not in the pool linux"
 STATIC = {"provider": "static", "resources": {"cpus": 4}}
+THREE = [a_slot(f"linux-{number}", resources={"cpus": 4}) for number in range(1, 4)]
 
 
 def wish(name: str = "r1", **fields: Any) -> Reservation:
@@ -76,6 +77,32 @@ CASES: dict[str, tuple[dict[str, Any], list[Row], str | None]] = {
         [wish("r0", resources={"cpus": 3}), wish(resources={"cpus": 4}), a_slot("linux-1", resources={"cpus": 2})],
         "needs 5 more cpus on one slot (linux-1)",
     ),
+    "resources for a part of a gang, where another part takes the first slot": (
+        STATIC,
+        [
+            wish(components=(a_component("a", resources={"cpus": 2}), a_component("b", resources={"cpus": 6}))),
+            *THREE,
+        ],
+        "needs 2 more cpus on one slot (linux-2)",
+    ),
+    "resources for a gang of which one instance lacks room": (
+        STATIC,
+        [wish(components=(a_component(count=3, resources={"cpus": 2}),)), a_slot("linux-1", resources={"cpus": 4})],
+        "needs 2 more cpus on one slot (linux-1)",
+    ),
+    "labels for a part of a gang": (
+        STATIC,
+        [wish(components=(a_component("a"), a_component("b", labels={"disk": "ssd"}))), *THREE],
+        "needs disk=ssd on one slot (linux-1)",
+    ),
+    "labels for two parts of a gang": (
+        STATIC,
+        [
+            wish(components=(a_component("a", labels={"zone": "b"}), a_component("b", labels={"disk": "ssd"}))),
+            *THREE,
+        ],
+        "only together: needs zone=b on one slot (linux-1); needs disk=ssd on one slot (linux-1)",
+    ),
     "labels": (
         {"provider": "static"},
         [wish(labels={"disk": "ssd"}), a_slot("linux-1")],
@@ -116,6 +143,18 @@ CASES: dict[str, tuple[dict[str, Any], list[Row], str | None]] = {
         ],
         "2 more hosts like linux-1 would do",
     ),
+    "a host, where there is none": (STATIC, [wish(resources={"cpus": 1})], "one more host in pool linux would do"),
+    "hosts of a size that the rules do not know": (
+        STATIC,
+        [wish(components=(a_component(count=2, resources={"cpus": 6}),), labels={"disk": "ssd"})],
+        "2 more hosts with 6 cpus, disk=ssd in pool linux would do",
+    ),
+    "hosts for parts of a gang that differ": (
+        {"provider": "static"},
+        [wish(components=(a_component("a", resources={"cpus": 6}), a_component("b", resources={"gpus": 2})))],
+        "2 more hosts with 6 cpus, 2 gpus in pool linux would do",
+    ),
+    "a host that counts leases": ({"provider": "static"}, [wish()], "one more host of any size in pool linux would do"),
     "a label and more on one slot": (
         STATIC,
         [wish(resources={"cpus": 6}, labels={"disk": "ssd"}), a_slot("linux-1", resources={"cpus": 4})],
@@ -166,7 +205,11 @@ CASES: dict[str, tuple[dict[str, Any], list[Row], str | None]] = {
     ),
     "served": ({}, [wish(), a_slot("linux-1")], None),
     "on its way": ({}, [wish(), Slot(id="linux-1", pool="linux")], None),
-    "no change of these": ({"provider": "static"}, [wish(labels={"a": "b"})], None),
+    "no change of these": (
+        {"provider": "static"},
+        [wish(components=(a_component(labels={"a": "c"}),), labels={"a": "b"})],
+        None,
+    ),
 }
 
 

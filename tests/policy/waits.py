@@ -110,7 +110,10 @@ def _wish(random: Random, number: int) -> Document:
     if random.random() < 0.2:
         resources["memory_mib"] = random.choice([1024, 10_000])
     if random.random() < 0.3:
-        wish["components"] = [{"name": "node", "count": random.randint(2, 3), "resources": resources}]
+        wish["components"] = [{"name": "node", "count": random.randint(1, 3), "resources": resources}]
+        if wish["components"][0]["count"] == 1:
+            head = {"name": "head", "resources": {"cpus": random.choice([1, 4, 6])}}
+            wish["components"].append(head | random.choice([{}, {}, {"labels": {"disk": "ssd"}}]))
     else:
         wish["resources"] = resources
     if random.random() < 0.2:
