@@ -1,4 +1,4 @@
-"""The transport of our workers, on a Redis of its own."""
+"""The transport of our workers, and the client's connections, on a Redis of its own."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +10,8 @@ from celery import Celery
 from kombu import Connection
 from kombu.exceptions import OperationalError
 
+from leasehold.errors import Unavailable
+from leasehold.wire import QUEUE, Wire
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_bell import RedisBell
 from tasks.app import PUBLISH_RETRIES, make_app
@@ -56,6 +58,14 @@ def app(proxy: Proxy) -> Iterator[Celery]:
     made.conf.broker_transport = "tasks.transport:Transport"
     yield made
     made.pool.force_close_all()  # type: ignore[attr-defined] # the stubs take it for another pool
+
+
+@pytest.fixture
+def wire(proxy: Proxy) -> Iterator[Wire]:
+    """The client's."""
+    opened = Wire(f"redis://127.0.0.1:{proxy.port}/0")
+    yield opened
+    opened.close()
 
 
 def a_dispatcher(app: Celery) -> CeleryDispatcher:
@@ -117,3 +127,31 @@ def test_a_kick_that_failed_spares_nobody_the_next(app: Celery, proxy: Proxy, br
 def test_a_message_leaves_nothing_in_redis_but_itself(app: Celery, broker: redis.Redis) -> None:
     a_dispatcher(app).send_tick()
     assert broker.keys() == [TICKS.encode()]
+
+
+def is_taken(wire: Wire) -> bool:
+    """Whether the broker took one message more. The client says that it did not with this error alone."""
+    try:
+        wire.send("submit", {"request": "r1"})
+    except Unavailable:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("lost", [{1}, {2}, {1, 2}, {2, 3}, {1, 3}, {1, 2, 3}])
+def test_a_client_that_lost_connections_while_it_sent_a_message_sends_the_next_one(
+    lost: set[int], wire: Wire, broker: redis.Redis, proxy: Proxy
+) -> None:
+    proxy.lost = lost
+    taken = sum(is_taken(wire) for _ in range(3))
+    assert proxy.taken > max(lost)
+    assert 0 < taken <= broker.llen(QUEUE)
+
+
+def test_a_client_that_lost_connections_between_two_messages_sends_the_next_one(
+    wire: Wire, broker: redis.Redis
+) -> None:
+    assert is_taken(wire)
+    broker.client_kill_filter(_type="normal", skipme=True)
+    assert any(is_taken(wire) for _ in range(2))
+    assert broker.llen(QUEUE) >= 2
