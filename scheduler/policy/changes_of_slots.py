@@ -169,7 +169,7 @@ def add_hosts(search: Search) -> Suggestion | None:
 
 
 def add_hosts_that_fit(search: Search) -> Suggestion | None:
-    """The same with what one of its instances asks, or with the most that any of them does."""
+    """The same with what one of its instances asks, or with the most that any of them does; all of them alike."""
     return _add_hosts(search, _list_fitting_hosts)
 
 

@@ -114,6 +114,7 @@ class Kind:
     """All that ever came; some may have left."""
     lines: list["Line"] = field(default_factory=list)
     some_left: bool = False
+    """Whether any has since they were last gone through."""
 
     def forget_those_who_left(self) -> None:
         """Before a line opens."""
@@ -190,7 +191,7 @@ class Line:
             place = places.get(rank % LEASE)
             if place is None or place.kind not in kinds:
                 continue
-            stock: Stock = place.stock
+            stock: Stock = place.stock  # and `_rank`, spelt out: most of what is popped is looked at only here
             present = place.order + (stock.leases if spreads else -stock.leases)
             if present == rank and stock.after[step] is not None:
                 self.first, self.rank = place, rank

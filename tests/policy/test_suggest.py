@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -18,6 +18,7 @@ from scheduler.policy.changes_of_pools import raise_price_factor
 from scheduler.policy.changes_of_slots import enlarge_slot
 from scheduler.policy.suggest import MOST_PLANS, Kind, Search, Suggestion, describe_change, suggest_change
 from tests.builders import NOW, a_component, a_lease, a_reservation, a_slot, some_rules
+from tests.policy.smaller import list_smaller
 from tests.policy.waits import Look, a_fleet, is_served_after, list_waiting, look_at
 from tests.scenarios.playing import Document
 
@@ -299,8 +300,6 @@ what serves nearly always.)
 """
 MOST_OF_A_CODE = 60
 """Searches for those who wait with one code: the others are to be found too."""
-STEPS = {"max_slots": 1, "price_factor": 0.0002, "cpus": 0.25, "memory_mib": 1}
-"""What is a little less."""
 
 
 @pytest.mark.timeout(300)
@@ -360,43 +359,3 @@ def search_in(look: Look, name: str, kinds: Sequence[Kind] = KINDS_OF_CHANGE) ->
     view, rules, now = look
     found = suggest_change(Search(view, rules, view.reservations[name], now), kinds)
     return json.loads(json.dumps(describe_change(view, found))) if found is not None else None
-
-
-def list_smaller(look: Look, change: Document) -> Iterator[Document]:
-    """The same change without one of its parts, or with a little less of one."""
-    if change["wait_seconds"]:
-        yield {**change, "wait_seconds": change["wait_seconds"] / 2}
-    for number, action in enumerate(change["actions"]):
-        before, after = change["actions"][:number], change["actions"][number + 1 :]
-        for less in _list_less_of(look, action):
-            yield {**change, "actions": [*before, *less, *after]}
-
-
-def _list_less_of(look: Look, action: Document) -> Iterator[list[Document]]:
-    view, rules, _ = look
-    if "rules" in action:
-        yield from ([{"rules": less}] for less in list_less(rules.model_dump(), action["rules"]))
-        return
-    yield []
-    known = view.slots.get(action["slot"]["id"]) if "slot" in action else None
-    if known is None:
-        return
-    wanted = action["slot"]
-    before = {"resources": known.resources or rules.pools[known.pool].resources or {}, "labels": known.labels}
-    changed = {key: wanted.get(key) or {} for key in before}
-    yield from ([{"slot": {**wanted, **less}}] for less in list_less(before, changed))
-    if known.cordoned and not wanted.get("cordoned"):
-        yield [{"slot": {**wanted, "cordoned": True}}]
-
-
-def list_less(known: Document, wanted: Document) -> Iterator[Document]:
-    """A partial document with one key as it was, or with a little less in it; a table that is new goes whole."""
-    for key, value in wanted.items():
-        rest = {name: each for name, each in wanted.items() if name != key}
-        before = known.get(key)
-        if isinstance(value, dict) and isinstance(before, dict):
-            yield from ({**rest, key: less} for less in list_less(before, value))
-        elif key in STEPS and value > (before or 0) and value - STEPS[key] > 0:
-            yield {**rest, key: value - STEPS[key]}
-        elif value != before:
-            yield rest
