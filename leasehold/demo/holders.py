@@ -1,6 +1,5 @@
 """The holders of the demo: they submit each job when it came, hold its lease while it ran, and release it."""
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -9,8 +8,8 @@ from time import monotonic
 
 from leasehold.client import Client, ReservationFields
 from leasehold.demo.stretch import Stretch
-from leasehold.errors import LeaseholdError, Refused
-from leasehold.results import Reservation
+from leasehold.errors import LeaseholdError
+from leasehold.results import ENDED, Reservation
 from scheduler.simulation.swf import Job
 
 POLL_SECONDS = 0.1
@@ -25,24 +24,36 @@ class Progress:
     leased: dict[str, float] = field(default_factory=dict)
     released: dict[str, float] = field(default_factory=dict)
     slots: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    """The reason of each job that was refused, or that ended without a release by its holder."""
     errors: list[str] = field(default_factory=list)
+    """Every error that a holder met. A job with an error is tried again, so it may still be served."""
 
     @property
     def waits(self) -> list[float]:
         """Seconds from submit to lease, as the holders saw them."""
         return [at - self.submitted[name] for name, at in self.leased.items()]
 
+    def is_over(self, name: str) -> bool:
+        """Whether this job was served or has failed."""
+        return name in self.released or name in self.failed
+
 
 class Holders:
-    """Plays a stretch through a client; `step` does what is due now and is called again and again."""
+    """Plays a stretch through a client; `step` does what is due now and is called again and again.
+
+    A job is busy from the moment its lease is taken up until its release is answered. After an error it is
+    no longer busy, so the next step starts again from the row that the view has of it. Threads of the pool only
+    set, remove and append single elements, which the interpreter does atomically.
+    """
 
     def __init__(self, client: Client, stretch: Stretch) -> None:
         self._client, self._stretch = client, stretch
         self._jobs = {f"job-{job.number}": job for job in stretch.jobs}
         self._unsent = sorted(self._jobs, key=lambda name: self._jobs[name].submit_seconds, reverse=True)
         self._due: dict[str, tuple[float, int]] = {}
+        self._busy: set[str] = set()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="holder")
-        self._guard = threading.Lock()
         self._started = monotonic()
         self.progress = Progress()
 
@@ -53,20 +64,21 @@ class Holders:
 
     @property
     def is_done(self) -> bool:
-        """Whether every job was served, or given up after an error."""
-        return len(self.progress.released) + len(self.progress.errors) >= len(self._jobs)
+        """Whether every job was served or has failed."""
+        return all(self.progress.is_over(name) for name in self._jobs)
 
     def close(self) -> None:
         """Wait for what is under way."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def step(self) -> None:
-        """Submit what has come, take up what was leased, release what has run."""
+        """Submit the jobs that came, take up new leases, release the jobs that have run."""
         self._submit_due()
-        for row in self._client.list({"leased", "revoking"}):
-            self._take_up(row)
+        for row in self._client.list():
+            if row.id in self._jobs and row.id not in self._busy and not self.progress.is_over(row.id):
+                self._look_at(row)
         now = self.now
-        for name in [name for name, (at, _) in self._due.items() if now >= at]:
+        for name in [name for name, (at, _) in list(self._due.items()) if now >= at]:
             _, token = self._due.pop(name)
             self._pool.submit(self._guarded, name, partial(self._release, name, token))
 
@@ -75,15 +87,21 @@ class Holders:
         while self._unsent and now >= self._stretch.submit_after(self._jobs[self._unsent[-1]]):
             due.append(self._unsent.pop())
         for name in due:
-            self.progress.submitted[name] = now
+            self.progress.submitted.setdefault(name, now)
         if due:
-            self._pool.submit(self._guarded, due[0], lambda: self._send(due))
+            self._pool.submit(self._send, due)
 
     def _send(self, names: list[str]) -> None:
-        for name, answer in zip(names, self._client.reserve_many(map(self._describe, names)), strict=True):
+        try:
+            answers = self._client.reserve_many(map(self._describe, names))
+        except LeaseholdError as error:
+            self.progress.errors.append(f"{names[0]}: {error}")
+            # The next step sends them again: the same id twice is one reservation.
+            self._unsent += reversed(names)
+            return
+        for name, answer in zip(names, answers, strict=True):
             if not answer.ok:
-                raise Refused(answer.errors)
-            assert answer.reservation == name  # noqa: S101 (answers come by index)
+                self._give_up(name, "; ".join(map(str, answer.errors)))
 
     def _describe(self, name: str) -> ReservationFields:
         job: Job = self._jobs[name]
@@ -95,25 +113,38 @@ class Holders:
             "tags": {"job": str(job.number)},
         }
 
-    def _take_up(self, row: Reservation) -> None:
-        job = self._jobs.get(row.id)
-        if job is None or row.id in self.progress.leased:
-            return
+    def _look_at(self, row: Reservation) -> None:
+        """Take up a lease; take note of an end that no answer reported."""
         now = self.now
-        self.progress.leased[row.id] = now
-        self.progress.slots[row.id] = row.leases[0].slot
-        self._due[row.id] = (now + self._stretch.run_for(job), row.token)
-        self._pool.submit(self._guarded, row.id, lambda: self._client.renew(row.id, row.token))
+        if row.phase in {"leased", "revoking"}:
+            self.progress.leased.setdefault(row.id, now)
+            self.progress.slots[row.id] = row.leases[0].slot
+            self._busy.add(row.id)
+            until = now + self._stretch.run_for(self._jobs[row.id])
+            self._pool.submit(self._guarded, row.id, partial(self._take_up, row, until))
+        elif row.phase == "released":
+            # The release was committed and its answer was lost.
+            self.progress.released[row.id] = now
+        elif row.phase in ENDED:
+            self._give_up(row.id, f"{row.phase}: {row.reason}")
+
+    def _take_up(self, row: Reservation, until: float) -> None:
+        """Confirm the lease. Its release becomes due only after that, so the renewal is never the later message."""
+        self._client.renew(row.id, row.token)
+        self._due[row.id] = (until, row.token)
 
     def _release(self, name: str, token: int) -> None:
         self._client.release(name, token)
-        with self._guard:
-            self.progress.released[name] = self.now
+        self.progress.released[name] = self.now
+
+    def _give_up(self, name: str, reason: str) -> None:
+        self.progress.failed[name] = reason
+        self.progress.errors.append(f"{name}: {reason}")
 
     def _guarded(self, name: str, act: Callable[[], object]) -> None:
-        """What a job's holder could not do is told at the end; the others go on."""
+        """An error is noted; the job is no longer busy, so the next step looks at its row again."""
         try:
             act()
         except LeaseholdError as error:
-            with self._guard:
-                self.progress.errors.append(f"{name}: {error}")
+            self.progress.errors.append(f"{name}: {error}")
+            self._busy.discard(name)

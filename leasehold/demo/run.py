@@ -28,7 +28,7 @@ MAX_SLOTS = 10
 EMULATOR = {"boot_seconds": 1.5, "status_seconds": 0.5, "terminate_seconds": 0.5}
 LINE_SECONDS = 2.0
 LET_GO_SECONDS = 45.0
-"""How long the fleet may take to be empty after the last job."""
+"""How long the fleet may stay as it is after the last job while it is not empty."""
 ENVIRONMENT = {"LEASEHOLD_SWEEP_INTERVAL": "1", "LEASEHOLD_TICKS__INTERVAL": "2"}
 
 Show = Callable[[RenderableType, str], None]
@@ -91,12 +91,15 @@ def _serve(client: Client, broker: Broker, holders: Holders, stretch: Stretch, s
 
 
 def _await_empty(client: Client, broker: Broker, holders: Holders, stretch: Stretch, show: Show) -> None:
-    """Idle machines are let go by themselves; this only looks on."""
-    until = monotonic() + LET_GO_SECONDS
-    while any(slot.state != "empty" for slot in client.slots()):
-        if monotonic() > until:
-            left = ", ".join(f"{slot.id} ({slot.state})" for slot in client.slots() if slot.state != "empty")
-            raise DemoError(f"the fleet is not empty {LET_GO_SECONDS:.0f} s after the last job: {left}")
+    """Wait until the scheduler has let all machines go; each change of a slot starts the time limit again."""
+    seen: tuple[str, ...] = ()
+    until = 0.0
+    while left := tuple(f"{slot.id} ({slot.state})" for slot in client.slots() if slot.state != "empty"):
+        if left != seen:
+            seen, until = left, monotonic() + LET_GO_SECONDS
+        elif monotonic() > until:
+            fleet = f"the fleet did not change for {LET_GO_SECONDS:.0f} s after the last job: {', '.join(left)}"
+            raise DemoError("; ".join([fleet, *holders.progress.errors]))
         _show(client, broker, holders, stretch, show)
         # As above: it is a picture for people.
         time.sleep(POLL_SECONDS)

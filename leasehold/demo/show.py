@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from rich.console import Group, RenderableType
+from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -86,6 +87,8 @@ def tabulate(summary: Summary) -> Table:
         "EC2 calls": calls,
         "holders, SQL and EC2": "agree" if not summary.differences else "; ".join(summary.differences),
     }
+    if summary.errors:
+        rows["errors of holders"] = "; ".join(summary.errors)
     for name, value in rows.items():
-        table.add_row(name, value)
+        table.add_row(name, escape(value))
     return table

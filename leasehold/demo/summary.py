@@ -18,7 +18,9 @@ GONE = frozenset({"terminated"})
 
 @dataclass(frozen=True)
 class Summary:
-    """The figures of one play. `differences` names what holders, SQL and EC2 do not agree on: nothing, it is hoped."""
+    """The figures of one play. `differences` names what holders, SQL and EC2 do not agree on; `errors` are those that
+    holders met, also where the job was served in the end.
+    """
 
     jobs: int
     served: int
@@ -33,6 +35,7 @@ class Summary:
     let_go: int
     left: int
     differences: tuple[str, ...]
+    errors: tuple[str, ...]
 
     @property
     def is_good(self) -> bool:
@@ -70,6 +73,7 @@ def summarise(progress: Progress, stretch: Stretch, store: Store, emulator_url: 
         let_go=len(launched) - len(alive),
         left=len(alive),
         differences=tuple(f"{name}: {one} and {other}" for name, (one, other) in compared.items() if one != other),
+        errors=tuple(progress.errors),
     )
 
 

@@ -1,0 +1,154 @@
+"""The holders of the demo: a play is done when every job is over, whatever errors its holders met."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from leasehold import Client
+from leasehold.demo.holders import Holders
+from leasehold.demo.stretch import Stretch
+from scheduler.simulation.swf import Job
+from tests.builders import a_lease, a_slot
+from tests.client.intake import Document, FakeIntake, a_row, accept
+
+WAIT = 20.0
+"""Longer than anything here takes: waits end by their condition."""
+
+
+class Stack:
+    """Leases every reservation at once; refuses or loses what a test says."""
+
+    def __init__(self, intake: FakeIntake) -> None:
+        self.intake = intake
+        self.version = 1
+        self.refused: list[tuple[str, str]] = []
+        """(verb, reservation): refused the next time, once for each entry."""
+        self.held: set[str] = set()
+        intake.board.publish([a_slot("linux-1", version=1, instance_type="m7g.large", zone="us-east-1a")])
+        intake.handler = self.handle
+
+    def handle(self, verb: str, document: Document) -> Document | None:
+        if verb == "submit":
+            for item in document["items"]:
+                self.publish(item["id"], "leased")
+            return accept(verb, document)
+        name = document["reservation"]
+        if (verb, name) in self.refused:
+            self.refused.remove((verb, name))
+            fault = {"index": 0, "path": "token", "expected": "the current token", "got": "1"}
+            return {"ok": False, "errors": [fault]}
+        if verb == "release":
+            self.publish(name, "released")
+        return {"ok": True, "reservation": name, "phase": "leased", "token": 1, "ttl": None}
+
+    def publish(self, name: str, phase: str, **fields: Any) -> None:
+        self.version += 1
+        leases = (a_lease("linux-1", token=1),) if phase == "leased" else ()
+        (self.held.add if leases else self.held.discard)(name)
+        self.intake.publish(a_row(name, version=self.version, phase=phase, token=1, leases=leases, **fields))
+
+
+@pytest.fixture
+def stack(intake: FakeIntake) -> Stack:
+    return Stack(intake)
+
+
+def a_job(number: int, run_seconds: float = 1) -> Job:
+    return Job(
+        number=number,
+        submit_seconds=0,
+        run_seconds=run_seconds,
+        processors=1,
+        requested_seconds=None,
+        user=1,
+        group=1,
+        application=1,
+        queue=1,
+    )
+
+
+@pytest.fixture
+def play(client: Client) -> Iterator[Callable[..., Holders]]:
+    opened: list[Holders] = []
+
+    def make(*jobs: Job, speed: float = 1.0) -> Holders:
+        opened.append(Holders(client, Stretch(jobs, speed)))
+        return opened[-1]
+
+    yield make
+    for holders in opened:
+        holders.close()
+
+
+def step_until(holders: Holders, is_so: Callable[[], bool]) -> None:
+    """Step as the demo does until the condition holds."""
+    end = time.monotonic() + WAIT
+    while not is_so():
+        assert time.monotonic() < end, holders.progress
+        holders.step()
+
+
+def test_a_job_whose_renewal_is_refused_is_held_again_and_keeps_the_play_open(
+    stack: Stack, play: Callable[..., Holders]
+) -> None:
+    holders = play(a_job(1, 0.2), a_job(2, 3600))
+    stack.refused.append(("renew", "job-1"))
+    step_until(holders, lambda: "job-1" in holders.progress.released)
+    assert len(holders.progress.errors) == 1
+    assert stack.held == {"job-2"}
+    assert not holders.is_done
+
+
+def test_a_play_is_done_when_every_job_is_served_though_errors_were_met(
+    stack: Stack, play: Callable[..., Holders]
+) -> None:
+    holders = play(a_job(1), a_job(2), speed=10)
+    stack.refused += [("renew", "job-1"), ("release", "job-2")]
+    step_until(holders, lambda: holders.is_done)
+    assert set(holders.progress.released) == {"job-1", "job-2"}
+    assert not holders.progress.failed
+    assert sorted(error.partition(":")[0] for error in holders.progress.errors) == ["job-1", "job-2"]
+
+
+def test_a_release_is_sent_after_the_renewal_was_answered(stack: Stack, play: Callable[..., Holders]) -> None:
+    step_until(done := play(*map(a_job, range(1, 21)), speed=10), lambda: done.is_done)
+    for number in range(1, 21):
+        mine = [each for each in stack.intake.seen if each[1].get("reservation") == f"job-{number}"]
+        # A request that is sent again bears the same id.
+        first = dict.fromkeys((verb, document["request"]) for verb, document in mine)
+        assert [verb for verb, _ in first] == ["renew", "release"]
+
+
+def test_a_reservation_that_ended_otherwise_fails_its_job_with_the_reason(
+    stack: Stack, play: Callable[..., Holders]
+) -> None:
+    def handle(verb: str, document: Document) -> Document:
+        stack.publish("job-1", "expired", reason="ttl")
+        return accept(verb, document)
+
+    stack.intake.handler = handle
+    holders = play(a_job(1))
+    step_until(holders, lambda: holders.is_done)
+    assert holders.progress.failed == {"job-1": "expired: ttl"}
+
+
+def test_a_job_that_is_refused_fails_and_the_others_go_on(stack: Stack, play: Callable[..., Holders]) -> None:
+    fault = {"index": 0, "path": "resources.cpus", "expected": "a number >= 0", "got": "two"}
+
+    def handle(verb: str, document: Document) -> Document | None:
+        if verb != "submit":
+            return stack.handle(verb, document)
+        stack.publish("job-2", "leased")
+        results: list[Document] = [
+            {"ok": False, "errors": [fault]} if item["id"] == "job-1" else {"ok": True, "reservation": "job-2"}
+            for item in document["items"]
+        ]
+        return {"ok": False, "results": results}
+
+    stack.intake.handler = handle
+    holders = play(a_job(1), a_job(2), speed=10)
+    step_until(holders, lambda: holders.is_done)
+    assert set(holders.progress.failed) == {"job-1"}
+    assert set(holders.progress.released) == {"job-2"}
