@@ -23,7 +23,7 @@ def read_rules() -> dict[str, list[str]]:
 
 
 class RedisWithRoles:
-    """A redis-server that was started with the file and knows its users alone."""
+    """A server that was started with the file and knows its users alone."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)

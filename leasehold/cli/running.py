@@ -44,7 +44,7 @@ def up(
         bool, typer.Option("--detach", "-d", help="Return when it runs; `leasehold down` stops it.")
     ] = False,
 ) -> None:
-    """Run a whole stack in this folder: Redis, SQLite, the EC2 emulator (unless AWS is configured), all processes,
+    """Run a whole stack in this folder: Valkey, SQLite, the EC2 emulator (unless AWS is configured), all processes,
     and Flower. Ctrl-C stops it.
     """
     running = find_running()

@@ -52,7 +52,7 @@ def run_demo(stretch: Stretch, console: Console, *, max_slots: int = MAX_SLOTS) 
             emulator=EMULATOR,
             on_progress=lambda name, state: _tell_progress(console, name, state),
         )
-        console.print("Starting Redis, SQLite, the EC2 emulator, five Celery workers, beat and Flower …")
+        console.print("Starting Valkey, SQLite, the EC2 emulator, five Celery workers, beat and Flower …")
         with stack, stack.client() as client:
             console.print(f"All of it answers after {monotonic() - started:.1f} s.")
             summary = _play(stack, client, stretch, console)

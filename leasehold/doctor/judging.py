@@ -15,7 +15,9 @@ _LOOPBACK: Final = {"127.0.0.1", "::1", "-::1", "localhost"}
 
 
 def judge_redis_version(check: str, info: Mapping[str, Any]) -> Finding:
-    """Redis 6.2 or newer."""
+    """Redis 6.2 or newer, or any Valkey: it reports the version of Redis that it is compatible with, 7.2."""
+    if "valkey_version" in info:
+        return ok(check, f"Valkey {info['valkey_version']}")
     text = str(info.get("redis_version", "unknown"))
     numbers = tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
     if numbers < LEAST_REDIS:

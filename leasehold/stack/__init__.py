@@ -1,4 +1,4 @@
-"""The embedded stack: Redis, SQLite, the EC2 emulator and every process of the Procfile, on this machine.
+"""The embedded stack: Valkey, SQLite, the EC2 emulator and every process of the Procfile, on this machine.
 
 `Stack` is what `leasehold up` and `leasehold demo` run; tests and benches use it as a context.
 """

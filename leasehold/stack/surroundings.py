@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from leasehold.stack.programs import Program
 from workers.configuration import PATH_VARIABLE, USUAL_PATH, read_configuration
-from workers.embedded_redis import find_redis_server, redis_command
+from workers.embedded_redis import NO_SERVER, find_redis_server, redis_command
 from workers.settings import BrokerSettings, DatabaseSettings, Settings, read_settings
 
 REDIS: Final = "redis"
@@ -74,7 +74,7 @@ def survey(
 ) -> Surroundings:
     """Read the configuration and choose what is not configured.
 
-    Raises InvalidInputError for a configuration that is wrong, StackError when there is no redis-server.
+    Raises InvalidInputError for a configuration that is wrong, StackError when there is no server to start.
     """
     path = _find_file(directory, config)
     settings, document = _read(path)
@@ -126,7 +126,7 @@ def _plan_redis(settings: Settings, folder: Path) -> tuple[str, tuple[Program, .
         return settings.broker_url, ()
     binary = find_redis_server()
     if binary is None:
-        raise StackError("no redis-server: install Redis 6.2 or newer, or use Python 3.11 or 3.12")
+        raise StackError(NO_SERVER)
     directory, port = folder / REDIS, find_free_port()
     directory.mkdir(parents=True, exist_ok=True)
     command = redis_command(binary, directory, port, {"logfile": ""})

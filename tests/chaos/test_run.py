@@ -11,13 +11,13 @@ import pytest
 from tests.e2e.processes import wait_for
 from tests.e2e.stack import ROOT
 from tests.guarding import Guarded
-from workers.embedded_redis import find_redis_server
+from workers.embedded_redis import NO_SERVER, find_redis_server
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_says_so_in_a_line_and_sums_up(number: signal.Signals, tmp_path: Path) -> None:
     if find_redis_server() is None:
-        pytest.skip("no redis-server here: install Redis 6.2 or newer")
+        pytest.skip(NO_SERVER)
     command = [sys.executable, "-m", "tests.chaos.run", "--database=sqlite", "--first=7"]
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     with Guarded(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -15,7 +15,7 @@ import pytest
 from leasehold import Client
 from leasehold.running import RunningStack, find_running, is_locked
 from tests.guarding import Guarded
-from workers.embedded_redis import find_redis_server
+from workers.embedded_redis import NO_SERVER, find_redis_server
 
 SECONDS = 150.0
 
@@ -84,7 +84,7 @@ def list_processes(folder: Path) -> list[str]:
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
     if find_redis_server() is None:
-        pytest.skip("no redis-server here: install Redis 6.2 or newer")
+        pytest.skip(NO_SERVER)
     if not Path("/proc/self/cwd").exists():
         pytest.skip("no /proc here to look for what is left")
     found = Shell(tmp_path.resolve())

@@ -14,10 +14,10 @@ import pytest
 from tests.e2e.processes import wait_for
 from tests.e2e.stack import ROOT
 from tests.guarding import Guarded
-from workers.embedded_redis import find_redis_server
+from workers.embedded_redis import NO_SERVER, find_redis_server
 
 STARTED = {"family", "redis", "postgresql"}
-pytestmark = pytest.mark.skipif(find_redis_server() is None, reason="no redis-server here")
+pytestmark = pytest.mark.skipif(find_redis_server() is None, reason=NO_SERVER)
 
 
 @pytest.fixture

@@ -38,6 +38,8 @@ def outcomes(*findings: Finding) -> list[str]:
         (judge_redis_version("v", {"redis_version": "10.0.0"}), "ok"),
         (judge_redis_version("v", {"redis_version": "6.0.16"}), "failure"),
         (judge_redis_version("v", {}), "failure"),
+        # every Valkey is newer than Redis 6.2, whatever version it reports for old clients
+        (judge_redis_version("v", {"redis_version": "6.0.0", "valkey_version": "9.1.2"}), "ok"),
         (judge_memory("m", {"maxmemory_policy": "noeviction", "maxmemory": 0}), "ok"),
         (judge_memory("m", {"maxmemory_policy": "volatile-ttl", "maxmemory": 100}), "failure"),
         (judge_persistence("p", {"aof_enabled": 1, "aof_last_write_status": "ok"}), "ok"),

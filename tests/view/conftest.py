@@ -1,4 +1,6 @@
-"""Every implementation of the ports of belief, by the names of the tests' parameters."""
+"""Every implementation of the ports of belief, by the names of the tests' parameters: in memory, and on each kind of
+server that is here.
+"""
 
 from collections.abc import Callable, Iterator
 
@@ -12,43 +14,47 @@ from scheduler.view.redis_board import RedisBoard
 from scheduler.view.redis_lock import RedisLock
 from scheduler.view.shelf import Shelf
 from tests.builders import NOW
-from tests.servers import OpenRedis, open_redis, redis_client, redis_server, redis_url
+from tests.servers import SERVERS, FindRedis, OpenRedis, find_redis, open_redis, redis_client
 
-__all__ = ["open_redis", "redis_client", "redis_server", "redis_url"]
+__all__ = ["find_redis", "open_redis", "redis_client"]
 
 MakeBoard = Callable[[], Board]
 MakeLock = Callable[[], Lock]
 MakeBell = Callable[[Callable[[], None]], Bell]
-WORLDS = ("memory", "redis")
+WORLDS = ("memory", *SERVERS)
+
+
+@pytest.fixture(params=SERVERS)
+def redis_url(request: pytest.FixtureRequest, find_redis: FindRedis) -> str:
+    """The URL of a shared server, flushed: a test that asks for it runs on each kind of server."""
+    return find_redis(request.param)
 
 
 @pytest.fixture(params=WORLDS)
-def make_board(request: pytest.FixtureRequest) -> MakeBoard:
+def make_board(request: pytest.FixtureRequest, find_redis: FindRedis, open_redis: OpenRedis) -> MakeBoard:
     """Makes boards of several processes over one view, which was not built yet."""
     if request.param == "memory":
         shelf = Shelf(lambda: NOW)
         return lambda: MemoryBoard(shelf)
-    url: str = request.getfixturevalue("redis_url")
-    open_: OpenRedis = request.getfixturevalue("open_redis")
-    return lambda: RedisBoard(open_(url))
+    url = find_redis(request.param)
+    return lambda: RedisBoard(open_redis(url))
 
 
 @pytest.fixture(params=WORLDS)
-def make_lock(request: pytest.FixtureRequest) -> MakeLock:
+def make_lock(request: pytest.FixtureRequest, find_redis: FindRedis, open_redis: OpenRedis) -> MakeLock:
     """Makes locks of several processes that contend for one seat, free at first."""
     if request.param == "memory":
         seat = Seat()
         return lambda: MemoryLock(seat)
-    url: str = request.getfixturevalue("redis_url")
-    open_: OpenRedis = request.getfixturevalue("open_redis")
-    return lambda: RedisLock(open_(url))
+    url = find_redis(request.param)
+    return lambda: RedisLock(open_redis(url))
 
 
 @pytest.fixture(params=WORLDS)
-def make_bell(request: pytest.FixtureRequest) -> Iterator[MakeBell]:
+def make_bell(request: pytest.FixtureRequest, find_redis: FindRedis) -> Iterator[MakeBell]:
     """Makes a bell that sends ticks by the function given."""
     if request.param == "memory":
         yield MemoryBell
         return
-    with make_redis(request.getfixturevalue("redis_url")) as client:
+    with make_redis(find_redis(request.param)) as client:
         yield lambda send_tick: RedisBell(client, send_tick)

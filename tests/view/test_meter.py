@@ -21,6 +21,8 @@ from scheduler.view.metric_table import LAUNCH_RESULTS, METRICS, UnknownMetricEr
 from scheduler.view.redis_board import RedisBoard
 from scheduler.view.redis_meter import RedisMeter, Spread
 from tests.builders import NOW, a_lease, a_reservation, a_slot
+from tests.servers import FindRedis, OpenRedis
+from tests.view.conftest import WORLDS
 from workers.metrics import collect, start_metrics
 
 LAUNCH = {"pool": "linux", "offering": "c7g", "result": "success"}
@@ -28,11 +30,11 @@ NOWHERE = "redis://127.0.0.1:1/0"
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-@pytest.fixture(params=["memory", "redis"])
-def meter(request: pytest.FixtureRequest) -> Meter:
+@pytest.fixture(params=WORLDS)
+def meter(request: pytest.FixtureRequest, find_redis: FindRedis, open_redis: OpenRedis) -> Meter:
     if request.param == "memory":
         return MemoryMeter()
-    return RedisMeter(request.getfixturevalue("redis_client"))
+    return RedisMeter(open_redis(find_redis(request.param)))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from scheduler.view.connection import make_redis
 from scheduler.view.memory import MemoryPulse
 from scheduler.view.redis_pulse import KEPT_SECONDS, RedisPulse
 from tests.builders import NOW
+from tests.servers import FindRedis
 from tests.view.conftest import WORLDS
 
 SHORT = 5.0
@@ -28,13 +29,13 @@ class World:
 
 
 @pytest.fixture(params=WORLDS)
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
+def world(request: pytest.FixtureRequest, find_redis: FindRedis) -> Iterator[World]:
     """Nobody has beaten yet."""
     if request.param == "memory":
         pulse = MemoryPulse(lambda: NOW, kept_since=NOW)
         yield World(pulse, pulse.beat, pulse.forget)
         return
-    url = request.getfixturevalue("redis_url")
+    url = find_redis(request.param)
     with make_redis(url) as connection, Client(url) as client:
         yield World(RedisPulse(connection), client.hosts.heartbeat, connection.flushdb)
 

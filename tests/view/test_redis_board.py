@@ -11,14 +11,14 @@ from scheduler.model.view import Gone
 from scheduler.ports import ViewUnavailableError
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_board import RedisBoard
-from tests.servers import OpenRedis, start_own_redis
+from tests.servers import SERVERS, OpenRedis, start_own_redis
 from tests.view.rows import content, hold_at, reservation_at, slot_at
 from workers.embedded_redis import RedisServer
 
 
-@pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[RedisServer]:
-    server = start_own_redis(tmp_path)
+@pytest.fixture(params=SERVERS)
+def own_server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    server = start_own_redis(tmp_path, kind=request.param)
     yield server
     server.stop()
 
