@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import uuid4
 
@@ -36,6 +37,7 @@ SOCKET_SECONDS: Final = 5.0
 CONNECT_SECONDS: Final = 3.0
 _PAUSE_SECONDS: Final = 0.2
 _CONNECTIONS: Final = 8
+_importing: Final = threading.Lock()
 
 
 @dataclass
@@ -137,10 +139,10 @@ class _Sender:
 
     def send(self, task: str, queue: str, argument: object, shown: str, expires: float | None = None) -> None:
         """Send a task with one argument, or with none where it is None."""
-        from kombu import Queue  # noqa: PLC0415 - half a second that reads need not wait
+        app, producers = self._open()
+        from kombu.entity import Queue  # noqa: PLC0415 - half a second that reads need not wait; after _import_celery
         from kombu.exceptions import OperationalError  # noqa: PLC0415 - as above
 
-        app, producers = self._open()
         try:
             with producers.acquire(block=True, timeout=SOCKET_SECONDS) as producer:
                 app.send_task(
@@ -165,12 +167,25 @@ class _Sender:
     def _open(self) -> tuple["Celery", "ProducerPool"]:
         with self._guard:
             if self._app is None or self._producers is None:
+                _import_celery()
                 self._app, self._producers = _make_app(self._url), _make_producers(self._url)
             return self._app, self._producers
 
 
+def _import_celery() -> None:
+    """Import celery and kombu completely, in one thread at a time.
+
+    While either package is imported it puts another module object into `sys.modules`. A thread that imports it at the
+    same time waits for the import and then gets the first object, which lacks `Celery` and `Queue`.
+    """
+    with _importing:
+        import_module("celery")
+        import_module("kombu")
+
+
 def _make_app(url: str) -> "Celery":
-    from celery import Celery  # noqa: PLC0415 - see _Sender.send
+    # Not from the package, whose lazy attributes another thread of the producer may be importing.
+    from celery.app.base import Celery  # noqa: PLC0415 - see _Sender.send
 
     # Not the current app: the producer's own tasks go on finding its own.
     app = Celery("leasehold-client", broker=url, set_as_current=False, fixups=[])
@@ -185,7 +200,7 @@ def _make_app(url: str) -> "Celery":
 
 def _make_producers(url: str) -> "ProducerPool":
     # The connection is made here because Celery lets CELERY_BROKER_URL of the producer's surroundings win.
-    from kombu import Connection  # noqa: PLC0415 - see _Sender.send
+    from kombu.connection import Connection  # noqa: PLC0415 - see _Sender.send
     from kombu.pools import ProducerPool  # noqa: PLC0415 - see _Sender.send
 
     options = {
