@@ -62,7 +62,7 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
     Request = "tasks.requests:ReadableRequest"
 
     def __call__(self, *args: Any, **kwargs: Any) -> str:
-        """Run the task; its result in a word, which Flower shows."""
+        """Run the task; its result in a word, which the metric of its duration has as a label."""
         with bound_contextvars(task=self.name, task_id=self.request.id):
             started = time.monotonic()
             result = self._run_checked(args, kwargs)

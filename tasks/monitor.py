@@ -1,7 +1,7 @@
 """`python -m tasks.monitor [--local]`: Flower, Celery's web page, on the address that the settings say.
 
-Flower shows what every task is about and can stop workers. So it starts without a password in the local stack
-only (`--local`, which `leasehold up` passes), and there on loopback only.
+Flower shows which tasks ran, without their arguments and results (tasks/requests.py), and can stop workers. So it
+starts without a password in the local stack only (`--local`, which `leasehold up` passes), and there on loopback only.
 """
 
 import os
@@ -31,12 +31,22 @@ def keep_to_own_keys(app: Celery) -> None:
     app.conf.broker_transport_options = {**app.conf.broker_transport_options, **own}
 
 
+def connect_per_use(app: Celery) -> None:
+    """Make Flower open a connection for each command instead of taking it from a pool of limited size.
+
+    An inspection of a worker runs in eight threads. Each takes one connection and then waits without a time limit for
+    a second one. With a limit of five connections all of them wait for ever, and so does everything after them.
+    """
+    app.conf.broker_pool_limit = 0
+
+
 def main(arguments: Sequence[str]) -> None:
     """Serve until stopped; ends with status 1 when it may not start."""
     from tasks.app import app, require_broker, settings  # noqa: PLC0415 - a fault in the configuration ends it
 
     require_broker()
     keep_to_own_keys(app)
+    connect_per_use(app)
     flower = settings.flower
     if fault := refuse(flower, local="--local" in arguments):
         sys.exit(f"leasehold: {fault}")

@@ -1,6 +1,7 @@
-"""What a worker shows of a task's arguments: to Flower, in events and in its own reports."""
+"""What a worker reports about a task: nothing of its arguments and results in events, a short text in log lines."""
 
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -43,7 +44,8 @@ def _cut(text: str) -> str:
 
 
 class ReadableRequest(Request):
-    """A task as the worker received it; shows arguments as we describe them, whatever its sender wrote of them.
+    """A task as the worker received it. Its events and the worker's reports carry no arguments and no result: Flower
+    shows them, and documents may hold what their senders want to keep to themselves.
 
     A message that is no task raises InvalidTaskError: the worker says so in a line and goes on. (Celery's own
     raises whatever it stumbles over, which ends the worker.)
@@ -59,14 +61,28 @@ class ReadableRequest(Request):
 
     @property
     def argsrepr(self) -> str:
-        """The positional arguments for people."""
-        return describe_arguments(self.args)
+        """Nothing, whatever the sender wrote here."""
+        return ""
 
     @property
     def kwargsrepr(self) -> str:
-        """The named arguments for people."""
-        return _cut(_describe_document(self.kwargs)) if self.kwargs else ""
+        """Nothing, as above."""
+        return ""
 
     def info(self, safe: bool = True) -> Any:  # noqa: ARG002, FBT001, FBT002 - Celery's signature
-        """What remote control is told: never the arguments themselves."""
+        """The answer to remote control: never the arguments themselves."""
         return {**super().info(safe=True), "args": self.argsrepr, "kwargs": self.kwargsrepr}
+
+    def send_event(self, type: str, **fields: Any) -> None:  # noqa: A002 - Celery's signature
+        """Send an event without the task's result.
+
+        The thread of the worker's loop buffers events and sends them together. Only that thread may touch the buffer:
+        Celery empties it after it has sent it, so an event that a thread of the pool adds between the two is lost.
+        A thread of the pool sends its events at once.
+        """
+        fields.pop("result", None)
+        events = self.eventer
+        if threading.current_thread() is threading.main_thread():
+            super().send_event(type, **fields)
+        elif events and events.enabled and self.task.send_events:
+            events.publish(type, {"uuid": self.id, **fields}, events.producer)
