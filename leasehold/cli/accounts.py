@@ -137,7 +137,9 @@ def show(
             if plot:
                 from leasehold.cli.plotting import draw_balances
 
-                print_thing(draw_balances(_read_samples(row, seconds), seconds, is_terminal=sys.stdout.isatty()))
+                # Its lines are drawn for this width, and are not to be wrapped.
+                drawn = draw_balances(_read_samples(row, seconds), seconds, is_terminal=sys.stdout.isatty())
+                sys.stdout.write(f"{drawn}\n")
 
         repeat(show_one, watch)
 

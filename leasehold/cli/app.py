@@ -9,6 +9,7 @@ from leasehold.cli import (
     alive,
     configuring,
     hosting,
+    listing,
     operating,
     reading,
     requesting,
@@ -52,6 +53,7 @@ running.register(app)
 simulating.register(app)
 requesting.register(app)
 reading.register(app)
+listing.register(app)
 status.register(app)
 alive.register(app)
 operating.register(app)

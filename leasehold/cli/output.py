@@ -3,19 +3,20 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.table import Table
+from leasehold.cli.tables import Cell, Column, Grid, find_width
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Watched = Annotated[
     float | None, typer.Option("--watch", metavar="SECONDS", help="Show it again every so many seconds.", min=0.1)
 ]
+_NO_WIDTH: Final = 100_000
+"""Of what is no terminal: nothing is wrapped or cut."""
 _MINUTE: Final = 60
 _HOUR: Final = 3600
 _DAY: Final = 86400
@@ -23,8 +24,8 @@ _UNITS: Final = {"s": 1, "m": _MINUTE, "h": _HOUR, "d": _DAY}
 
 
 def example(*lines: str) -> str:
-    """The epilogue of a command's help: at least one line to copy."""
-    return "Examples:\n\n" + "\n\n".join(f"  {line}" for line in lines)
+    """The epilogue of a command's help: at least one line to copy. None of them is wrapped."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 def print_json(value: object) -> None:
@@ -34,33 +35,60 @@ def print_json(value: object) -> None:
     sys.stdout.write(json.dumps(msgspec.to_builtins(value), ensure_ascii=False) + "\n")
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str) -> None:
+def print_table(columns: Sequence[str | Column], rows: Iterable[Sequence[Cell]], empty: str) -> None:
     """A table, or a sentence when there is nothing in it."""
     print_thing(make_table(columns, rows, empty))
 
 
-def make_table(columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str) -> "Table | str":
-    """The same as a thing to be printed."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+def make_table(columns: Sequence[str | Column], rows: Iterable[Sequence[Cell]], empty: str) -> "Grid | str":
+    """The same as a thing to be printed. Columns that are only named are wrapped between words."""
+    found = list(rows)
+    described = [Column(each, "wrap") if isinstance(each, str) else each for each in columns]
+    return Grid(described, found, find_width()) if found else empty
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    return table if table.row_count else empty
+
+def print_wide(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], empty: str) -> None:
+    """A table with all of its columns in full, on lines that may be longer than the terminal."""
+    found = list(rows)
+    print_thing(Grid(columns, found) if found else empty)
 
 
 def print_thing(*things: object) -> None:
-    """Print for people; without colours and at full width where no terminal is."""
+    """Print for people: sentences wrapped between words on a terminal, without width and colour elsewhere."""
+    width = find_width()
+    for thing in things:
+        if isinstance(thing, str):
+            sys.stdout.write(wrap(thing, width) + "\n")
+        else:
+            _print_drawn(thing, width)
+
+
+def wrap(text: str, width: int | None, indent: str = "") -> str:
+    """The text with its long lines wrapped between words: no word, so no id, is broken. None: as it is."""
+    if width is None:
+        return text
+    import textwrap
+
+    wrapper = textwrap.TextWrapper(
+        width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
+    )
+    return "\n".join(line if len(line) <= width else wrapper.fill(line) for line in text.split("\n"))
+
+
+def _print_drawn(thing: object, width: int | None) -> None:
+    """Print what rich draws; a line that is longer than the terminal is not cropped."""
     from rich.console import Console
 
-    console = Console(highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, markup=False, emoji=False, width=200, color_system=None)
-    for thing in things:
-        console.print(thing)
+    console = Console(
+        file=sys.stdout,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        width=_NO_WIDTH if width is None else width,
+        force_terminal=width is not None,
+        color_system=None if width is None else "auto",
+    )
+    console.print(thing, crop=False)
 
 
 def repeat(show: Callable[[], None], seconds: float | None) -> None:
@@ -95,13 +123,23 @@ def show_seconds(seconds: float) -> str:
 
 
 def show_time(at: float) -> str:
-    """An instant, in UTC."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    """An instant in UTC, as `--as-of` takes it too."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def show_instant(at: float | None) -> str:
+    """The same with how long ago that is, or how far ahead."""
+    return "" if at is None else f"{show_time(at)} ({show_age(at)})"
 
 
 def show_amounts(amounts: dict[str, float] | None) -> str:
     """Resources in a few characters."""
     return " ".join(f"{name}={amount:g}" for name, amount in (amounts or {}).items())
+
+
+def show_texts(texts: Mapping[str, str]) -> str:
+    """Labels or tags in a few characters."""
+    return " ".join(f"{name}={value}" for name, value in texts.items())
 
 
 def show_levels(amounts: Iterable[float]) -> str:
@@ -136,6 +174,17 @@ def parse_time(option: str, text: str | None) -> float | None:
         wanted = f"expected seconds since the epoch or a time like 2026-11-21T14:00:00Z, got {text!r}"
         raise typer.BadParameter(wanted, param_hint=option) from None
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def choose(option: str, value: str, known: Sequence[str]) -> str:
+    """The value, if it is one of those that are known; raises typer.BadParameter."""
+    if value in known:
+        return value
+    import difflib
+
+    meant = difflib.get_close_matches(value, known, 1)
+    hint = f" (did you mean {meant[0]}?)" if meant else ""
+    raise typer.BadParameter(f"expected one of {', '.join(known)}, got {value!r}{hint}", param_hint=option)
 
 
 def parse_pairs(option: str, pairs: Iterable[str]) -> dict[str, str]:

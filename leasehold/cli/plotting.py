@@ -34,6 +34,7 @@ def draw_balances(samples: Sequence[dict[str, Any]], seconds: float, *, is_termi
             plotext.plot(times, line, marker=str(level))
     marks = _choose_marks(times)
     plotext.xticks(marks, [_show_clock(at, marks[-1] - marks[0], seconds) for at in marks])
+    plotext.title(f"time in {datetime.fromtimestamp(marks[-1]).astimezone():%Z}")
     drawn = plotext.build().rstrip("\n")
     legend = "balance by level: " + ", ".join(f"line of {level}s = level {level}" for level in levels)
     return f"{drawn if is_terminal else plotext.uncolorize(drawn)}\n{legend}".rstrip()

@@ -1,13 +1,16 @@
-"""Commands that show what is: from the view; reservations that left it and events from the database."""
+"""Commands about one reservation, from the view or the database; and the events, from the database."""
 
 import sys
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from leasehold.cli.completing import complete_reservations, complete_slots
 from leasehold.cli.connecting import connect, open_store
 from leasehold.cli.failures import CommandError, say_error
+from leasehold.cli.formats import DOCUMENTS, OneOutput, choose_format, print_document
 from leasehold.cli.output import (
     AsJson,
     Watched,
@@ -16,43 +19,55 @@ from leasehold.cli.output import (
     print_table,
     print_thing,
     repeat,
-    show_age,
     show_amounts,
+    show_instant,
     show_levels,
+    show_texts,
     show_time,
 )
 from leasehold.cli.telling import describe_event
-from leasehold.errors import NotAnswered
+from leasehold.errors import NotAnswered, Unknown
 
 if TYPE_CHECKING:
     from leasehold.client import Client
-    from leasehold.results import Conditions, Explanation, Placement, Reservation, Slot
+    from leasehold.results import Explanation, Placement, Reservation
     from scheduler.model.events import Event
 
 FOLLOW_SECONDS = 1.0
 WORKER_SECONDS = 5.0
 """How long a worker may take to answer what the view alone does not tell."""
+ReservationId = Annotated[
+    str, typer.Argument(metavar="RESERVATION", help="Its id.", autocompletion=complete_reservations)
+]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command(epilog=example("leasehold get build-7", "leasehold get build-7 --json"))(get)
-    app.command("list", epilog=example("leasehold list", "leasehold list --phase pending --account ci --json"))(list_)
-    app.command(epilog=example("leasehold slots", "leasehold slots --pool linux --watch 2"))(slots)
-    app.command(epilog=example("leasehold explain build-7"))(explain)
-    app.command(epilog=example("leasehold events --follow", "leasehold events --reservation build-7 --json"))(events)
+    app.command(
+        epilog=example("leasehold get build-7", "leasehold get build-7 --json", "leasehold get build-7 -o yaml")
+    )(get)
+    app.command(epilog=example("leasehold explain build-7", "leasehold explain build-7 --watch 5"))(explain)
+    app.command(
+        epilog=example(
+            "leasehold events --follow",
+            "leasehold events --reservation build-7 --json",
+            "leasehold events --slot linux-1 --name slot_ready",
+        )
+    )(events)
 
 
-def get(
-    reservation: Annotated[str, typer.Argument(metavar="RESERVATION", help="Its id.")], as_json: AsJson = False
-) -> None:
-    """Show a reservation with its leases; one that left the view is asked for."""
+def get(reservation: ReservationId, output: OneOutput = None, as_json: AsJson = False) -> None:
+    """Show a reservation with its leases.
+
+    One that ended more than ten minutes ago is asked for from a worker.
+    """
+    chosen = choose_format(output, as_json=as_json, known=DOCUMENTS)
     with connect() as client:
         row = _find(client, reservation)
-    if as_json:
-        print_json(row)
-    else:
+    if chosen == "table":
         print_table(("", ""), _describe(row), "")
+    else:
+        print_document(row, chosen)
 
 
 def _find(client: "Client", name: str) -> "Reservation":
@@ -75,14 +90,14 @@ def _describe(row: "Reservation") -> list[tuple[str, str]]:
         ("system or pool", request.system or request.pool or ""),
         ("account", request.account or ""),
         ("priority", f"{row.priority:g}"),
-        ("labels", show_amounts_of_text(request.labels)),
-        ("tags", show_amounts_of_text(request.tags)),
-        ("created", show_age(row.created_at)),
-        ("leased", show_age(row.leased_at)),
-        ("confirmed", show_age(row.confirmed_at)),
-        ("expires", show_age(row.expires_at)),
-        ("to be given back", f"{show_age(row.revoke_by)} ({row.revoke_reason})" if row.revoke_by else ""),
-        ("ended", show_age(row.finished_at)),
+        ("labels", show_texts(request.labels)),
+        ("tags", show_texts(request.tags)),
+        ("created", show_instant(row.created_at)),
+        ("leased", show_instant(row.leased_at)),
+        ("confirmed", show_instant(row.confirmed_at)),
+        ("expires", show_instant(row.expires_at)),
+        ("to be given back", f"{show_instant(row.revoke_by)}: {row.revoke_reason}" if row.revoke_by else ""),
+        ("ended", show_instant(row.finished_at)),
         ("restarts", _describe_restarts(row)),
         ("token", str(row.token) if row.token else ""),
     ]
@@ -116,161 +131,79 @@ def _name_level(lease: "Placement") -> str:
     return "free level" if lease.level == FREE else f"level {lease.level}"
 
 
-def show_amounts_of_text(texts: dict[str, str]) -> str:
-    """Labels or tags in a few characters."""
-    return " ".join(f"{name}={value}" for name, value in texts.items())
+def explain(reservation: ReservationId, as_json: AsJson = False, watch: Watched = None) -> None:
+    """Explain why a reservation waits, where it runs, or how it ended.
 
-
-def list_(
-    phase: Annotated[
-        list[str] | None, typer.Option(help="pending, leased, revoking, …; `ended` is any end. May be repeated.")
-    ] = None,
-    account: Annotated[str | None, typer.Option(help="Only of this account.")] = None,
-    pool: Annotated[str | None, typer.Option(help="Only those that named this pool.")] = None,
-    system: Annotated[str | None, typer.Option(help="Only for this system.")] = None,
-    limit: Annotated[int, typer.Option(help="Show the newest so many at most.", min=1)] = 200,
-    as_json: AsJson = False,
-    watch: Watched = None,
-) -> None:
-    """List reservations in order of submission; ended ones are here for ten minutes."""
-    _check_phases(phase)
-    columns = ("id", "phase", "asked for", "account", "level", "priority", "age", "slots")
+    For one that waits: its place in the queue, the reason, and the smallest change that would end the wait. For one
+    that is leased: where, with what, since when and until when.
+    """
     with connect() as client:
 
         def show() -> None:
-            rows = client.list(phase or None, account=account, pool=pool, system=system)
-            if as_json:
-                print_json(rows[-limit:])
-                return
-            print_table(columns, map(_row, rows[-limit:]), "no reservations")
-            if len(rows) > limit:
-                print_thing(f"the newest {limit} of {len(rows)}")
-
-        repeat(show, watch)
-
-
-def _check_phases(phases: list[str] | None) -> None:
-    known = ("pending", "leased", "revoking", "released", "cancelled", "expired", "failed", "ended")
-    for phase in phases or ():
-        if phase not in known:
-            raise typer.BadParameter(f"expected one of {', '.join(known)}, got {phase!r}", param_hint="--phase")
-
-
-def _row(row: "Reservation") -> tuple[str, ...]:
-    first = row.request.components[0].resources if row.request.components else {}
-    return (
-        row.id,
-        row.phase + (f" ({row.reason})" if row.reason else ""),
-        " ".join(filter(None, (row.request.system or row.request.pool, show_amounts(first)))),
-        row.request.account or "",
-        " ".join(sorted({str(lease.level) for lease in row.leases if lease.charged_at is not None})),
-        f"{row.priority:g}",
-        show_age(row.created_at),
-        " ".join(lease.slot + (" (claimed)" if lease.state == "claimed" else "") for lease in row.leases),
-    )
-
-
-def slots(
-    pool: Annotated[str | None, typer.Option(help="Only of this pool.")] = None,
-    state: Annotated[str | None, typer.Option(help="Only in this state.")] = None,
-    empty: Annotated[bool, typer.Option("--all", help="Empty ones too.")] = False,
-    as_json: AsJson = False,
-    watch: Watched = None,
-) -> None:
-    """List slots with their machines and what they hold."""
-    import msgspec
-
-    columns = ("slot", "state", "for", "leases", "machine", "address", "type", "zone", "")
-    with connect() as client:
-
-        def show() -> None:
-            found = [each for each in client.slots(pool=pool, state=state) if empty or state or each.state != "empty"]
-            held = _count_leases(client)
-            said = _read_conditions(client, pool)
-            if as_json:
-                told = (msgspec.to_builtins(each) | {"conditions": said.slots.get(each.id, ())} for each in found)
-                print_json(list(told))
-                return
-            rows = [_slot_row(each, held.get(each.id, 0), said) for each in found]
-            print_table(columns, rows, "no slots in use (--all shows empty ones)")
-            for name, words in said.pools.items():
-                print_thing(*(f"pool {name}: {text}" for text in words))
-
-        repeat(show, watch)
-
-
-def _count_leases(client: "Client") -> dict[str, int]:
-    held: dict[str, int] = {}
-    for row in client.list(["leased", "revoking"]):
-        for lease in row.leases:
-            held[lease.slot] = held.get(lease.slot, 0) + 1
-    return held
-
-
-def _read_conditions(client: "Client", pool: str | None) -> "Conditions":
-    from leasehold.results import Conditions
-
-    try:
-        return client.conditions(pool, timeout=WORKER_SECONDS)
-    except NotAnswered:
-        say_error("no worker answered: conditions are not shown")
-        return Conditions()
-
-
-def _slot_row(slot: "Slot", leases: int, said: "Conditions") -> tuple[str, ...]:
-    marks = said.slots.get(slot.id) or ("cordoned" if slot.cordoned else "", slot.drain_reason or "", slot.error or "")
-    return (
-        slot.id,
-        slot.state,
-        show_age(slot.since).removesuffix(" ago"),
-        str(leases) if leases else "",
-        slot.instance_id or slot.state if slot.instance_id else "",
-        slot.address or "",
-        " ".join(filter(None, (slot.instance_type, slot.market))),
-        slot.zone or "",
-        "; ".join(filter(None, marks)),
-    )
-
-
-def explain(
-    reservation: Annotated[str, typer.Argument(metavar="RESERVATION", help="Its id.")],
-    as_json: AsJson = False,
-    watch: Watched = None,
-) -> None:
-    """Say why a reservation is where it is, and what it waits for."""
-    with connect() as client:
-
-        def show() -> None:
-            found = _explain(client, reservation)
+            row = client.get(reservation)
+            found = _explain(client, reservation, row)
             if as_json:
                 print_json(found)
-            else:
-                print_thing(str(found))
+                return
+            print_thing(str(found))
+            row = row or next(iter(client.recall(reservation)), None)
+            if row is not None:
+                for line in _describe_course(row):
+                    print_thing(line)
 
         repeat(show, watch)
 
 
-def _explain(client: "Client", reservation: str) -> "Explanation":
-    """What a worker says of one that waits; without a worker, what the last tick said."""
-    found = client.explain(reservation)
-    if found.phase != "pending":
-        return found
+def _explain(client: "Client", reservation: str, row: "Reservation | None") -> "Explanation":
+    """What a worker says of one that waits or left the view; without a worker, what the last tick said."""
+    if row is not None and row.phase != "pending":
+        return client.explain(reservation)
     try:
         return client.suggest(reservation, timeout=WORKER_SECONDS)
     except NotAnswered:
+        try:
+            found = client.explain(reservation)
+        except Unknown:
+            raise CommandError(f"no worker answered, and the view has no reservation {reservation}") from None
         say_error("no worker answered: this is what the last tick said; the smallest change was not looked for")
         return found
 
 
+def _describe_course(row: "Reservation") -> Iterator[str]:
+    """Where one that is leased is, since when, until when; of one that ended when, why, and what it had."""
+    from leasehold.results import ENDED
+
+    for lease in row.leases:
+        if lease.state != "claimed":
+            given = show_amounts(lease.resources)
+            yield f"{lease.component}: on {_describe_lease(lease)}" + (f", with {given}" if given else "")
+    if row.phase in ENDED:
+        yield f"ended: {show_instant(row.finished_at)}" + (f", {row.reason}" if row.reason else "")
+    if row.leased_at is not None and row.phase != "pending":
+        yield f"leased: {show_instant(row.leased_at)}" + (f", token {row.token}" if row.token else "")
+    if row.phase == "leased":
+        yield f"expires: {show_instant(row.expires_at)}, unless it is renewed" if row.expires_at else "expires: never"
+    if row.phase == "revoking":
+        due = show_instant(row.revoke_by) if row.revoke_by else "as soon as its holder releases it"
+        yield f"to be given back: {due}" + (f", {row.revoke_reason}" if row.revoke_reason else "")
+    if row.restarts:
+        yield f"restarts: {_describe_restarts(row)}"
+
+
 def events(
-    reservation: Annotated[str | None, typer.Option(help="Only of this reservation.")] = None,
-    slot: Annotated[str | None, typer.Option(help="Only of this slot.")] = None,
+    reservation: Annotated[
+        str | None, typer.Option(help="Only of this reservation.", autocompletion=complete_reservations)
+    ] = None,
+    slot: Annotated[str | None, typer.Option(help="Only of this slot.", autocompletion=complete_slots)] = None,
     name: Annotated[str | None, typer.Option(help="Only of this name, like slot_ready.")] = None,
     limit: Annotated[int, typer.Option(help="The newest so many.", min=1, max=10_000)] = 50,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new ones until Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what happened, from the database; oldest first."""
+    """Show what happened, oldest first.
+
+    Events are read from the database; times are in UTC.
+    """
     from scheduler.ports import EventFilter
 
     store = open_store()

@@ -1,6 +1,7 @@
 """Commands for quota accounts and notices: what they print, what they send, how they end."""
 
 import json
+from datetime import datetime
 from io import StringIO
 from typing import Any
 
@@ -224,6 +225,11 @@ def test_times_are_as_exact_as_they_have_to_be(until: float, seconds: float, for
     assert {len(each.strip()) for each in first if each.strip()} == {form}
 
 
+def test_a_drawing_names_the_zone_of_its_times() -> None:
+    drawn = draw_balances([a_sample(0.0, 1), a_sample(60.0, 2)], 60.0, is_terminal=False)
+    assert f"time in {datetime.fromtimestamp(0).astimezone():%Z}" in drawn
+
+
 @pytest.mark.parametrize(
     ("samples", "last"),
     [
@@ -254,8 +260,8 @@ def test_a_reservation_is_shown_with_what_its_leases_pay(
     )
     shown = {name: " ".join(run("get", name).out.split()) for name in ("r6", "r7", "r8")}
     assert "lease main linux-3, level 1, used 0 7.5 0 0 0" in shown["r6"]
-    assert "confirmed 0.0 s ago" in shown["r6"]
-    assert "to be given back in 30 s (preempted)" in shown["r7"]
+    assert "confirmed 1970-01-01T00:16:40Z (0.0 s ago)" in shown["r6"]
+    assert "to be given back 1970-01-01T00:17:10Z (in 30 s): preempted" in shown["r7"]
     assert shown["r7"].endswith("lease main linux-4, revoking")
     assert "lease main linux-4, claimed, level 0, used 0 0 0 0 0" in shown["r8"]
     found = json.loads(run("get", "r6", "--json").out)

@@ -1,0 +1,105 @@
+"""What `--output` names: tables for people, JSON, YAML and CSV for programs."""
+
+import csv
+import json
+import math
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, Final
+
+import typer
+
+from leasehold.cli.completing import complete_formats
+from leasehold.cli.failures import BAD_INPUT, CommandError
+from leasehold.cli.output import choose, print_json
+
+FORMATS: Final = ("table", "wide", "json", "yaml", "csv")
+DOCUMENTS: Final = ("table", "json", "yaml")
+"""What shows a single thing."""
+Output = Annotated[
+    str | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FORMAT",
+        help="table, wide (all columns in full), json, yaml or csv.",
+        autocompletion=complete_formats,
+    ),
+]
+OneOutput = Annotated[
+    str | None,
+    typer.Option("--output", "-o", metavar="FORMAT", help="table, json or yaml.", autocompletion=complete_formats),
+]
+_PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_./@+-]*")
+_MEANT_OTHERWISE: Final = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
+"""Words that YAML readers do not take as texts."""
+_ESCAPED: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+
+
+def choose_format(output: str | None, *, as_json: bool, known: Sequence[str] = FORMATS) -> str:
+    """The format that was asked for. Raises BadParameter for one that is unknown, CommandError for two."""
+    if output is None:
+        return "json" if as_json else "table"
+    chosen = choose("--output", output, known)
+    if as_json and chosen != "json":
+        raise CommandError(f"--json: expected no other --output beside it, got {chosen}", BAD_INPUT)
+    return chosen
+
+
+def print_document(value: Any, chosen: str) -> None:
+    """Print JSON on one line, or YAML."""
+    if chosen == "json":
+        print_json(value)
+        return
+    import msgspec
+
+    sys.stdout.write("\n".join(_list_lines(msgspec.to_builtins(value))) + "\n")
+
+
+def print_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Comma-separated values with a header, as RFC 4180 has them; nothing for None."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+
+
+def _list_lines(value: Any, indent: str = "") -> Iterator[str]:
+    """The lines of a YAML block: a list, a mapping or a scalar."""
+    if isinstance(value, dict) and value:
+        for key, each in value.items():
+            yield from _nest(f"{indent}{_show_scalar(key)}:", each, indent)
+    elif isinstance(value, list) and value:
+        for each in value:
+            first, *rest = _list_lines(each, f"{indent}  ")
+            yield f"{indent}- {first.lstrip(' ')}"
+            yield from rest
+    else:
+        yield indent + _show_scalar(value)
+
+
+def _nest(key: str, value: Any, indent: str) -> Iterator[str]:
+    if value and isinstance(value, (dict, list)):
+        yield key
+        yield from _list_lines(value, f"{indent}  ")
+    else:
+        yield f"{key} {_show_scalar(value)}"
+
+
+def _show_scalar(value: Any) -> str:
+    if isinstance(value, float):
+        return _show_float(value)
+    if isinstance(value, str):
+        is_plain = _PLAIN.fullmatch(value) and value.lower() not in _MEANT_OTHERWISE
+        quoted = json.dumps(value, ensure_ascii=False)
+        return value if is_plain else _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", quoted)
+    # An empty list or mapping, a whole number, a truth value, null.
+    return json.dumps(value)
+
+
+def _show_float(value: float) -> str:
+    """As YAML 1.1 readers take it for a number too: with a point also before an exponent."""
+    if not math.isfinite(value):
+        return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
+    digits, exponent, power = repr(value).partition("e")
+    return (digits if "." in digits else f"{digits}.0") + exponent + power

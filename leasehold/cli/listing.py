@@ -1,0 +1,312 @@
+"""`list` and `slots`: what the view holds, filtered and sorted, for people and for programs."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import typer
+
+from leasehold.cli.completing import (
+    PHASES,
+    SLOT_STATES,
+    complete_accounts,
+    complete_phases,
+    complete_pools,
+    complete_states,
+)
+from leasehold.cli.connecting import connect
+from leasehold.cli.formats import Output, choose_format, print_csv, print_document
+from leasehold.cli.output import (
+    AsJson,
+    Watched,
+    choose,
+    example,
+    parse_pairs,
+    parse_seconds,
+    print_table,
+    print_thing,
+    print_wide,
+    repeat,
+)
+from leasehold.cli.showing import RESERVATIONS, SLOTS, Field, SeenReservation, SeenSlot, choose_fields
+
+if TYPE_CHECKING:
+    from leasehold.client import Client
+    from leasehold.results import Conditions, Reservation
+
+WORKER_SECONDS = 5.0
+"""How long a worker may take to answer what the view alone does not tell."""
+_LIVE: Final = ("pending", "leased", "revoking")
+Seen = TypeVar("Seen", SeenReservation, SeenSlot)
+Pairs = list[str] | None
+Account = Annotated[
+    str | None, typer.Option(help="Only of this account.", autocompletion=complete_accounts, show_default=False)
+]
+Tags = Annotated[Pairs, typer.Option("--tag", metavar="NAME=VALUE", help="Only with this tag. May be repeated.")]
+Labels = Annotated[Pairs, typer.Option("--label", metavar="NAME=VALUE", help="Only with this label. May be repeated.")]
+Older = Annotated[str | None, typer.Option(metavar="AGE", help="Only what is at least so old, like 90, 10m or 2h.")]
+Newer = Annotated[str | None, typer.Option(metavar="AGE", help="Only what is at most so old.")]
+RESERVATION_KEYS: Final[Mapping[str, Callable[[SeenReservation], Any]]] = {
+    "id": lambda seen: seen.row.id,
+    "phase": lambda seen: PHASES.index(seen.row.phase),
+    "account": lambda seen: seen.row.request.account,
+    "priority": lambda seen: seen.row.priority,
+    "age": lambda seen: -seen.row.created_at,
+    "expires": lambda seen: seen.row.expires_at,
+    "position": lambda seen: seen.position,
+}
+SLOT_KEYS: Final[Mapping[str, Callable[[SeenSlot], Any]]] = {
+    "id": lambda seen: (len(seen.slot.id), seen.slot.id),
+    "pool": lambda seen: seen.slot.pool,
+    "state": lambda seen: seen.slot.state,
+    "age": lambda seen: -seen.slot.since,
+    "leases": lambda seen: len(seen.holders),
+    "zone": lambda seen: seen.slot.zone,
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(
+        "list",
+        epilog=example(
+            "leasehold list",
+            "leasehold list --phase pending --account ci --sort -priority",
+            "leasehold list --tag build=7 --older-than 10m -o wide",
+            "leasehold list --all -o csv",
+        ),
+    )(list_)
+    app.command(
+        epilog=example(
+            "leasehold slots",
+            "leasehold slots --pool linux --watch 2",
+            "leasehold slots --account ci --sort -leases",
+            "leasehold slots --state ready --label ssd=yes -o yaml",
+        )
+    )(slots)
+
+
+@dataclass(frozen=True)
+class Ages:
+    """How old something has to be, in seconds."""
+
+    least: float
+    most: float
+
+    def admit(self, since: float, now: float) -> bool:
+        """Whether what is there since then is old enough, and not too old."""
+        return self.least <= now - since <= self.most
+
+
+def list_(  # noqa: PLR0913, PLR0917 - an option each
+    phase: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="pending, leased, revoking, …; `ended` is any end. May be repeated.", autocompletion=complete_phases
+        ),
+    ] = None,
+    account: Account = None,
+    pool: Annotated[
+        str | None, typer.Option(help="Only those that named this pool.", autocompletion=complete_pools)
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="Only for this system.")] = None,
+    tag: Tags = None,
+    label: Labels = None,
+    older_than: Older = None,
+    newer_than: Newer = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD",
+            help=f"{', '.join(RESERVATION_KEYS)}; -FIELD reverses. Default: order of submission.",
+            autocompletion=lambda incomplete: _complete_keys(RESERVATION_KEYS, incomplete),
+        ),
+    ] = None,
+    ended: Annotated[bool, typer.Option("--all", help="Show ended ones in the table too.")] = False,
+    limit: Annotated[int, typer.Option(help="Show the newest ones only; with --sort the first ones.", min=1)] = 200,
+    output: Output = None,
+    as_json: AsJson = False,
+    watch: Watched = None,
+) -> None:
+    """List reservations.
+
+    They stand in order of submission. The table shows ended ones only with --all or where --phase names them; JSON,
+    YAML and CSV have them always. They stay for ten minutes.
+    """
+    chosen = choose_format(output, as_json=as_json)
+    for each in phase or ():
+        choose("--phase", each, (*PHASES, "ended"))
+    ages, key = _read_ages(older_than, newer_than), _read_key(sort, RESERVATION_KEYS)
+    tags, labels = parse_pairs("--tag", tag or ()), parse_pairs("--label", label or ())
+    with connect() as client:
+
+        def show() -> None:
+            now = time.time()
+            found = client.list(phase or None, account=account, pool=pool, system=system, tags=tags)
+            rows = [row for row in found if ages.admit(row.created_at, now) and _requires(row, labels)]
+            hides_ended = chosen in {"table", "wide"} and not (phase or ended)
+            shown = [row for row in rows if row.phase in _LIVE] if hides_ended else rows
+            ordered = _sort(_see(client, shown), key)
+            seen = ordered[-limit:] if key is None else ordered[:limit]
+            if chosen in {"json", "yaml"}:
+                print_document([each.row for each in seen], chosen)
+                return
+            _print(RESERVATIONS, seen, chosen, "no reservations")
+            if chosen != "csv":
+                _say_hidden(len(shown) - len(seen), len(rows) - len(shown), limit)
+
+        repeat(show, watch)
+
+
+def _say_hidden(more: int, ended: int, limit: int) -> None:
+    if more:
+        print_thing(f"{more} more are not shown (--limit {limit})")
+    if ended:
+        print_thing(f"{ended} ended are not shown (--all)")
+
+
+def _requires(row: "Reservation", labels: Mapping[str, str]) -> bool:
+    """Whether it, or one of its components, asks for slots with these labels."""
+    wanted = labels.items()
+    own = row.request.labels
+    return wanted <= own.items() or any(wanted <= (own | each.labels).items() for each in row.request.components)
+
+
+def _see(client: "Client", rows: Iterable["Reservation"]) -> list[SeenReservation]:
+    waiting: dict[str, Any] = client.report().get("waiting", {})
+    places = {name: place for place, name in enumerate(waiting, 1)}
+    return [
+        SeenReservation(row, waiting.get(row.id), places.get(row.id))
+        if row.phase == "pending"
+        else SeenReservation(row)
+        for row in rows
+    ]
+
+
+def slots(  # noqa: PLR0913, PLR0917 - an option each
+    pool: Annotated[str | None, typer.Option(help="Only of this pool.", autocompletion=complete_pools)] = None,
+    state: Annotated[
+        str | None, typer.Option(help=f"Only in this state: {', '.join(SLOT_STATES)}.", autocompletion=complete_states)
+    ] = None,
+    account: Account = None,
+    tag: Tags = None,
+    label: Labels = None,
+    older_than: Older = None,
+    newer_than: Newer = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD",
+            help=f"{', '.join(SLOT_KEYS)}; -FIELD reverses. Default: pool, then id.",
+            autocompletion=lambda incomplete: _complete_keys(SLOT_KEYS, incomplete),
+        ),
+    ] = None,
+    empty: Annotated[bool, typer.Option("--all", help="Show empty ones too.")] = False,
+    output: Output = None,
+    as_json: AsJson = False,
+    watch: Watched = None,
+) -> None:
+    """List slots with their machines, their holders and how full they are.
+
+    --account and --tag select slots by the reservations on them, --label by the labels of the slot; the age is the
+    time in the present state.
+    """
+    chosen = choose_format(output, as_json=as_json)
+    if state is not None:
+        choose("--state", state, SLOT_STATES)
+    ages, key = _read_ages(older_than, newer_than), _read_key(sort, SLOT_KEYS)
+    tags, labels = parse_pairs("--tag", tag or ()), parse_pairs("--label", label or ())
+    with connect() as client:
+
+        def show() -> None:
+            now = time.time()
+            holders = _find_holders(client)
+            said = _read_conditions(client, pool)
+            found = [SeenSlot(each, holders.get(each.id, ()), said) for each in client.slots(pool=pool, state=state)]
+            seen = [
+                each
+                for each in found
+                if (empty or state or each.slot.state != "empty")
+                and ages.admit(each.slot.since, now)
+                and labels.items() <= each.slot.labels.items()
+                and (not (account or tags) or any(_belongs(row, account, tags) for row, _ in each.holders))
+            ]
+            _print_slots(_sort(seen, key), said, chosen)
+
+        repeat(show, watch)
+
+
+def _print_slots(seen: "Sequence[SeenSlot]", said: "Conditions", chosen: str) -> None:
+    import msgspec
+
+    if chosen in {"json", "yaml"}:
+        documents = [msgspec.to_builtins(each.slot) | {"conditions": said.slots.get(each.slot.id, ())} for each in seen]
+        print_document(documents, chosen)
+        return
+    _print(SLOTS, seen, chosen, "no slots in use (--all shows empty ones)")
+    if chosen != "csv":
+        for name, words in said.pools.items():
+            print_thing(*(f"pool {name}: {text}" for text in words))
+
+
+def _find_holders(client: "Client") -> "dict[str, list[tuple[Reservation, Any]]]":
+    """The leases by slot, claims included, each with its reservation."""
+    held: dict[str, list[tuple[Reservation, Any]]] = {}
+    for row in client.list(_LIVE):
+        for lease in row.leases:
+            held.setdefault(lease.slot, []).append((row, lease))
+    return held
+
+
+def _belongs(row: "Reservation", account: str | None, tags: Mapping[str, str]) -> bool:
+    return account in {None, row.request.account} and tags.items() <= row.request.tags.items()
+
+
+def _read_conditions(client: "Client", pool: str | None) -> "Conditions":
+    from leasehold.cli.failures import say_error
+    from leasehold.errors import NotAnswered
+    from leasehold.results import Conditions
+
+    try:
+        return client.conditions(pool, timeout=WORKER_SECONDS)
+    except NotAnswered:
+        say_error("no worker answered: conditions are not shown")
+        return Conditions()
+
+
+def _print(fields: Sequence[Field[Seen]], seen: Sequence[Seen], chosen: str, empty: str) -> None:
+    if chosen == "csv":
+        named = [field for field in fields if field.csv]
+        print_csv([field.csv for field in named], [[field.read_raw(each) for field in named] for each in seen])
+        return
+    shown = choose_fields(fields, seen, is_wide=chosen == "wide")
+    rows = [[field.read(each) for field in shown] for each in seen]
+    (print_wide if chosen == "wide" else print_table)([field.column for field in shown], rows, empty)
+
+
+def _read_ages(older_than: str | None, newer_than: str | None) -> Ages:
+    least = parse_seconds("--older-than", older_than) if older_than is not None else float("-inf")
+    return Ages(least, parse_seconds("--newer-than", newer_than) if newer_than is not None else float("inf"))
+
+
+def _read_key(
+    sort: str | None, keys: Mapping[str, Callable[[Seen], Any]]
+) -> "tuple[Callable[[Seen], Any], bool] | None":
+    """What to sort by, and whether backwards."""
+    if sort is None:
+        return None
+    return keys[choose("--sort", sort.removeprefix("-"), tuple(keys))], sort.startswith("-")
+
+
+def _sort(seen: Sequence[Seen], key: "tuple[Callable[[Seen], Any], bool] | None") -> list[Seen]:
+    """What has no such value comes last, either way."""
+    if key is None:
+        return list(seen)
+    read, is_reversed = key
+    having = [each for each in seen if read(each) is not None]
+    return sorted(having, key=read, reverse=is_reversed) + [each for each in seen if read(each) is None]
+
+
+def _complete_keys(keys: Iterable[str], incomplete: str) -> list[str]:
+    return [each for key in keys for each in (key, f"-{key}") if each.startswith(incomplete)]

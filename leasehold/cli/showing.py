@@ -1,0 +1,209 @@
+"""The columns of reservations and slots: what stands in each, what gives way first, and what CSV calls it."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+
+from leasehold.cli.output import show_age, show_amounts, show_texts, show_time
+from leasehold.cli.tables import Cell, Column
+
+if TYPE_CHECKING:
+    from leasehold.results import Conditions, Placement, Reservation, Slot
+
+
+@dataclass(frozen=True)
+class SeenReservation:
+    """A reservation; of one that waits the code and the sentence of the last tick, and its place in the queue."""
+
+    row: "Reservation"
+    waiting: "Sequence[str] | None" = None
+    position: int | None = None
+
+
+@dataclass(frozen=True)
+class SeenSlot:
+    """A slot with the leases on it and what a worker says of it."""
+
+    slot: "Slot"
+    holders: "Sequence[tuple[Reservation, Placement]]" = ()
+    said: "Conditions | None" = None
+
+
+Seen = TypeVar("Seen")
+
+
+@dataclass(frozen=True)
+class Field(Generic[Seen]):
+    """A column and how it is read. `csv` "": not in CSV; `raw`: what is written there, if not the text."""
+
+    column: Column
+    read: Callable[[Seen], Cell]
+    csv: str = ""
+    raw: Callable[[Seen], Any] | None = None
+    where: Literal["always", "wide"] = "always"
+
+    def read_raw(self, seen: Seen) -> Any:
+        """The value for CSV."""
+        if self.raw is not None:
+            return self.raw(seen)
+        cell = self.read(seen)
+        return cell if isinstance(cell, str) else " ".join(cell)
+
+
+def choose_fields(fields: Sequence[Field[Seen]], seen: Iterable[Seen], *, is_wide: bool) -> list[Field[Seen]]:
+    """Those of a table: without the columns in which nothing would stand."""
+    places = {"always", "wide"} if is_wide else {"always"}
+    rows = list(seen)
+    return [
+        each
+        for each in fields
+        if each.where in places and (not each.column.rank or any(each.read(row) for row in rows))
+    ]
+
+
+def _instant(at: float | None) -> str:
+    return "" if at is None else show_time(at)
+
+
+def _describe_reason(seen: SeenReservation) -> str:
+    """Why it waits, has to give back, or ended."""
+    row = seen.row
+    if row.phase == "pending" and seen.waiting:
+        return ": ".join(filter(None, seen.waiting))
+    if row.phase == "revoking" and row.revoke_by is not None:
+        return f"{row.revoke_reason or row.reason or ''}, due {show_age(row.revoke_by)}".lstrip(", ")
+    return row.reason or ""
+
+
+def _describe_wish(seen: SeenReservation) -> str:
+    request = seen.row.request
+    parts = [
+        " ".join(filter(None, (f"{each.count} x" if each.count > 1 else "", show_amounts(each.resources))))
+        for each in request.components
+    ]
+    return " ".join(filter(None, (request.system or request.pool, " + ".join(filter(None, parts)))))
+
+
+def _list_levels(seen: SeenReservation) -> str:
+    return " ".join(sorted({str(each.level) for each in seen.row.leases if each.charged_at is not None}))
+
+
+def _list_slots(seen: SeenReservation) -> tuple[str, ...]:
+    return tuple(each.slot + (" (claimed)" if each.state == "claimed" else "") for each in seen.row.leases)
+
+
+def _list(read: Callable[["Placement"], str | None]) -> Callable[[SeenReservation], tuple[str, ...]]:
+    return lambda seen: tuple(value for each in seen.row.leases if (value := read(each)))
+
+
+_R = Field[SeenReservation]
+RESERVATIONS: Final[tuple[_R, ...]] = (
+    _R(Column("id"), lambda seen: seen.row.id, "id"),
+    _R(Column("phase", is_state=True), lambda seen: seen.row.phase, "phase"),
+    _R(Column("why", "cut", 1), _describe_reason, "why"),
+    _R(Column("asked for", "cut", 3), _describe_wish, "asked_for"),
+    _R(Column("account", rank=5), lambda seen: seen.row.request.account or "", "account"),
+    _R(Column("level", rank=7), _list_levels, "level"),
+    _R(Column("priority", rank=6), lambda seen: f"{seen.row.priority:g}", "priority"),
+    _R(
+        Column("age", rank=4),
+        lambda seen: show_age(seen.row.created_at),
+        "created_at",
+        lambda seen: _instant(seen.row.created_at),
+    ),
+    _R(Column("slots", rank=2), _list_slots, "slots"),
+    _R(
+        Column("expires", rank=8),
+        lambda seen: show_age(seen.row.expires_at),
+        "expires_at",
+        lambda seen: _instant(seen.row.expires_at),
+        where="wide",
+    ),
+    _R(
+        Column("leased", rank=9),
+        lambda seen: show_age(seen.row.leased_at),
+        "leased_at",
+        lambda seen: _instant(seen.row.leased_at),
+        where="wide",
+    ),
+    _R(
+        Column("ended", rank=9),
+        lambda seen: show_age(seen.row.finished_at),
+        "finished_at",
+        lambda seen: _instant(seen.row.finished_at),
+        where="wide",
+    ),
+    _R(Column("token", rank=9), lambda seen: str(seen.row.token or ""), "token", where="wide"),
+    _R(Column("machines", rank=9), _list(lambda each: each.instance_id), "machines", where="wide"),
+    _R(Column("addresses", rank=9), _list(lambda each: each.address), "addresses", where="wide"),
+    _R(Column("labels", rank=9), lambda seen: show_texts(seen.row.request.labels), "labels", where="wide"),
+    _R(Column("tags", rank=9), lambda seen: show_texts(seen.row.request.tags), "tags", where="wide"),
+)
+"""What `list` shows."""
+
+
+def describe_use(slot: "Slot", leases: "Iterable[Placement]") -> str:
+    """How full a slot is: used of all it has, resource by resource; how many leases where it counts only these."""
+    held = [each for each in leases if each.state != "claimed"]
+    if slot.resources is None:
+        return f"{len(held)} lease{'s' * (len(held) != 1)}" if held else ""
+    totals = slot.resources
+    names = sorted(totals, key=lambda name: (name != "cpus", name != "memory_mib", name))
+    return " ".join(
+        _describe_part(name, sum(each.resources.get(name, 0) for each in held), totals[name]) for name in names
+    )
+
+
+def _describe_part(name: str, used: float, total: float) -> str:
+    if name == "memory_mib":
+        return f"memory {used:g}/{total:g} MiB"
+    return f"{name} {used:g}/{total:g}"
+
+
+def _list_holders(seen: SeenSlot) -> tuple[str, ...]:
+    """The ids of the reservations on it, once each, with what is not simply held."""
+    marks: dict[str, set[str]] = {}
+    for row, lease in seen.holders:
+        marks.setdefault(row.id, set()).add(lease.state)
+    return tuple(name + "".join(f" ({state})" for state in sorted(states - {"held"})) for name, states in marks.items())
+
+
+def _describe_marks(seen: SeenSlot) -> str:
+    slot = seen.slot
+    said = seen.said.slots.get(slot.id) if seen.said else None
+    marks = said or ("cordoned" if slot.cordoned else "", slot.drain_reason or "", slot.error or "")
+    return "; ".join(filter(None, marks))
+
+
+_S = Field[SeenSlot]
+SLOTS: Final[tuple[_S, ...]] = (
+    _S(Column("slot"), lambda seen: seen.slot.id, "slot"),
+    _S(Column("pool", rank=9), lambda seen: seen.slot.pool, "pool", where="wide"),
+    _S(Column("state", is_state=True), lambda seen: seen.slot.state, "state"),
+    _S(
+        Column("for", rank=6),
+        lambda seen: show_age(seen.slot.since).removesuffix(" ago"),
+        "since",
+        lambda seen: _instant(seen.slot.since),
+    ),
+    _S(Column("used", rank=3), lambda seen: describe_use(seen.slot, (each for _, each in seen.holders)), "used"),
+    _S(Column("held by", rank=1), _list_holders, "held_by"),
+    _S(Column("machine", rank=4), lambda seen: seen.slot.instance_id or "", "machine"),
+    _S(Column("address", rank=5), lambda seen: seen.slot.address or "", "address"),
+    _S(
+        Column("type", rank=7),
+        lambda seen: " ".join(filter(None, (seen.slot.instance_type, seen.slot.market))),
+        "type",
+    ),
+    _S(Column("zone", rank=8), lambda seen: seen.slot.zone or "", "zone"),
+    _S(Column("labels", rank=9), lambda seen: show_texts(seen.slot.labels), "labels", where="wide"),
+    _S(
+        Column("idle", rank=9),
+        lambda seen: show_age(seen.slot.idle_since),
+        "idle_since",
+        lambda seen: _instant(seen.slot.idle_since),
+        where="wide",
+    ),
+    _S(Column("notes", "cut", 2), _describe_marks, "notes"),
+)
+"""What `slots` shows."""

@@ -1,0 +1,55 @@
+"""A terminal of a given width for commands that run in this process."""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import sys
+import termios
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from leasehold.cli.failures import run_safely
+
+ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+Type = Callable[..., str]
+"""(columns, *words) -> everything that the command wrote to a terminal of so many columns."""
+
+
+def run_on_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, *words: str) -> str:
+    """What one command writes to a terminal of so many columns, escape sequences included."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    seen: list[bytes] = []
+    reader = threading.Thread(target=_read_all, args=(master, seen))
+    reader.start()
+    try:
+        with os.fdopen(slave, "w", encoding="utf-8") as screen, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", screen)
+            run_safely(list(words))
+    finally:
+        reader.join()
+        os.close(master)
+    return b"".join(seen).decode().replace("\r\n", "\n")
+
+
+def _read_all(descriptor: int, seen: list[bytes]) -> None:
+    """Read until every writer has closed the terminal."""
+    while True:
+        try:
+            block = os.read(descriptor, 65536)
+        except OSError:
+            return
+        if not block:
+            return
+        seen.append(block)
+
+
+def strip_colours(text: str) -> str:
+    """The text without escape sequences."""
+    return ESCAPES.sub("", text)

@@ -1,0 +1,259 @@
+"""`list`, `slots` and `explain` for people: who is where and why, filtered, sorted, in the format that is asked for."""
+
+import csv
+import io
+import json
+import time
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as some
+
+from leasehold.cli.completing import PHASES, SLOT_STATES
+from leasehold.cli.formats import _list_lines
+from leasehold.cli.tables import Cell, Column, fit
+from scheduler.model import moves
+from tests.builders import a_lease, a_slot
+from tests.cli.conftest import Run
+from tests.cli.terminal import run_on_terminal, strip_colours
+from tests.client.intake import FakeIntake, a_row
+
+HOUR = 3600.0
+
+
+@pytest.fixture
+def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> FakeIntake:
+    """A reservation on each of two slots, one with a claim on the second, one that waits, and one that ended."""
+    monkeypatch.setenv("LEASEHOLD_BROKER__URL", intake.url)
+    intake.handler = lambda _verb, _document: {"ok": True}
+    now = time.time()
+    intake.publish(
+        a_slot(
+            "linux-1", version=1, since=now - HOUR, resources={"cpus": 4, "memory_mib": 2048}, labels={"ssd": "yes"},
+        ),
+        a_slot("linux-2", version=1, since=now - 60, state="draining", resources={"cpus": 2}),
+        a_slot("linux-3", version=1, state="empty"),
+        a_row(
+            "build-7", sequence=1, phase="leased", token=7, created_at=now - HOUR, leased_at=now - 1800,
+            expires_at=now + 900, account="ci", tags={"run": "7"},
+            leases=(
+                a_lease("linux-1", token=7, resources={"cpus": 2, "memory_mib": 512}),
+                a_lease("linux-1", component="more.0", kind="elastic", resources={"cpus": 1}),
+            ),
+        ),
+        a_row(
+            "build-8", sequence=2, phase="revoking", token=8, created_at=now - 600, revoke_reason="preempted",
+            revoke_by=now + 60, account="lab", labels={"ssd": "yes"},
+            leases=(a_lease("linux-2", token=8, state="revoking", resources={"cpus": 2}),),
+        ),
+        a_row(
+            "build-9", sequence=3, created_at=now - 60, priority=9, account="ci",
+            leases=(a_lease("linux-2", token=9, state="claimed", resources={"cpus": 2}),),
+        ),
+        a_row("build-10", sequence=4, created_at=now - 10, tags={"run": "7", "by": "nightly"}),
+        a_row("build-0", sequence=0, phase="failed", reason="slot_gone", created_at=now - HOUR, finished_at=now - 30),
+    )  # fmt: skip
+    waiting = {"build-9": ["claimed", "waits for build-8"], "build-10": ["at_max_slots", "pool linux has 3 slots"]}
+    intake.board.write_report({"at": now, "waiting": waiting})
+    return intake
+
+
+def read(text: str) -> list[str]:
+    """The lines of a table without their spacing, and without its header."""
+    return [" ".join(line.split()) for line in text.splitlines()[2:]]
+
+
+def ids(text: str) -> list[str]:
+    return [row["id"] for row in json.loads(text)]
+
+
+def test_slots_name_who_is_on_them_and_how_full_they_are(stack: FakeIntake, run: Run) -> None:
+    first, second = read(run("slots").out)
+    assert "cpus 3/4 memory 512/2048 MiB build-7" in first
+    assert "cpus 2/2 build-8 (revoking) build-9 (claimed)" in second
+
+
+def test_a_reason_stands_beside_each_that_waits(stack: FakeIntake, run: Run) -> None:
+    lines = read(run("list").out)
+    assert lines[2].startswith("build-9 pending claimed: waits for build-8")
+    assert lines[3].startswith("build-10 pending at_max_slots: pool linux has 3 slots")
+    assert lines[1].startswith("build-8 revoking preempted, due in ")
+
+
+def test_ended_ones_are_in_the_table_only_when_asked_for_and_always_in_documents(stack: FakeIntake, run: Run) -> None:
+    plain = run("list").out
+    assert "build-0" not in plain
+    assert plain.splitlines()[-1] == "1 ended are not shown (--all)"
+    for words in (("--all",), ("--phase", "ended"), ("-o", "csv"), ("-o", "yaml"), ("--json",)):
+        assert "build-0" in run("list", *words).out
+    assert "slot_gone" in run("list", "--all").out
+
+
+def test_json_has_the_rows_and_fields_of_the_client(stack: FakeIntake, run: Run) -> None:
+    rows = json.loads(run("list", "--json").out)
+    assert [row["id"] for row in rows] == ["build-0", "build-7", "build-8", "build-9", "build-10"]
+    assert run("list", "-o", "json").out == run("list", "--json").out
+    assert run("slots", "-o", "json").out == run("slots", "--json").out
+    assert run("get", "build-7", "-o", "json").out == run("get", "build-7", "--json").out
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("--account ci", ["build-7", "build-9"]),
+        ("--tag run=7", ["build-7", "build-10"]),
+        ("--tag run=7 --tag by=nightly", ["build-10"]),
+        ("--label ssd=yes", ["build-8"]),
+        ("--older-than 5m", ["build-7", "build-8"]),
+        ("--newer-than 5m", ["build-9", "build-10"]),
+        ("--older-than 30 --newer-than 30m", ["build-8", "build-9"]),
+        ("--sort -priority --limit 1", ["build-9"]),
+        ("--sort age", ["build-10", "build-9", "build-8", "build-7"]),
+        ("--sort -age", ["build-7", "build-8", "build-9", "build-10"]),
+        ("--sort expires --limit 1", ["build-7"]),
+        ("--sort position --limit 2", ["build-9", "build-10"]),
+        ("--limit 1", ["build-10"]),
+    ],
+)
+def test_reservations_are_filtered_and_sorted(words: str, wanted: list[str], stack: FakeIntake, run: Run) -> None:
+    phases = ("--phase", "pending", "--phase", "leased", "--phase", "revoking")
+    assert ids(run("list", *words.split(), *phases, "--json").out) == wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("", ["linux-1", "linux-2"]),
+        ("--all", ["linux-1", "linux-2", "linux-3"]),
+        ("--state empty", ["linux-3"]),
+        ("--account lab", ["linux-2"]),
+        ("--tag run=7", ["linux-1"]),
+        ("--label ssd=yes", ["linux-1"]),
+        ("--older-than 30m", ["linux-1"]),
+        ("--newer-than 30m", ["linux-2"]),
+        ("--sort -id", ["linux-2", "linux-1"]),
+        ("--sort age", ["linux-2", "linux-1"]),
+    ],
+)
+def test_slots_are_filtered_and_sorted(words: str, wanted: list[str], stack: FakeIntake, run: Run) -> None:
+    assert ids(run("slots", *words.split(), "--json").out) == wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (
+            "list --phase leesed",
+            "expected one of pending, leased, revoking, released, cancelled, expired, failed, ended",
+        ),
+        (
+            "list --sort prioritty",
+            "expected one of id, phase, account, priority, age, expires, position, got 'prioritty'",
+        ),
+        ("list -o yml", "expected one of table, wide, json, yaml, csv, got 'yml' (did you mean yaml?)"),
+        ("list --tag run", "expected name=value, got 'run'"),
+        ("list --older-than soon", "expected a duration like 90, 30m or 6h, got 'soon'"),
+        ("list --json -o yaml", "expected no other --output beside it, got yaml"),
+        ("slots --state reddy", "draining, terminating, error, got 'reddy' (did you mean ready?)"),
+        ("slots --sort size", "expected one of id, pool, state, age, leases, zone, got 'size'"),
+        ("get build-7 -o csv", "expected one of table, json, yaml, got 'csv'"),
+    ],
+)
+def test_a_filter_that_cannot_be_meant_is_refused(words: str, complaint: str, stack: FakeIntake, run: Run) -> None:
+    found = run(*words.split())
+    assert (found.status, found.out, len(found.complaints)) == (2, "", 1)
+    assert complaint in found.err
+
+
+def test_the_words_of_filters_are_those_of_the_engine() -> None:
+    assert (PHASES, SLOT_STATES) == (moves.PHASES, moves.SLOT_STATES)
+
+
+def test_csv_has_a_header_and_instants_with_their_zone(stack: FakeIntake, run: Run) -> None:
+    rows = {row["id"]: row for row in csv.DictReader(io.StringIO(run("list", "-o", "csv").out))}
+    assert rows["build-10"]["why"] == "at_max_slots: pool linux has 3 slots"
+    assert rows["build-7"]["slots"] == "linux-1 linux-1"
+    assert rows["build-7"]["created_at"].endswith("Z")
+    slots = {row["slot"]: row for row in csv.DictReader(io.StringIO(run("slots", "-o", "csv").out))}
+    assert slots["linux-2"]["held_by"] == "build-8 (revoking) build-9 (claimed)"
+
+
+def test_yaml_says_what_json_says(stack: FakeIntake, run: Run) -> None:
+    for words in (("list",), ("slots",), ("get", "build-7")):
+        assert yaml.safe_load(run(*words, "-o", "yaml").out) == json.loads(run(*words, "--json").out)
+
+
+SCALARS = some.none() | some.booleans() | some.integers() | some.floats(allow_nan=False) | some.text()
+DOCUMENTS = some.recursive(
+    SCALARS,
+    lambda inner: some.lists(inner, max_size=3) | some.dictionaries(some.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(DOCUMENTS)
+def test_every_document_is_read_back_from_its_yaml(document: Any) -> None:
+    assert yaml.safe_load("\n".join(_list_lines(document))) == document
+
+
+def test_wide_has_every_column_in_full(stack: FakeIntake, monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow, wide = (strip_colours(run_on_terminal(monkeypatch, 60, "slots", *words)) for words in ((), ("-o", "wide")))
+    assert "i-linux-1" not in narrow
+    assert "build-8 (revoking) build-9 (claimed)" in wide
+    assert {"machine", "address", "labels", "pool"} <= set(wide.splitlines()[0].split())
+
+
+def test_states_are_coloured_on_a_terminal_only(stack: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "\x1b[32mleased" in run_on_terminal(monkeypatch, 120, "list")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[3" not in run_on_terminal(monkeypatch, 120, "list")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b" not in run("list").out
+
+
+def test_less_important_columns_give_way_first() -> None:
+    columns = [Column("id"), Column("why", "cut", 1), Column("slots", rank=2), Column("age", rank=3)]
+    rows: list[list[Cell]] = [["a" * 10, "because " * 5, ("one-1", "two-2"), "10 min"]]
+    assert fit(columns, rows, None) == ({0: 10, 1: 40, 2: 11, 3: 6}, False)
+    assert fit(columns, rows, 60) == ({0: 10, 1: 27, 2: 11, 3: 6}, False)
+    assert fit(columns, rows, 40) == ({0: 10, 1: 13, 2: 5, 3: 6}, True)
+    assert fit(columns, rows, 33) == ({0: 10, 1: 14, 2: 5}, True)
+    assert fit(columns, rows, 20) == ({0: 10}, False)
+    assert fit(columns, rows, 5) == ({0: 10}, True)
+
+
+def test_explain_says_where_a_leased_one_is_since_when_and_until_when(stack: FakeIntake, run: Run) -> None:
+    lines = run("explain", "build-7").out.splitlines()
+    assert lines[0] == "build-7 is leased"
+    assert lines[1] == "main: on linux-1 i-linux-1 10.0.0.1, with cpus=2 memory_mib=512"
+    assert lines[2] == "more.0: on linux-1 i-linux-1 10.0.0.1, with cpus=1"
+    assert lines[3].startswith("leased: 20")
+    assert lines[3].endswith("Z (30 min ago), token 7")
+    assert lines[4].endswith(", unless it is renewed")
+
+
+def test_explain_says_until_when_a_lease_has_to_be_given_back(stack: FakeIntake, run: Run) -> None:
+    last = run("explain", "build-8").out.splitlines()[-1]
+    assert last.startswith("to be given back: 20")
+    assert last.endswith(", preempted")
+
+
+def test_explain_says_when_and_why_one_ended(stack: FakeIntake, run: Run) -> None:
+    lines = run("explain", "build-0").out.splitlines()
+    assert lines[0] == "build-0 is failed (slot_gone)"
+    assert lines[1].startswith("ended: 20")
+    assert lines[1].endswith("ago), slot_gone")
+
+
+def test_explain_asks_for_one_that_left_the_view(stack: FakeIntake, run: Run) -> None:
+    old = {"id": "r0", "phase": "released", "request": {"components": []}, "finished_at": 1_800_000_000.0}
+
+    def answer(verb: str, _document: Any) -> Any:
+        return {"ok": True, "reservations": [old]} if verb == "query" else {"ok": True, **old, "reservation": "r0"}
+
+    stack.handler = answer
+    found = run("explain", "r0")
+    assert (found.status, found.out.splitlines()[0]) == (0, "r0 is released")
+    assert "ended: 2027-01-15T08:00:00Z" in found.out

@@ -1,0 +1,43 @@
+"""Tables: ids are never folded nor cut, whatever the width; a pipe has no width."""
+
+import pytest
+
+from tests.builders import a_lease, a_slot
+from tests.cli.conftest import Run
+from tests.cli.terminal import run_on_terminal, strip_colours
+from tests.client.intake import FakeIntake, a_row
+
+LONG = "nightly/build-of-the-whole-distribution-for-x86_64-linux/" + "0123456789" * 8
+SLOT = "linux-" + "7" * 60
+
+
+@pytest.fixture
+def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> FakeIntake:
+    """A stand-in for the stack whose only lease has long names."""
+    monkeypatch.setenv("LEASEHOLD_BROKER__URL", intake.url)
+    intake.handler = lambda _verb, _document: {"ok": True}
+    lease = a_lease(SLOT, token=7)
+    intake.publish(
+        a_slot(SLOT, version=1), a_row(LONG, phase="leased", token=7, leases=(lease,)), a_row("second", sequence=2)
+    )
+    intake.board.write_report({"at": 5.0, "waiting": {"second": ["at_max_slots", "pool linux has 1 slot"]}})
+    return intake
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+@pytest.mark.parametrize("words", [("list",), ("get", LONG), ("slots",), ("explain", LONG)], ids=lambda each: each[0])
+def test_ids_are_never_folded_nor_cut(
+    words: tuple[str, ...], columns: int, stack: FakeIntake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = strip_colours(run_on_terminal(monkeypatch, columns, *words))
+    for name in (LONG, SLOT) if words[0] in {"get", "explain"} else (SLOT,) if words[0] == "slots" else (LONG,):
+        assert any(name in line for line in shown.splitlines()), shown
+
+
+@pytest.mark.parametrize("words", [("list",), ("get", LONG), ("slots",), ("explain", LONG)], ids=lambda each: each[0])
+def test_a_pipe_has_no_width(words: tuple[str, ...], stack: FakeIntake, run: Run) -> None:
+    """With two long ids on a line it is longer than 200 characters."""
+    stack.publish(a_row(LONG, version=2, phase="leased", token=7, leases=(a_lease(SLOT, token=7),), tags={"t": LONG}))
+    lines = run(*words).out.splitlines()
+    assert any(LONG in line for line in lines)
+    assert any(SLOT in line for line in lines)
