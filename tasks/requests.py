@@ -69,6 +69,15 @@ class ReadableRequest(Request):
         """Nothing, as above."""
         return ""
 
+    def cancel(self, pool: Any, signal: int | None = None, emit_retry: bool = True) -> None:  # noqa: FBT001, FBT002 - as below
+        """Give the task up at a cold shutdown: its message goes back to the queue. Threads cannot be ended and run on
+        until their process ends (tasks/threads.py); Celery's own would raise NotImplementedError for them.
+        """
+        try:
+            super().cancel(pool, signal, emit_retry)
+        except NotImplementedError:
+            self._announce_cancelled(emit_retry=emit_retry)  # type: ignore[attr-defined] # the stubs leave it out
+
     def info(self, safe: bool = True) -> Any:  # noqa: ARG002, FBT001, FBT002 - Celery's signature
         """The answer to remote control: never the arguments themselves."""
         return {**super().info(safe=True), "args": self.argsrepr, "kwargs": self.kwargsrepr}

@@ -13,6 +13,7 @@ from celery.exceptions import SecurityWarning
 from celery.utils.nodenames import host_format
 
 from tasks.queues import HEALTH, LAUNCH, QUEUE_NAMES, RESERVATIONS, TERMINATE, TICKS
+from tasks.threads import POOL_NAME, leave
 from workers.imports import without_collecting
 from workers.settings import ConcurrencySettings
 
@@ -33,7 +34,7 @@ def worker_options(queue: str, concurrency: ConcurrencySettings) -> dict[str, An
     return {
         "queues": [queue],
         "hostname": host_format(f"{queue}@%h"),
-        "pool": POOLS[queue],
+        "pool": POOL_NAME if POOLS[queue] == "threads" else POOLS[queue],
         "concurrency": getattr(concurrency, queue),
         "without_gossip": True,
         "without_mingle": True,
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str]) -> None:
         # Not by Celery's command line, which imports all of its commands first, Flower's and the shell's too.
         worker = app.Worker(**worker_options(queue, settings.celery.concurrency))
     worker.start()
-    sys.exit(worker.exitcode)
+    leave(worker.exitcode, worker.pool)
 
 
 if __name__ == "__main__":
