@@ -9,11 +9,11 @@ from typing import Any, Final
 import msgspec
 import redis
 
-from leasehold.errors import Fault, Refused, Unavailable, Unknown, read_faults
+from leasehold.errors import Fault, Refused, Unknown, read_faults
 from leasehold.reading import ViewReader
 from leasehold.results import Answer, Host, read_answer
 from leasehold.watching import Hints
-from leasehold.wire import Wire, show_url
+from leasehold.wire import Wire, explain_redis
 
 HEARTBEAT_SECONDS: Final = 86400
 """Its time to live, by which its age is told: the same for all hosts."""
@@ -51,8 +51,7 @@ class Hosts:
         try:
             self._wire.redis.set(self._reader.keys.heartbeat(slot), machine, ex=HEARTBEAT_SECONDS)
         except redis.RedisError as error:
-            url = show_url(self._wire.view_url)
-            raise Unavailable(f"Redis at {url} takes no heartbeat: {error}") from error
+            raise explain_redis(error, self._wire.view_url, "write heartbeats", "takes no heartbeat") from error
 
     def check(self, slot: str, machine: str) -> None:
         """Raise Unknown or Refused unless this slot is in the view and belongs to this machine."""

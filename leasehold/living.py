@@ -19,7 +19,7 @@ import redis
 
 from leasehold.errors import Unavailable
 from leasehold.probing import QUEUES
-from leasehold.wire import Wire, show_url
+from leasehold.wire import Wire, explain_redis
 from workers.settings import Settings
 
 PROCESSES: Final = (*QUEUES, "beat", "flower", "metrics", "emulator")
@@ -79,8 +79,10 @@ def _find_idle_worker(queue: str, settings: Settings, seconds: float) -> str | N
     with closing(Wire(settings.broker_url, settings.view.prefix, settings.view_url)) as wire:
         try:
             return _await_canary(wire, queue, seconds)
-        except (Unavailable, redis.RedisError) as error:
-            return f"Redis at {show_url(wire.url)}: {error}"
+        except Unavailable as error:
+            return str(error)
+        except redis.RedisError as error:
+            return str(explain_redis(error, wire.view_url, "take answers"))
 
 
 def _await_canary(wire: Wire, queue: str, seconds: float) -> str | None:

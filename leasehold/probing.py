@@ -6,9 +6,8 @@ from typing import Final
 
 import redis
 
-from leasehold.errors import Unavailable
 from leasehold.reading import ViewKeys
-from leasehold.wire import Wire, make_redis, show_url
+from leasehold.wire import Wire, explain_redis, make_redis
 
 QUEUES: Final = ("reservations", "ticks", "launch", "health", "terminate")
 
@@ -51,7 +50,7 @@ class Probe:
         try:
             self._wire.redis.ping()
         except redis.RedisError as error:
-            raise self._unreachable(self._wire.view_url, error) from error
+            raise explain_redis(error, self._wire.view_url, "use it") from error
 
     def queue_lengths(self) -> dict[str, int]:
         """How many messages wait in each queue for a worker."""
@@ -59,7 +58,7 @@ class Probe:
         try:
             return {queue: broker.llen(queue) for queue in QUEUES}
         except redis.RedisError as error:
-            raise self._unreachable(self._wire.url, error) from error
+            raise explain_redis(error, self._wire.url, "read the lengths of the queues") from error
         finally:
             if broker is not self._wire.redis:
                 broker.close()
@@ -69,7 +68,7 @@ class Probe:
         try:
             return bool(self._wire.redis.exists(ViewKeys(self._wire.prefix).leader))
         except redis.RedisError as error:
-            raise self._unreachable(self._wire.view_url, error) from error
+            raise explain_redis(error, self._wire.view_url, "read the leader lock") from error
 
     def silent_queues(self, seconds: float) -> list[str]:
         """The queues whose workers do not answer a canary within this time."""
@@ -80,6 +79,3 @@ class Probe:
                 break
             self._wire.pause()
         return [queue for queue in QUEUES if not canaries.answered(queue)]
-
-    def _unreachable(self, url: str, error: redis.RedisError) -> Unavailable:
-        return Unavailable(f"Redis at {show_url(url)} cannot be reached: {error}")

@@ -13,7 +13,7 @@ import redis
 
 from leasehold.errors import Unavailable
 from leasehold.results import Account, Reservation, Slot
-from leasehold.wire import show_url
+from leasehold.wire import explain_redis, show_url
 
 ROWS_A_CALL: Final = 1000
 Row = TypeVar("Row", Reservation, Slot, Account)
@@ -102,7 +102,7 @@ class ViewReader:
         try:
             body = cast("bytes | None", self._redis.get(self.keys.report))
         except redis.RedisError as error:
-            raise self._unreachable(error) from error
+            raise explain_redis(error, self._url, "read the view") from error
         return msgspec.json.decode(body, type=dict[str, Any]) if body else {}
 
     def with_machines(self, rows: Iterable[Reservation | None]) -> list[Reservation | None]:
@@ -131,7 +131,7 @@ class ViewReader:
         try:
             generation, server, bodies = pipeline.execute()
         except redis.RedisError as error:
-            raise self._unreachable(error) from error
+            raise explain_redis(error, self._url, "read the view") from error
         self._check_generation(generation, server)
         return cast("list[bytes | None]", bodies)
 
@@ -141,16 +141,13 @@ class ViewReader:
             for _, body in self._redis.hscan_iter(key, count=ROWS_A_CALL):
                 yield cast("bytes", body)
         except redis.RedisError as error:
-            raise self._unreachable(error) from error
+            raise explain_redis(error, self._url, "read the view") from error
 
     def _check_generation(self, generation: bytes | None, server: dict[str, Any]) -> None:
         if generation is None or not generation.decode().endswith(str(server.get("run_id"))):
             raise Unavailable(
                 f"Redis at {show_url(self._url)} holds no valid view: the next tick builds it, if a scheduler runs"
             )
-
-    def _unreachable(self, error: redis.RedisError) -> Unavailable:
-        return Unavailable(f"Redis at {show_url(self._url)} cannot be reached: {error}")
 
 
 def _join_machines(row: Reservation, slots: dict[str, Slot | None]) -> Reservation:

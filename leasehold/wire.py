@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import msgspec
@@ -157,7 +158,7 @@ class _Sender:
                     retry=False,
                 )
         except (OperationalError, redis.RedisError, OSError) as error:
-            raise Unavailable(f"Redis at {show_url(self._url)} takes no message: {error}") from error
+            raise explain_redis(error, self._url, f"send to the queue {queue}", "takes no message") from error
 
     def close(self) -> None:
         """Close the pooled connections."""
@@ -279,7 +280,7 @@ class _Exchange:
             wait = min(max(until - now, 0.01), LONGEST_WAIT_SECONDS)
             got = cast("list[bytes] | None", self._wire.redis.blpop(list(self._pending), timeout=wait))
         except redis.RedisError as error:
-            self._note_trouble(Unavailable(f"Redis at {show_url(self._wire.view_url)}: {error}"))
+            self._note_trouble(explain_redis(error, self._wire.view_url, "take answers"))
             return
         if got is None:
             return
@@ -332,3 +333,18 @@ def show_url(url: str) -> str:
     """A URL without what may not be shown: user and password."""
     scheme, separator, rest = url.partition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+
+
+def explain_redis(error: Exception, url: str, purpose: str, trouble: str = "cannot be reached") -> Unavailable:
+    """The client's error for an error of Redis: it names the user where Redis refuses the user.
+
+    `purpose` says what was tried ("read the view"), `trouble` what is wrong when the user is not the reason.
+    """
+    user = urlsplit(url).username or "default"
+    # kombu wraps the error of redis-py, and keeps it as the cause.
+    cause = error.__cause__ if isinstance(error.__cause__, redis.RedisError) else error
+    if isinstance(cause, redis.exceptions.NoPermissionError):
+        return Unavailable(f"user {user} may not {purpose}; Redis at {show_url(url)} says: {cause}")
+    if isinstance(cause, redis.exceptions.AuthenticationError):
+        return Unavailable(f"user {user} may not use Redis at {show_url(url)}: {cause}")
+    return Unavailable(f"Redis at {show_url(url)} {trouble}: {error}")

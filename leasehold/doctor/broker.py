@@ -22,7 +22,7 @@ from leasehold.doctor.judging import (
 from leasehold.errors import LeaseholdError, Unavailable
 from leasehold.probing import QUEUES, Canaries, Probe
 from leasehold.reading import ViewReader
-from leasehold.wire import Wire, show_url
+from leasehold.wire import Wire, explain_redis, show_url
 from scheduler.view.connection import make_redis
 from workers.settings import Settings
 
@@ -43,7 +43,7 @@ def look_at_redis(name: str, url: str, seconds: float) -> Iterator[Finding]:
             client.ping()
         except redis.RedisError as error:
             remedy = "Start Redis, or correct broker.url (LEASEHOLD_BROKER__URL) or view.url."
-            yield failure(name, f"{show_url(url)} cannot be reached: {error}", remedy)
+            yield failure(name, str(explain_redis(error, url, "use it")), remedy)
             yield from (skipped(f"{name} {aspect}", f"{name} cannot be reached") for aspect in ASPECTS)
             return
         yield ok(name, f"{show_url(url)} answers")

@@ -233,6 +233,31 @@ def test_a_client_without_the_right_says_so_in_a_line(roles: RedisWithRoles) -> 
     roles.read_refusals()
 
 
+@pytest.mark.parametrize(
+    ("role", "words", "line"),
+    [
+        ("monitor", ["status"], "user monitor may not read the leader lock; Redis at {server} says: "),
+        ("metrics", ["status"], "user metrics may not read the leader lock; Redis at {server} says: "),
+        ("monitor", ["list"], "user monitor may not read the view; Redis at {server} says: "),
+        ("metrics", ["alive", "ticks"], "user metrics may not send to the queue ticks; Redis at {server} says: "),
+        ("metrics", ["release", "x"], "user metrics may not send to the queue reservations; Redis at {server} says: "),
+        ("stranger", ["list"], "user stranger may not use Redis at {server}: invalid username-password pair"),
+        (None, ["list"], "user default may not use Redis at {server}: Authentication required."),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else str(value)[:12],
+)
+def test_a_command_names_the_user_that_redis_refuses_and_what_it_may_not_do(
+    role: str | None, words: list[str], line: str, roles: RedisWithRoles, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = f"redis://127.0.0.1:{roles.server.port}/0"
+    monkeypatch.setenv("LEASEHOLD_BROKER__URL", server if role is None else roles.url(role))
+    found = run(*words, *(["--timeout", "0.5"] if words[0] in {"alive", "release"} else []))
+    (said,) = found.err.splitlines()
+    assert said.startswith(f"leasehold: {line.format(server=server)}")
+    assert found.status != 0
+    roles.read_refusals()
+
+
 def test_every_role_of_the_file_is_tried() -> None:
     assert read_rules().keys() == {"default", *ROLES}
     assert read_rules()["default"] == ["off", "resetpass", "~*", "&*", "+@all"]
