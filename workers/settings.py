@@ -173,7 +173,7 @@ class CelerySettings(Document):
     soft_shutdown: Period = 5.0
     """A worker that stops waits so long for its tasks; 30 in containers."""
     beat_file: Text | None = None
-    """A file that beat touches whenever it has sent a task, for `leasehold alive beat`; left out = none."""
+    """Touched by beat with each task, for `leasehold alive beat`; left out = that of `leasehold up`, or none."""
     concurrency: ConcurrencySettings = ConcurrencySettings()
     """Tasks that a worker of each queue runs at once."""
 

@@ -88,6 +88,7 @@ def survey(
         "LEASEHOLD_BROKER__URL": broker_url,
         "LEASEHOLD_DATABASE__URL": database_url,
         **emulator_says,
+        **_choose_beat_file(settings, folder),
         **told,
     }
     changed = {
@@ -138,6 +139,11 @@ def _choose_database(settings: Settings, folder: Path) -> str:
     if settings.database_url == DatabaseSettings().url.get_secret_value():
         return f"sqlite:///{folder / 'leasehold.db'}"
     return settings.database_url
+
+
+def _choose_beat_file(settings: Settings, folder: Path) -> dict[str, str]:
+    """Without a configured file, one in the stack's folder: `leasehold alive beat` reads its age."""
+    return {} if settings.celery.beat_file else {"LEASEHOLD_CELERY__BEAT_FILE": str(folder / "beat")}
 
 
 def _plan_emulator(

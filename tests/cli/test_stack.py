@@ -105,6 +105,8 @@ def test_a_stack_serves_heals_itself_and_leaves_nothing_behind(shell: Shell) -> 
         client.release(row.id, leased.token)
     status = shell.run("status", "--probe", "--json")
     assert status.returncode == 0, status.stdout + status.stderr
+    alive = shell.run("alive", "beat")
+    assert (alive.returncode, alive.stdout) == (0, "beat is alive\n"), alive.stderr
     again = shell.run("up")
     assert (again.returncode, len(again.stderr.splitlines())) == (1, 1)
     _kill_and_see_it_come_back(shell, running)

@@ -6,6 +6,8 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from leasehold.stack.surroundings import EMULATOR, survey
 
 
@@ -21,3 +23,14 @@ def test_the_queue_that_the_processes_are_told_of_is_the_one_that_the_emulator_m
             health = json.load(answer)
         emulator.terminate()
     assert plan.environment["LEASEHOLD_AWS__INTERRUPTION_QUEUE"] == health["interruption_queue"]
+
+
+@pytest.mark.parametrize(("configured", "told"), [(None, "FOLDER/beat"), ("/run/beat", None)])
+def test_beat_has_a_file_to_touch_unless_one_is_configured(
+    configured: str | None, told: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`leasehold alive beat` reads its age."""
+    if configured:
+        monkeypatch.setenv("LEASEHOLD_CELERY__BEAT_FILE", configured)
+    plan = survey(tmp_path, tmp_path)
+    assert plan.environment.get("LEASEHOLD_CELERY__BEAT_FILE") == (told and told.replace("FOLDER", str(tmp_path)))
