@@ -113,16 +113,20 @@ def execute(
     reservation: Annotated[str, typer.Argument(metavar="RESERVATION", help="Whose lease on this host it is.")],
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="What to run.")],
     component: Annotated[str, typer.Option(help="Which instance of it.")] = "main",
-    slot: Annotated[str | None, typer.Option(help="The slot; left out: the name of this host.")] = None,
+    slot: Annotated[str | None, typer.Option(help="The slot (default: the name of this host).")] = None,
+    machine: Machine = None,
     state: State = None,
+    timeout: Timeout = 30,
 ) -> None:
     """Become this command, as a process of that lease: `host run` limits it, and all that it starts, to the cores
-    that the lease may use. It runs without a limit where no agent does.
+    that the lease may use. Without a lease on this host the command is refused. Without an agent there is no limit.
     """
-    from leasehold.machine import find_slot_name, find_state_folder
+    from leasehold.machine import find_state_folder
     from leasehold.processes import notes_folder, write_note
 
-    folder = notes_folder(state or find_state_folder(), slot or find_slot_name())
+    name, who = _find_identity(slot, machine, state)
+    _check_lease(name, who, reservation, component, timeout)
+    folder = notes_folder(state or find_state_folder(), name)
     try:
         note = write_note(folder, reservation, component, os.getpid())
     except OSError as error:
@@ -132,6 +136,21 @@ def execute(
     except OSError as error:
         note.unlink(missing_ok=True)
         raise CommandError(f"{command[0]}: {error.strerror}") from None
+
+
+def _check_lease(slot: str, machine: str, reservation: str, component: str, timeout: float) -> None:
+    """Raise CommandError unless this component of the reservation is leased on this host, as the database has it."""
+    with connect(timeout) as client:
+        try:
+            leases = client.hosts.leases(slot, machine).leases
+        except Refused as refused:
+            raise _explain(refused) from None
+    held = sorted(lease.component for lease in leases if lease.reservation == reservation)
+    if not held:
+        raise CommandError(f'RESERVATION: expected a reservation that is leased on {slot}, got "{reservation}"')
+    if component not in held:
+        parts = " or ".join(held)
+        raise CommandError(f'--component: expected {parts}, which {reservation} has on {slot}, got "{component}"')
 
 
 @contextmanager

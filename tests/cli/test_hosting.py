@@ -176,23 +176,68 @@ def test_leave_and_remove_are_requests(command: str, out: str, run: Run, intake:
     assert run("host", command, "lab-1", *more).status == 1
 
 
-def test_exec_leaves_a_note_and_becomes_the_command(tmp_path: Path) -> None:
-    words = ["host", "exec", "r1", "--component", "helper.0", "--slot", "lab-1"]
-    shown = "import os; print(open(f'processes/lab-1/{os.getpid()}.json').read())"
-    command = ["-m", "leasehold.cli", *words, "--state", str(tmp_path), "--", sys.executable, "-c", shown]
-    found = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=True)
+LEASE = {"reservation": "r1", "component": "helper.0", "token": 1}
+EXEC = ["host", "exec", "r1", "--component", "helper.0", "--slot", "lab-1", "--machine", "m1"]
+
+
+def start_exec(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """`leasehold host exec` as a process of its own: it may become the command."""
+    words = [sys.executable, "-m", "leasehold.cli", *EXEC, "--state", str(folder / "state"), "--", *command]
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def grant(intake: FakeIntake, *leases: Document) -> None:
+    """These leases are on the host, as the database has them."""
+    intake.handler = lambda _verb, _document: {**READY, "leases": list(leases)}
+
+
+def test_exec_leaves_a_note_and_becomes_the_command(intake: FakeIntake, tmp_path: Path) -> None:
+    grant(intake, LEASE)
+    shown = "import os; print(open(f'state/processes/lab-1/{os.getpid()}.json').read())"
+    found = start_exec(tmp_path, sys.executable, "-c", shown)
+    assert (found.returncode, found.stderr) == (0, "")
     note = json.loads(found.stdout)
     assert (note["reservation"], note["component"]) == ("r1", "helper.0")
+    assert last(intake) == ("leases", {"slot": "lab-1", "machine": "m1"})
 
 
-def test_exec_says_what_cannot_be_run_and_leaves_nothing(run: Run, tmp_path: Path) -> None:
-    found = run("host", "exec", "r1", "--slot", "lab-1", "--state", str(tmp_path), "--", "no-such-command")
+def test_exec_says_what_cannot_be_run_and_leaves_nothing(run: Run, intake: FakeIntake, tmp_path: Path) -> None:
+    grant(intake, LEASE)
+    found = run(*EXEC, "--state", str(tmp_path), "--", "no-such-command")
     assert (found.status, found.complaints) == (1, ["leasehold: no-such-command: No such file or directory"])
     assert list((tmp_path / "processes" / "lab-1").iterdir()) == []
     (tmp_path / "file").touch()
-    found = run("host", "exec", "r1", "--slot", "lab-1", "--state", str(tmp_path / "file"), "--", "true")
+    found = run(*EXEC, "--state", str(tmp_path / "file"), "--", "true")
     assert (found.status, len(found.complaints)) == (1, 1)
     assert "--state: expected a folder that can be written" in found.err
+
+
+@pytest.mark.parametrize(
+    ("leases", "complaint"),
+    [
+        # Nothing is leased on this host.
+        ((), 'RESERVATION: expected a reservation that is leased on lab-1, got "r1"'),
+        # Another reservation is.
+        (({**LEASE, "reservation": "r2"},), 'RESERVATION: expected a reservation that is leased on lab-1, got "r1"'),
+        # Another component of it is.
+        (({**LEASE, "component": "main"},), '--component: expected main, which r1 has on lab-1, got "helper.0"'),
+    ],
+)
+def test_exec_runs_nothing_without_a_lease_on_this_host(
+    leases: tuple[Document, ...], complaint: str, intake: FakeIntake, tmp_path: Path
+) -> None:
+    grant(intake, *leases)
+    found = start_exec(tmp_path, "touch", "ran")
+    assert (found.returncode, found.stderr) == (1, f"leasehold: {complaint}\n")
+    # Neither the command nor a note of it.
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_exec_runs_nothing_on_a_host_that_is_unknown(intake: FakeIntake, tmp_path: Path) -> None:
+    intake.handler = refuse("slot")
+    found = start_exec(tmp_path, "touch", "ran")
+    assert (found.returncode, found.stderr) == (1, "leasehold: slot: expected something else, got this\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_no_cgroup_is_refused_before_anybody_is_asked(

@@ -166,7 +166,7 @@ def test_a_flushed_redis_fails_nobody(lab: Stack, host: Process, name: str) -> N
 
 def start_work(lab: Stack, slot: str, name: str) -> Process:
     """A process of this lease that waits for its end, as its holder starts it."""
-    words = f"leasehold.cli host exec {name} --slot {slot}".split()
+    words = f"leasehold.cli host exec {name} --slot {slot} --machine m1".split()
     return lab.start(f"work-of-{name}", *words, "--state", str(lab.folder / "host-state"), "--", "sleep", "600")
 
 
