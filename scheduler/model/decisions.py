@@ -151,6 +151,7 @@ SlotReason = Literal[
     "rebalance",
     "at_quota",
     "requested",
+    "leaving",
     "unconfigured",
     "unhealthy",
     "unclean",

@@ -68,7 +68,7 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     interrupted_by: float | None = None
     """When the interrupted machine will be gone."""
     drain_reason: str | None = None
-    """Why it drains, or has to go as soon as a tick sees it (`requested`, `interrupted`, `idle`, …)."""
+    """Why it drains, or has to go as soon as a tick sees it (`requested`, `leaving`, `interrupted`, `idle`, …)."""
     error: str | None = None
     """Category of the failed launch while the state is `error`."""
     launch_id: str | None = None

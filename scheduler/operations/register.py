@@ -82,7 +82,7 @@ def leave(ledger: Ledger, _rules: Rules, word: HostDocument) -> Slot:
 
     A second word changes nothing. Raises Refusal for a slot that is unknown or another machine's.
     """
-    return start_draining(ledger, check_host(find_slot(ledger, word.slot), word.machine), "requested", "cloud")
+    return start_draining(ledger, check_host(find_slot(ledger, word.slot), word.machine), "leaving", "cloud")
 
 
 def check_host(slot: Slot, machine: str) -> Slot:

@@ -16,6 +16,7 @@ _ON_THE_WAY: Final = {"launching": "launch_timeout", "booting": "boot_timeout", 
 """States on the way, each with the key that bounds it."""
 _REASONS: Final = {
     "requested": "an operator drains it",
+    "leaving": "the host leaves",
     "interrupted": "EC2 takes it back",
     "rebalance": "EC2 recommends to replace it",
     "idle": "it was idle for too long",

@@ -6,6 +6,8 @@ import pytest
 
 from scheduler.operations.hosts import describe_host, hear_hosts
 from scheduler.operations.words import Refusal
+from scheduler.policy.conditions import describe_slot
+from scheduler.ports import EventFilter
 from tests.operations.rig import CONFIG, Rig
 
 TIMEOUT = 30.0
@@ -246,3 +248,23 @@ def test_nobody_leaves_for_another(slot: str, machine: str, path: str) -> None:
     refused = rig.ask("leave", slot=slot, machine=machine)
     assert [error["path"] for error in refused["errors"]] == [path]
     assert rig.slot("lab-1").state == "ready"
+
+
+@pytest.mark.parametrize(
+    ("verb", "fields", "reason", "cause", "described"),
+    [
+        # The host itself: Ctrl-C of its agent, or `leasehold host leave`.
+        ("leave", {"machine": "m1"}, "leaving", "cloud", "goes: the host leaves"),
+        ("drain", {}, "requested", "operator", "goes: an operator drains it"),
+    ],
+)
+def test_a_host_that_leaves_is_told_from_one_that_an_operator_drains(
+    verb: str, fields: dict[str, str], reason: str, cause: str, described: str
+) -> None:
+    rig = a_lab()
+    assert rig.ask(verb, slot="lab-1", **fields)["state"] == "draining"
+    slot = rig.slot("lab-1")
+    assert slot.drain_reason == reason
+    [event] = [each for each in rig.store.read_events(EventFilter(slot="lab-1")) if each.name == "slot_draining"]
+    assert (event.cause, event.detail["reason"]) == (cause, reason)
+    assert describe_slot(slot, rig.engine.rules().pools["lab"], rig.store.now()) == [described]

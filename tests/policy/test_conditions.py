@@ -36,6 +36,7 @@ SLOTS: dict[str, tuple[Pool | None, dict[str, Any], list[str]]] = {
     ),
     "interrupted": (EC2, {"interrupted_by": NOW + 100}, ["interrupted: EC2 takes it in 100 s"]),
     "draining": (EC2, {"state": "draining", "drain_reason": "requested"}, ["goes: an operator drains it"]),
+    "leaving": (STATIC, {"state": "draining", "drain_reason": "leaving"}, ["goes: the host leaves"]),
     "cordoned": (EC2, {"cordoned": True}, ["cordoned: takes no new leases"]),
     "a stranger": (
         STATIC,
