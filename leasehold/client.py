@@ -305,7 +305,8 @@ class Client(Words):
         row = Reservation(id=name, phase=phase, expires_at=answer.expires_at, token=answer.token or 0)
         with suppress(Unavailable):
             row = self.get(name) or row
-        return msgspec.structs.replace(row, waiting=answer.waiting if row.phase == "pending" else None)
+        waiting = answer.waiting if row.phase == "pending" else None
+        return msgspec.structs.replace(row, waiting=waiting, notes=answer.notes)
 
 
 def _with_id(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -132,6 +132,16 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.code}: {self.detail}"
 
 
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """What an accepted request does not do: the field of the request, and a sentence about it."""
+
+    path: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.text}"
+
+
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     """A reservation as the view has it. `token` is 0 until it was leased for the first time."""
 
@@ -164,6 +174,8 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     """Of a new one, as `reserve` gives it: no slot or offering could ever hold it as things are. It is accepted and
     waits for a change. None in every row that is read later: `Client.explain` tells why any of them waits.
     """
+    notes: tuple[Note, ...] = ()
+    """As `reserve` returns it: fields of the request that have no effect. Empty in every row that is read later."""
 
     @property
     def is_over(self) -> bool:
@@ -246,6 +258,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Of `register`: the host has to be heard of at least so often, in seconds."""
     waiting: Wait | None = None
     """Of `submit`: it is accepted, and no slot or offering could ever hold it as things are."""
+    notes: tuple[Note, ...] = ()
+    """Fields of the request that have no effect, although it was accepted."""
     account: str | None = None
     balance: Levels | None = None
     """Of a word about a quota account: what it has now."""

@@ -14,8 +14,10 @@ from leasehold.cli.output import AsJson, example, parse_amounts, parse_pairs, pa
 from leasehold.errors import Refused
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from leasehold.client import Client
-    from leasehold.results import Answer, Reservation, Wait
+    from leasehold.results import Answer, Note, Reservation, Wait
 
 ReservationId = Annotated[str, typer.Argument(metavar="RESERVATION", help="Its id.")]
 Token = Annotated[
@@ -132,6 +134,7 @@ def _reserve_one(client: "Client", fields: dict[str, Any], wait: float | None, a
     except Refused as refused:
         raise CommandError("\n".join(map(str, refused.errors)) or str(refused), BAD_INPUT) from None
     _say_wait(row.id, row.waiting)
+    _say_notes(row.notes)
     if wait is not None:
         row = _await_lease(client, row.id, wait)
     if as_json:
@@ -144,6 +147,12 @@ def _say_wait(name: str, why: "Wait | None") -> None:
     """Say at once, beside the output, that nothing could hold a new one: it may wait for ever."""
     if why is not None:
         say_error(f"{name} is accepted and waits: {why}")
+
+
+def _say_notes(notes: "Iterable[Note]", name: str = "") -> None:
+    """Print on standard error what an accepted request does not do."""
+    for note in notes:
+        say_error(f"note: {name and f'{name}: '}{note}")
 
 
 def _await_lease(client: "Client", name: str, seconds: float) -> "Reservation":
@@ -160,6 +169,7 @@ def _reserve_many(client: "Client", items: list[dict[str, Any]], as_json: bool) 
     refused = [answer for answer in answers if not answer.ok]
     for answer in answers:
         _say_wait(answer.reservation or "", answer.waiting)
+        _say_notes(answer.notes, answer.reservation or "")
     if as_json:
         for answer in answers:
             print_json(answer)
@@ -297,6 +307,7 @@ def priority(
 
 
 def _show(answer: "Answer", as_json: bool) -> None:
+    _say_notes(answer.notes)
     if as_json:
         print_json(answer)
     else:

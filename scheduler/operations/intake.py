@@ -28,11 +28,12 @@ from scheduler.model.validation import (
     suggest,
 )
 from scheduler.model.view import Row
-from scheduler.model.wishes import HOST_VERBS, OPERATOR_VERBS, WISHES, ReservationDocument
+from scheduler.model.wishes import HOST_VERBS, OPERATOR_VERBS, WISHES, PriorityDocument, ReservationDocument
 from scheduler.operations.authoritative import Nobody
 from scheduler.operations.engine import Engine, announce
 from scheduler.operations.foresee import foresee_misfits
 from scheduler.operations.ledger import Ledger, Outcome
+from scheduler.operations.notes import Note, list_notes, note_ignored, note_submitted
 from scheduler.operations.vocabulary import Subject, load_rows, say
 from scheduler.operations.words import Refusal
 from scheduler.policy.misfit import Told
@@ -190,6 +191,8 @@ def _say(ledger: Ledger, rules: Rules, verb: str, word: Word, index: int) -> Ans
         answer["ttl"] = None if row.expires_at is None else row.expires_at - ledger.now
         cores = {lease.component: usable for lease in row.leases if (usable := usable_cores(lease)) is not None}
         answer |= {"cores": cores} if cores else {}
+    if isinstance(word, PriorityDocument) and isinstance(row, Reservation):
+        _add_notes(answer, list_notes(note_ignored(rules, row, word.priority, None)))
     if verb == "register" and isinstance(row, Slot):
         answer["offline_timeout"] = rules.pools[row.pool].offline_timeout
     return answer
@@ -218,23 +221,33 @@ def submit(
     ]
     ledger.transaction.append_events(events)
     present = {row.id: row for row in inserted}
+    # Of several documents with one id the first one is stored.
+    first = {id(word) for word in {word.id: word for word in reversed(good)}.values() if word.id in present}
     present |= ledger.transaction.load_reservations(order.keys() - present.keys())
     warned = {name: told for name, told in (misfits or {}).items() if present[name].request == rows[name].request}
     results = [
-        _refuse(word.faults, index)
-        if isinstance(word, InvalidInputError)
-        else _describe_submitted(present[word.id], warned)  # type: ignore[attr-defined]
+        _describe_submitted(
+            present[word.id], warned, note_submitted(rules, word, present[word.id], is_known=id(word) not in first)
+        )
+        if isinstance(word, ReservationDocument)
+        else _refuse_word(word, index)
         for index, word in enumerate(words)
     ]
     return results, Outcome(rows=list(inserted), events=events, is_change=bool(inserted))
 
 
-def _describe_submitted(row: Reservation, warned: Mapping[str, Told]) -> Answer:
+def _describe_submitted(row: Reservation, warned: Mapping[str, Told], notes: list[Note]) -> Answer:
     answer = describe_answer(row)
     if row.phase == "pending" and row.id in warned:
         code, detail = warned[row.id]
         answer["waiting"] = {"code": code, "detail": detail}
+    _add_notes(answer, notes)
     return answer
+
+
+def _add_notes(answer: Answer, notes: list[Note]) -> None:
+    if notes:
+        answer["notes"] = notes
 
 
 def new_reservation(word: ReservationDocument, rules: Rules, now: float) -> Reservation:

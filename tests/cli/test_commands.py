@@ -139,6 +139,23 @@ def test_what_nothing_could_hold_is_said_at_once_and_accepted(stack: FakeIntake,
     assert found.complaints == [said.replace("r1", "r0"), said]
 
 
+def test_what_a_request_does_not_do_is_a_note_on_standard_error(stack: FakeIntake, run: Run, tmp_path: Path) -> None:
+    notes = [{"path": "priority", "text": "the queue `fifo` does not read it"}]
+
+    def answer(verb: str, document: Document) -> Document:
+        many = {"results": [{**each, "notes": notes} for each in accept(verb, document).get("results", ())]}
+        return accept(verb, document) | (many if "items" in document else {"notes": notes})
+
+    stack.handler = answer
+    said = "leasehold: note: priority: the queue `fifo` does not read it"
+    found = run("reserve", "--system", "s", "--id", "r1", "--priority", "9")
+    assert (found.status, found.out, found.complaints) == (0, "r1 pending\n", [said])
+    found = run("priority", "r1", "9", "--json")
+    assert (json.loads(found.out)["notes"], found.complaints) == (notes, [said])
+    (tmp_path / "many.json").write_text(json.dumps([{"id": f"r{n}", "system": "s"} for n in range(2)]))
+    assert run("reserve", "--file", "many.json").complaints == [said.replace("note: ", f"note: r{n}: ") for n in (0, 1)]
+
+
 def test_a_file_of_reservations_is_asked_for_at_once(stack: FakeIntake, run: Run, tmp_path: Path) -> None:
     (tmp_path / "many.json").write_text(json.dumps([{"id": f"r{n}", "system": "s"} for n in range(3)]))
     assert run("reserve", "--file", "many.json").out == "3 of 3 accepted\n"

@@ -45,6 +45,18 @@ def test_what_nothing_could_hold_is_told_at_once(intake: FakeIntake, client: Cli
     assert client.reserve(id="r1", system="s").waiting is None
 
 
+def test_what_a_request_does_not_do_comes_with_its_answer(intake: FakeIntake, client: Client) -> None:
+    note = {"path": "account", "text": "the queue `fifo` does not read it"}
+    intake.handler = lambda verb, document: accept(verb, document) | {"notes": [note]}
+    (found,) = client.reserve(id="r1", system="s", account="ci").notes
+    assert (found.path, str(found)) == ("account", "account: the queue `fifo` does not read it")
+    intake.publish(a_row())
+    assert client.reserve(id="r1", system="s", account="ci").notes == (found,)
+    assert client.priority("r1", 9).notes == (found,)
+    intake.handler = accept
+    assert client.reserve(id="r1", system="s").notes == ()
+
+
 def test_a_lost_message_is_sent_again_under_the_same_request_id(intake: FakeIntake, client: Client) -> None:
     numbers = count()
     intake.handler = lambda verb, document: None if next(numbers) < 2 else accept(verb, document)

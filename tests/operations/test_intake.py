@@ -35,7 +35,9 @@ def test_a_repeat_is_published_and_kicked_for_again() -> None:
 def test_the_same_id_in_another_request_is_the_same_reservation() -> None:
     rig = Rig()
     first = rig.submit("r1")
-    assert rig.submit("r1", priority=9) == first
+    again = rig.submit("r1", priority=9)
+    assert [note["path"] for note in again.pop("notes")] == ["priority"]
+    assert again == first
     assert len([event for event in rig.events if event.name == "reservation_submitted"]) == 1
 
 

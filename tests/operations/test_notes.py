@@ -1,0 +1,118 @@
+"""What an accepted request does not do is announced in its answer: fields that the queue ignores, a known id."""
+
+from typing import Any, get_args
+
+import pytest
+
+from scheduler.model.reservations import Request
+from scheduler.model.rules import SchedulerKeys
+from scheduler.model.wishes import ReservationDocument
+from scheduler.policy.ignored import find_ignored
+from scheduler.policy.order import RANKS
+from tests.builders import a_reservation
+from tests.operations.rig import CONFIG, NOW, Rig
+
+QUEUES = get_args(SchedulerKeys.model_fields["queue"].annotation)
+Fields = dict[str, Any]
+
+
+def paths(answer: Fields) -> list[str]:
+    assert answer["ok"]
+    return [note["path"] for note in answer.get("notes", [])]
+
+
+@pytest.mark.parametrize(
+    ("queue", "fields", "ignored"),
+    [
+        ("fifo", {"priority": 9}, ["priority"]),
+        ("fifo", {"account": "ci"}, ["account"]),
+        ("fifo", {"priority": 9, "account": "ci"}, ["priority", "account"]),
+        ("priority", {"priority": 9, "account": "ci"}, ["account"]),
+        ("quota", {"priority": 9, "account": "ci"}, ["priority"]),
+        ("size", {"priority": 9}, ["priority"]),
+        ("dynsize", {"priority": 9}, ["priority"]),
+        # defaults, given or not
+        ("fifo", {}, []),
+        ("fifo", {"priority": 1, "account": None}, []),
+        # on hold, in every queue
+        ("fifo", {"priority": 0}, []),
+    ],
+)
+def test_what_the_present_queue_ignores_is_announced(queue: str, fields: Fields, ignored: list[str]) -> None:
+    rig = Rig({**CONFIG, "scheduler": {"queue": queue}})
+    answer = rig.submit("r1", **fields)
+    assert paths(answer) == ignored
+    assert all(f"`{queue}`" in note["text"] for note in answer.get("notes", []))
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+def test_the_note_on_a_priority_is_true_of_every_queue(queue: str) -> None:
+    rank = RANKS.get(queue, RANKS["fifo"])
+    same = rank(a_reservation("a", priority=9)) == rank(a_reservation("b", priority=1))
+    assert ("priority" in find_ignored(queue, priority=9, account=None)) is same
+
+
+def test_a_system_with_a_queue_of_its_own_counts_as_that_queue() -> None:
+    """By its system or by the pool that it names."""
+    pools = {**CONFIG["pools"], "mac": {"system": "arm-mac", "max_slots": 1}}
+    rig = Rig({"pools": pools, "scheduler": {"queue": "fifo", "system": {"arm-mac": {"queue": "priority"}}}})
+    assert paths(rig.ask("submit", id="r1", system="arm-mac", priority=9)) == []
+    assert paths(rig.ask("submit", id="r2", pool="mac", priority=9)) == []
+    assert paths(rig.ask("submit", id="r3", pool="linux", priority=9)) == ["priority"]
+
+
+def test_a_later_priority_that_the_queue_ignores_is_announced() -> None:
+    rig = Rig()
+    rig.submit("r1")
+    assert paths(rig.ask("priority", reservation="r1", priority=9)) == ["priority"]
+    assert paths(rig.ask("priority", reservation="r1", priority=0)) == []
+    assert paths(rig.ask("priority", reservation="r1", priority=1)) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "differing"),
+    [
+        ({}, {}, []),
+        # given and left out are the same where the value is the default
+        ({}, {"ttl": None, "priority": 1, "labels": {}, "components": []}, []),
+        ({"components": [{"name": "main", "resources": {"cpus": 2}}]}, {"resources": {"cpus": 2}}, []),
+        ({"resources": {"cpus": 2}}, {"resources": {"cpus": 2.0}}, []),
+        ({"ttl": "15m"}, {"ttl": 900}, []),
+        ({"resources": {"cpus": 2}}, {"resources": {"cpus": 3}}, ["resources"]),
+        ({"resources": {"cpus": 2}}, {"components": [{"name": "a"}]}, ["components"]),
+        ({"tags": {"a": "b"}, "ttl": 60}, {"tags": {}, "ttl": 61}, ["ttl", "tags"]),
+        ({"priority": 2}, {}, ["priority"]),
+        ({"on_end": {"task": "t", "queue": "q"}}, {}, ["on_end"]),
+    ],
+)
+def test_of_a_known_id_the_first_request_stands_and_the_answer_names_what_differs(
+    first: Fields, second: Fields, differing: list[str]
+) -> None:
+    rig = Rig({**CONFIG, "scheduler": {"queue": "priority"}})
+    assert paths(rig.submit("r1", **first)) == []
+    before = rig.store.find_reservations()
+    rig.restart()
+    answer = rig.submit("r1", **second)
+    assert paths(answer) == differing
+    assert all("r1 exists already" in note["text"] for note in answer.get("notes", []))
+    assert rig.store.find_reservations() == before
+
+
+def test_every_field_of_a_document_is_compared() -> None:
+    kept = {*Request.__struct_fields__, "id", "priority", "resources"}
+    assert set(ReservationDocument.model_fields) == kept
+
+
+def test_one_id_twice_in_a_list_is_told_with_the_second() -> None:
+    items = [{"id": "r1", "system": "x86_64-linux", "size": size} for size in (1, 2, 1)]
+    answer = Rig().ask("submit", items=items)
+    assert [paths(each) for each in answer["results"]] == [[], ["size"], []]
+    assert answer["results"][1]["notes"][0]["text"].endswith("there it is 1")
+
+
+def test_a_repeat_of_the_request_gets_the_same_notes() -> None:
+    rig = Rig()
+    answer = rig.submit("r1", request="q1", account="ci")
+    rig.now = NOW + 60
+    assert rig.submit("r1", request="q1", account="ci") == answer
+    assert paths(answer) == ["account"]
