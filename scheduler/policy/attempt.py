@@ -60,15 +60,22 @@ class Attempt:
 
     def probe(self) -> None:
         """After a quota hold one launch goes alone: a gang that needs more begins with its first one."""
-        if first_code(self.codes) != "at_quota" or not self.launched:
+        if self.held != "at_quota" or not self.launched:
             return
         name, choice, _ = self.launched[0]
         if self.limits.may_probe(name, choice.market):
             self.limits.launch(name, choice, "demand").wanted = True
 
+    @property
+    def held(self) -> str:
+        """What holds back the launch that it lacked; "" if no launch would serve it."""
+        return first_code(self.codes)
+
     def find_code(self) -> str:
         """Why it waits, once all that was taken for it is given back."""
-        return first_code(self.codes) or self._code_without_launch()
+        if not self.held:
+            return self._code_without_launch()
+        return self.held if self.launched else self.limits.choose_code(self.demand, self.held)
 
     def _code_without_launch(self) -> str:
         """Why it waits when no launch would serve it."""

@@ -91,7 +91,9 @@ class Guard:
         codes = [[code for *_, code in self._limits.list_choices(demand, need)] for need in needs]
         if any(first_code(held) == "capacity" for held in codes):
             return True
-        if any(codes) or not all(map(self._limits.has_cordoned_room, needs)):
+        if any(codes):
+            return self._limits.choose_code(demand, first_code(codes[0])) == "cordoned"
+        if not all(map(self._limits.has_cordoned_room, needs)):
             return False
         return not has_room_for_some(demand, (self._draft.ready, self._draft.coming))
 

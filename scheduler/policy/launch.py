@@ -34,14 +34,15 @@ def launch(draft: Draft, unplaced: Queue, limits: Limits) -> None:
         kind = name if kept and name in kept else demand
         refusal = refused.get(kind)
         if refusal is None or (refusal.launches != limits.launches and not refusal.still_stands(limits)):
-            launches, code = limits.launches, _launch_for(draft, name, demand, limits)
+            launches = limits.launches
+            held, code = _launch_for(draft, name, demand, limits)
             if limits.launches != launches:
                 open_demands |= different  # that may change it for all
             if not code:
                 continue
             if refusal is not None:
                 refusal.tell(draft)
-            refusal = refused[kind] = _Refusal(demand, code, limits.describe(code, demand.pools))
+            refusal = refused[kind] = _Refusal(demand, held, code, limits.describe(code, demand.pools))
             refusal.note(limits)
         if name in draft.protected:
             limits.reserve(demand)
@@ -84,7 +85,10 @@ class _Refusal:
     """What keeps back the launch for one demand, and for whom; it stands until something is launched."""
 
     demand: Demand
+    held: str
+    """The code of what holds a launch back; "" if no launch would serve it."""
     code: str
+    """The code that is reported."""
     detail: str
     launches: int = 0
     own_launches: int = 0
@@ -93,7 +97,7 @@ class _Refusal:
     is_for_room: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.is_for_room = self.code in WITHHELD
+        self.is_for_room = self.held in WITHHELD
 
     def note(self, limits: Limits) -> None:
         """It was found now."""
@@ -101,7 +105,7 @@ class _Refusal:
 
     def still_stands(self, limits: Limits) -> bool:
         """Whether what was launched meanwhile changes nothing: full pools stay full, and it was launched in others."""
-        if self.code != "at_max_slots" or self.own_launches != limits.count_launches(self.demand.pools):
+        if self.held != "at_max_slots" or self.own_launches != limits.count_launches(self.demand.pools):
             return False
         self.launches = limits.launches
         return True
@@ -111,8 +115,10 @@ class _Refusal:
         draft.wait_all(self.ids, repeat((self.code, self.detail)))
 
 
-def _launch_for(draft: Draft, name: str, demand: Demand, limits: Limits) -> str:
-    """Give it room on what this tick launches; "" or, with nothing launched, the code of what holds it back."""
+def _launch_for(draft: Draft, name: str, demand: Demand, limits: Limits) -> tuple[str, str]:
+    """Give it room on what this tick launches; if nothing is launched for it, return the code of what holds a launch
+    back and the code that is reported.
+    """
     if len(demand.needs) == 1 and name not in draft.deferred:
         return _launch_for_one(draft, name, demand, limits)
     there = [draft.ready, draft.coming]
@@ -123,12 +129,12 @@ def _launch_for(draft: Draft, name: str, demand: Demand, limits: Limits) -> str:
     if places is None:
         attempt.undo()
         attempt.probe()
-        return attempt.find_code()
+        return attempt.held, attempt.find_code()
     wait_for(draft, name, places)
-    return ""
+    return "", ""
 
 
-def _launch_for_one(draft: Draft, name: str, demand: Demand, limits: Limits) -> str:
+def _launch_for_one(draft: Draft, name: str, demand: Demand, limits: Limits) -> tuple[str, str]:
     """The same for a single instance, as almost all are: nothing is ready or on its way for it, and nothing to undo."""
     need, launched = demand.needs[0], draft.launched
     place = launched.find(need, demand.declined)
@@ -136,10 +142,12 @@ def _launch_for_one(draft: Draft, name: str, demand: Demand, limits: Limits) -> 
         launched.take(place, need)
     else:
         found = limits.find_launch(demand, need)
+        if found == "":
+            return "", "cordoned" if limits.has_cordoned_room(need) else "no_capacity"
         if isinstance(found, str):
-            return found or ("cordoned" if limits.has_cordoned_room(need) else "no_capacity")
+            return found, limits.choose_code(demand, found)
         place = limits.launch(*found, "demand")
         launched.add(place, need)
     place.wanted = True
     draft.wait(name, "booting", f"waits for {place.slot.id} ({place.state})")
-    return ""
+    return "", ""

@@ -7,9 +7,11 @@ from scheduler.model.holds import Hold, hold_id
 from scheduler.model.moves import INACTIVE
 from scheduler.model.rules import Pool
 from scheduler.policy.draft import Draft
+from scheduler.policy.filling import has_room
 from scheduler.policy.needs import Demand, Need
 from scheduler.policy.offerings import Choice, list_choices, list_eligible
 from scheduler.policy.places import Place
+from scheduler.policy.rooms import Rooms
 
 DETAILS = {
     "behind_queue": "one before it has waited for so long that it is not overtaken",
@@ -186,6 +188,22 @@ class Limits:
         self._launches_in[name] -= 1
         self._empty[name].append(place)
         place.state = "empty"
+
+    def choose_code(self, demand: Demand, code: str) -> str:
+        """The code to report for a reservation that no launch serves: `cordoned` instead of `at_max_slots` if cordoned
+        slots have room for all its instances. Source: Arvados.
+        """
+        return "cordoned" if code == "at_max_slots" and self._could_stand_on_cordoned(demand) else code
+
+    def _could_stand_on_cordoned(self, demand: Demand) -> bool:
+        if not all(map(self.has_cordoned_room, dict.fromkeys(demand.needs))):
+            return False
+        if len(demand.needs) == 1:
+            return True
+        rooms = Rooms([place for name in demand.pools for place in self._cordoned[name]])
+        found = has_room(demand, (rooms,))
+        rooms.close()
+        return found
 
     def has_cordoned_room(self, need: Need) -> bool:
         """Whether a cordoned slot would have room for one instance."""

@@ -64,8 +64,40 @@ CODES: dict[str, tuple[Document, str]] = {
         a_scenario(submit(0, "r1"), tick(0), pools=HOSTS, slots=[a_slot("hosts-1", cordoned=True)]),
         "cordoned",
     ),
-    "at_max_slots before cordoned": (
+    "cordoned, and max_slots is reached": (
         a_scenario(submit(0, "r1"), tick(0), pool={"max_slots": 1}, slots=[a_slot("linux-1", cordoned=True)]),
+        "cordoned",
+    ),
+    "max_slots is reached, and the cordoned slot is full": (
+        a_scenario(
+            submit(0, "r1"),
+            tick(0),
+            pool={"max_slots": 1},
+            slots=[a_slot("linux-1", "ready", "r0", cordoned=True)],
+            reservations=[a_holder("r0")],
+        ),
+        "at_max_slots",
+    ),
+    "a gang, max_slots is reached, and cordoned slots have room for all of it": (
+        a_scenario(
+            submit(0, "r1", **GANG),
+            tick(0),
+            pool={"max_slots": 2},
+            slots=[a_slot("linux-1", cordoned=True), a_slot("linux-2", cordoned=True)],
+        ),
+        "cordoned",
+    ),
+    "a gang, max_slots is reached, and the cordoned slot has room for a part of it": (
+        a_scenario(submit(0, "r1", **GANG), tick(0), pool={"max_slots": 1}, slots=[a_slot("linux-1", cordoned=True)]),
+        "at_max_slots",
+    ),
+    "a gang for which one slot could be launched, and cordoned ones have room for all of it": (
+        a_scenario(
+            submit(0, "r1", **GANG),
+            tick(0),
+            pool={"max_slots": 3},
+            slots=[a_slot("linux-1", cordoned=True), a_slot("linux-2", cordoned=True)],
+        ),
         "at_max_slots",
     ),
     "a cordoned slot that is full is no reason": (

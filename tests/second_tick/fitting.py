@@ -68,14 +68,22 @@ def is_declined(site: Site, reservation: Reservation) -> bool:
     return site.id in reservation.declined and is_same
 
 
-def choose_site(picture: Picture, sites: Sequence[Site], reservation: Reservation, component: Component) -> Site | None:
+def choose_site(
+    picture: Picture,
+    sites: Sequence[Site],
+    reservation: Reservation,
+    component: Component,
+    *,
+    are_cordoned: bool = False,
+) -> Site | None:
     """The page: "Among the slots that may take it, in this order: most labels of `prefers`; fewest labels beyond those
-    required; the profile; slot order." Cordoned slots take nothing; those that it declined are left out.
+    required; the profile; slot order." Cordoned slots take nothing, except in the question whether they would have had
+    room (`are_cordoned`); those that it declined are left out.
     """
     able = [
         site
         for site in sites
-        if not site.row.cordoned
+        if site.row.cordoned == are_cordoned
         and not is_declined(site, reservation)
         and has_room(picture, site, reservation, component)
     ]
@@ -95,13 +103,15 @@ def serve(
     reservation: Reservation,
     stages: Sequence[Sequence[Site]],
     extend: Callable[[Component], Site | None] = lambda _: None,
+    *,
+    are_cordoned: bool = False,
 ) -> list[Site] | None:
     """The page: "Each essential instance in turn takes the first slot that fits; if one finds none, the whole
     reservation is taken out again." One stage goes before the next; `extend` may find a slot where none has room.
     """
     found: list[Site] = []
     for _, component in list_essential(reservation):
-        choices = (choose_site(picture, stage, reservation, component) for stage in stages)
+        choices = (choose_site(picture, stage, reservation, component, are_cordoned=are_cordoned) for stage in stages)
         site = next((each for each in choices if each is not None), None) or extend(component)
         if site is None:
             for each in reversed(found):

@@ -221,7 +221,7 @@ class Pass:
         attempt.undo()
         if each.id in self.kept and len(list_essential(each)) > 1:
             self.awaited.append(each)
-        if code in ROOM:
+        if attempt.held in ROOM:
             self.withheld.append(each)
         if first is not None and code == "at_quota" and may_probe(self.picture, first.pool, first.market):
             start(self.picture, first, "demand").is_wanted = True
@@ -237,6 +237,8 @@ class Attempt:
         self.served: list[Site] = []
         self.codes: list[str] = []
         self.lacks_one = False
+        self.held = ""
+        """What holds back the launch that it lacks."""
 
     def run(self) -> str:
         """The code with which it waits then."""
@@ -256,7 +258,10 @@ class Attempt:
             return "no_capacity" if all(site.state == "ready" for site in found) else "booting"
         if not self.lacks_one:
             return "gang_incomplete"
-        return next((code for code in CODES if code in self.codes), "") or self.find_code_without_launch()
+        self.held = next((code for code in CODES if code in self.codes), "")
+        if self.held == "at_max_slots" and not self.sites and self.has_room_on_cordoned():
+            return "cordoned"
+        return self.held or self.find_code_without_launch()
 
     def open(self, component: Component) -> Site | None:
         """The page: "The first eligible one without a hold is launched"."""
@@ -286,6 +291,14 @@ class Attempt:
             site.taken.pop()
         for site in reversed(self.sites):
             stop(self.picture, site)
+
+    def has_room_on_cordoned(self) -> bool:
+        """The page: "If only cordoned slots would have had room and no launch is possible, the code is `cordoned`"."""
+        cordoned = [site for site in self.picture.sites if site.state == "ready"]
+        found = serve(self.picture, self.each, [cordoned], are_cordoned=True)
+        for site in reversed(found or []):
+            site.taken.pop()
+        return found is not None
 
     def find_code_without_launch(self) -> str:
         """The page: "Some of its essential instances would have room, not all"; "only cordoned slots would have room";
