@@ -1,8 +1,8 @@
 """Is it a task message of ours? Looked at before Celery sees it, for Celery trusts what it takes off a list.
 
 The form is Celery's message protocol 2 in kombu's envelope on Redis (docs/protocol.md). What a task of ours never
-carries is refused as well: an ETA (it would be run again and again), time limits, compression, and links to
-other tasks.
+carries is refused as well: an ETA (it would be run again and again), compression, and links to other tasks. Time limits
+are discarded: a task runs under its own, and Celery 5.7.0 puts some into every message of beat.
 """
 
 import base64
@@ -23,7 +23,6 @@ MOST_LEVELS: Final = 32
 """Tables and lists within each other, the body's own three counted."""
 MOST_ID: Final = 200
 _NEVER: Final = ("compression", "shadow", "callbacks", "errbacks", "chain", "chord", "stamps", "stamped_headers")
-_UNLIMITED: Final = (None, [None, None])
 
 
 def check_message(queue: str, raw: object, known: Collection[str]) -> None:
@@ -69,8 +68,6 @@ def _check_headers(queue: str, headers: Mapping[str, Any], known: Collection[str
     # Celery reads this one even if it is empty.
     if headers.get("eta") is not None:
         raise fault("headers.eta", "nothing", headers["eta"])
-    if headers.get("timelimit") not in _UNLIMITED:
-        raise fault("headers.timelimit", "nothing", headers["timelimit"])
     if expires is not None and not _is_instant(expires):
         raise fault("headers.expires", "an instant in ISO 8601, or nothing", expires)
     if not isinstance(headers.get("retries") or 0, int):

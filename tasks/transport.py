@@ -98,4 +98,6 @@ class Transport(redis.Transport):
                 described = describe_message(message)
                 log.info("A message came too late.", action="message.expired", queue=queue, **described)
                 return
+            # A sender's limits would go before those of the task.
+            message["headers"].pop("timelimit", None)
         super()._deliver(message, queue)

@@ -284,7 +284,6 @@ class Generator:
             lambda: properties.update({"priority": self._pick("high", -1, 10**400, [], 1.5)}),
             lambda: headers.update({"eta": self._pick("2099-01-01T00:00:00", "soon", 7, [1], "", 0, {}, False)}),
             lambda: headers.update({"expires": self._pick("never", 7, [1], {}, "", True)}),
-            lambda: headers.update({"timelimit": self._pick([0.001, 0.001], "x", 7, [None], {})}),
             lambda: headers.update({"compression": self._pick("zlib", "application/x-gzip", 7)}),
             lambda: headers.update({"retries": self._pick("many", [1], {"a": 1})}),
             lambda: headers.update({self._pick("chain", "callbacks", "errbacks", "chord", "stamps"): [{"task": "x"}]}),

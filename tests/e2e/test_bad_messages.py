@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from scheduler.model.reservations import Reservation
+from scheduler.operations.intake import MOST_ITEMS
 from tasks.queues import QUEUE_NAMES, RESERVATIONS
 from tests.e2e.bad_messages import BadMessage, Generator, Kind
 from tests.e2e.processes import wait_for
@@ -58,6 +59,17 @@ def test_each_is_refused_by_name_and_the_good_ones_between_them_are_served(stack
     rows = [*stack.await_phase(sorted(good), "leased"), stack.find("target")]
     words = [{"reservation": row.id, "token": row.token} for row in rows]
     assert stack.ask("release", {"items": words})["ok"]
+
+
+def test_a_task_runs_under_its_own_time_limits_whatever_limits_its_message_has(stack: Stack) -> None:
+    # Refusing ten thousand items takes a worker much longer than these limits, and writes nothing.
+    address = f"leasehold:reply:{uuid4().hex}"
+    question = {"request": uuid4().hex, "reply_to": address, "items": [{"system": 7}] * MOST_ITEMS}
+    begin = stack.processes[RESERVATIONS].log.stat().st_size
+    stack.send("submit", question, time_limit=0.1, soft_time_limit=0.1)
+    found = wait_for(lambda: stack.redis.blpop([address], timeout=RESEND_SECONDS), "the answer", LONG)
+    assert len(msgspec.json.decode(found[1])["results"]) == MOST_ITEMS
+    assert "time limit" not in _read_from(stack, RESERVATIONS, begin).lower()
 
 
 def _lease_twice(stack: Stack) -> tuple[Reservation, Reservation]:

@@ -35,6 +35,12 @@ def test_what_came_too_late_is_left_at_the_door(zone: Any, seconds: float, passe
     assert bool(deliver(expires=expires.isoformat())) is passes
 
 
+@pytest.mark.parametrize("limits", [[0.1, 0.1], [None, None], [120.0, 100.0], "x", 7, {}, None])
+def test_a_senders_time_limits_are_discarded(limits: Any) -> None:
+    (passed,) = deliver(timelimit=limits)
+    assert "timelimit" not in passed["headers"]
+
+
 def test_what_never_expires_passes() -> None:
     assert deliver(expires=None)
     assert deliver()
