@@ -33,6 +33,7 @@ from scheduler.model.moves import IllegalMoveError
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.operations.ledger import Ledger, Outcome
+from scheduler.operations.quota_holds import end_quota_holds, list_quota_holds_of
 from scheduler.operations.write_cores import CoresWriter
 from scheduler.operations.write_elastic import ElasticWriter
 from scheduler.operations.write_quota import QuotaWriter, charge_accounts
@@ -77,6 +78,8 @@ def commit(
             ledger.altered = {name for name, slot in ledger.slots.items() if _is_altered(slot, seen.get(name))}
             if charged:
                 charge_accounts(ledger, charged, planned_at)
+            if pools := {decision.pool for decision in each if isinstance(decision, Launch)}:
+                end_quota_holds(ledger, transaction.load_holds(list_quota_holds_of(rules, pools)))
             writer = _Writer(ledger, rules, new_id)
             skipped = [Skipped(lost, reason) for unit in chunk for lost, reason in writer.write_unit(unit)]
             outcome = ledger.flush()

@@ -5,11 +5,11 @@ or dies anywhere, gets the same machine and not another one.
 import msgspec
 
 from scheduler.model.holds import Hold, hold_id
-from scheduler.model.moves import INACTIVE
 from scheduler.model.rules import Pool, Rules
 from scheduler.model.slots import Machine, Slot
 from scheduler.operations.engine import Engine, announce
 from scheduler.operations.ledger import Ledger
+from scheduler.operations.quota_holds import count_others, discount_refused, is_probe, list_quota_holds
 from scheduler.operations.repeating import repeated_if_overtaken
 from scheduler.ports import Category, CloudError, LaunchOrder
 
@@ -132,8 +132,8 @@ def _forget_holds(ledger: Ledger, slot: Slot) -> None:
         hold_id("*", "auth"),
     ]
     for hold in ledger.transaction.load_holds(names).values():
-        was_probe = hold.kind == "quota" and hold.decided_at < slot.since
-        if hold.kind == "throttled" or ledger.now >= hold.until or was_probe:
+        is_over = hold.kind == "throttled" or ledger.now >= hold.until
+        if is_probe(hold, slot) if hold.kind == "quota" else is_over:
             ledger.delete(hold)
 
 
@@ -165,7 +165,7 @@ def _hold_back(ledger: Ledger, rules: Rules, slot: Slot, category: Category) -> 
     if category not in UNHEARD:
         return "transient"
     if (pool := rules.pools.get(slot.pool)) is not None:
-        note_refusal(ledger, pool, slot, category)
+        note_refusal(ledger, pool, slot, category, is_definite=False)
     return category
 
 
@@ -186,44 +186,49 @@ def _refuse(ledger: Ledger, rules: Rules, slot: Slot, category: Category, error:
         note_refusal(ledger, pool, slot, category)
 
 
-def note_refusal(ledger: Ledger, pool: Pool, slot: Slot, category: Category) -> None:
-    """Write the hold that keeps launches back; refusals of one tick that are alike count as one.
+def note_refusal(ledger: Ledger, pool: Pool, slot: Slot, category: Category, *, is_definite: bool = True) -> None:
+    """Write the hold that keeps launches back; refusals of one tick that are alike count as one. `is_definite`: the
+    launch is not sent again.
 
-    Any answer other than `throttled` sets the pool's back-off to 0. Source: Arvados' holds.
+    Any answer other than `throttled` sets the pool's back-off to 0. Source: Arvados' holds. All holds are locked at
+    once: one by one it could be in a wrong order.
     """
     name = slot.pool
-    ledger.transaction.load_holds(_subjects_held(slot, category))
+    own = hold_id("*" if category == "auth" else name, category, _find_subject(slot, category))  # type: ignore[arg-type]
+    locked = ledger.transaction.load_holds([hold_id(name, "throttled"), own, *list_quota_holds(name, pool)])
+    if is_definite:
+        discount_refused(ledger, slot, own, locked.values())
     if category != "throttled":
         for stale in ledger.transaction.load_holds([hold_id(name, "throttled")]).values():
             ledger.delete(stale)
     match category:
         case "capacity":
-            _hold(ledger, slot, name, category, slot.offering or "", pool.capacity_hold)
+            _hold(ledger, slot, name, category, pool.capacity_hold)
         case "quota":
-            _hold(ledger, slot, name, category, slot.market or "", pool.quota_hold)
+            _hold(ledger, slot, name, category, pool.quota_hold)
         case "throttled":
-            _hold(ledger, slot, name, category, "", 0.0)
+            _hold(ledger, slot, name, category, 0.0)
         case "misconfigured":
-            _hold(ledger, slot, name, category, slot.offering or "", pool.error_cooldown)
+            _hold(ledger, slot, name, category, pool.error_cooldown)
         case "auth":
-            _hold(ledger, slot, "*", category, "", MOST_DELAY)
+            _hold(ledger, slot, "*", category, MOST_DELAY)
         case _:
             pass
 
 
-def _subjects_held(slot: Slot, category: Category) -> list[str]:
-    """The holds that a refusal looks at. All are locked at once: one by one it could be in a wrong order."""
-    subjects = {"capacity": slot.offering or "", "misconfigured": slot.offering or "", "quota": slot.market or ""}
-    pool = "*" if category == "auth" else slot.pool
-    return [hold_id(slot.pool, "throttled"), hold_id(pool, category, subjects.get(category, ""))]  # type: ignore[arg-type]
+def _find_subject(slot: Slot, category: Category) -> str:
+    """What of the pool a refusal holds back: an offering, a market, or "" for all of it."""
+    subjects = {"capacity": slot.offering, "misconfigured": slot.offering, "quota": slot.market}
+    return subjects.get(category) or ""
 
 
-def _hold(ledger: Ledger, slot: Slot, pool: str, kind: Category, subject: str, seconds: float) -> None:
+def _hold(ledger: Ledger, slot: Slot, pool: str, kind: Category, seconds: float) -> None:
+    subject = _find_subject(slot, kind)
     identity = hold_id(pool, kind, subject)  # type: ignore[arg-type]
     known = ledger.transaction.load_holds([identity]).get(identity)
     same = known is not None and known.decided_at == slot.since
     delay = _back_off(known.delay if known else 0.0, same=same) if kind == "throttled" else seconds
-    active = _count_active(ledger, slot) if kind == "quota" else 0
+    active = count_others(ledger, slot) if kind == "quota" else 0
     ledger.put(
         Hold(
             version=known.version if known else 0,
@@ -244,9 +249,3 @@ def _hold(ledger: Ledger, slot: Slot, pool: str, kind: Category, subject: str, s
 def _back_off(delay: float, *, same: bool) -> float:
     """Last delay × 1.5 + 1 s, at most 60: 1, 2.5, 4.75, 8.125, …"""
     return delay if same else min(MOST_DELAY, delay * 1.5 + 1)
-
-
-def _count_active(ledger: Ledger, refused: Slot) -> int:
-    """The pool's active slots without the one that was refused."""
-    active = ledger.transaction.count_active(refused.pool)
-    return active - (refused.state not in INACTIVE)

@@ -20,6 +20,7 @@ from scheduler.model.slots import ADOPTED, Machine, Slot
 from scheduler.operations.engine import Engine, announce
 from scheduler.operations.launch import settle_machine
 from scheduler.operations.ledger import Ledger
+from scheduler.operations.quota_holds import end_quota_holds, list_quota_holds_of
 from scheduler.policy.offerings import list_choices
 
 ORPHAN_SECONDS = 300.0
@@ -191,10 +192,16 @@ def _find_offering(pool: Pool, machine: Machine) -> str | None:
 
 
 def _count_strangers(ledger: Ledger, rules: Rules, left: Iterable[Machine]) -> bool:
-    """Write how many machines of each pool no slot knows, for the launches to count; whether one has fewer now."""
+    """Write how many machines of each pool no slot knows, for the launches to count; whether one has fewer now.
+
+    Before machines that were adopted count as active, the quota holds end that have ended.
+    """
     counts = Counter(machine.pool or "" for machine in left)
     pools = {hold_id(name, "strangers"): name for name in {*rules.pools, *counts}}
-    known = ledger.transaction.load_holds(sorted(pools))
+    adopted = {slot.pool for slot in ledger.slots.values() if slot.state == "booting"}
+    known = ledger.transaction.load_holds(sorted([*pools, *list_quota_holds_of(rules, adopted)]))
+    end_quota_holds(ledger, known)
+    known = {name: hold for name, hold in known.items() if hold.kind == "strangers"}
     for identity, name in sorted(pools.items()):
         hold, count = known.get(identity), counts[name]
         if count == 0 and hold is not None:

@@ -70,14 +70,15 @@ class WatchedPlayer(Player):
         return super()._describe_tick(ticked)
 
 
-def watch(document: Document, *looks: Look) -> Player:
-    """Play a scenario to its end, every tick looked at."""
+def watch(document: Document, *looks: Look, prepare: Callable[[Player], None] = lambda _: None) -> Player:
+    """Play a scenario to its end, every tick looked at; `prepare` gets the player before that."""
 
     def look(seen: Seen) -> None:
         for each in looks:
             each(seen)
 
     player = WatchedPlayer(document, look)
+    prepare(player)
     for _ in player.play():
         pass
     return player

@@ -3,7 +3,12 @@
 import pytest
 
 from tests.scenarios.arvados import a_case, an_outage, c, t
-from tests.scenarios.playing import Cases, a_holder, act, play_out, submit, tick, ticks
+from tests.scenarios.playing import Cases, a_holder, a_slot, act, play_out, submit, tick, ticks
+
+TWO_MARKETS = [
+    {"name": "small", "market": "spot", "price": 1, "resources": {"cpus": 1, "memory_mib": 1000}},
+    {"name": "large", "market": "on-demand", "price": 2, "resources": {"cpus": 8, "memory_mib": 8000}},
+]
 
 CASES: Cases = {
     # ---- capacity
@@ -137,6 +142,113 @@ CASES: Cases = {
             ["launch linux-1 t3 demand", "c3 waits booting", "c2 waits at_quota"],
             ["c3 waits booting", "c2 waits at_quota"],
             ["launch linux-2 t3 demand", "c3 waits booting", "c2 waits booting"],
+        ],
+    ),
+    "a second refusal of that instant, in another market, is no slot that went": (
+        a_case(
+            an_outage("quota", 5),
+            c(3, 1),
+            c(2, 8),
+            *ticks(0, 1, 59, 60),
+            pool={"offerings": TWO_MARKETS},
+            slots=[a_slot("linux-3", "ready", "h")],
+            reservations=[a_holder("h")],
+        ),
+        [
+            ["launch linux-1 small demand", "launch linux-2 large demand", "c3 waits booting", "c2 waits booting"],
+            *[["c3 waits at_quota", "c2 waits at_quota"]] * 2,
+            ["launch linux-1 small demand", "launch linux-2 large demand", "c3 waits booting", "c2 waits booting"],
+        ],
+    ),
+    "nor is a launch that is refused at that instant for lack of capacity": (
+        a_case(
+            an_outage("quota", 5, offering="small"),
+            an_outage("capacity", 5, offering="large"),
+            c(3, 1),
+            c(2, 8),
+            *ticks(0, 1, 60),
+            pool={"offerings": TWO_MARKETS},
+            slots=[a_slot("linux-3", "ready", "h")],
+            reservations=[a_holder("h")],
+        ),
+        [
+            ["launch linux-1 small demand", "launch linux-2 large demand", "c3 waits booting", "c2 waits booting"],
+            ["c3 waits at_quota", "c2 waits capacity"],
+            ["launch linux-1 small demand", "launch linux-2 large demand", "c3 waits booting", "c2 waits booting"],
+        ],
+    ),
+    "a launch that was decided before the refusal was known is no probe": (
+        a_case(
+            an_outage("quota", 1),
+            c(3),
+            tick(0),
+            c(2, at=2),
+            *ticks(2, 8, 64, 65),
+            cloud={"launch": 5, "boot": 99},
+        ),
+        [
+            ["launch linux-1 t1 demand", "c3 waits booting"],
+            ["launch linux-2 t1 demand", "c3 waits booting", "c2 waits booting"],
+            *[["c3 waits booting", "c2 waits at_quota"]] * 2,
+            ["launch linux-1 t1 demand", "c3 waits booting", "c2 waits booting"],
+        ],
+    ),
+    "nor is it one when it succeeds after the hold: the next launch goes alone": (
+        a_case(
+            an_outage("quota", 1),
+            c(5),
+            tick(0),
+            c(4, at=2),
+            tick(2),
+            c(3, at=8),
+            tick(8),
+            pool={"quota_hold": 1},
+            cloud={"launch": 5, "boot": 99},
+        ),
+        [
+            ["launch linux-1 t1 demand", "c5 waits booting"],
+            ["launch linux-2 t1 demand", "c5 waits booting", "c4 waits booting"],
+            ["launch linux-1 t1 demand", "c5 waits booting", "c4 waits booting", "c3 waits at_quota"],
+        ],
+    ),
+    "a hold that ended because fewer are active stays ended when another market launches": (
+        a_case(
+            an_outage("quota", 5, offering="small"),
+            c(3, 1),
+            tick(0),
+            act(9, "cancel", "c3"),
+            act(10, "lose", "linux-3"),
+            c(2, 8, at=10),
+            tick(10),
+            c(1, 1, at=11),
+            tick(11),
+            pool={"offerings": TWO_MARKETS},
+            slots=[a_slot("linux-3", "ready", "h1"), a_slot("linux-4", "ready", "h2")],
+            reservations=[a_holder("h1"), a_holder("h2")],
+            cloud={"boot": 99},
+        ),
+        [
+            ["launch linux-1 small demand", "c3 waits booting"],
+            ["fail h1 slot_gone", "launch linux-1 large demand", "c2 waits booting"],
+            ["launch linux-2 small demand", "c2 waits booting", "c1 waits booting"],
+        ],
+    ),
+    "and when a machine is adopted": (
+        a_case(
+            an_outage("quota", 5),
+            c(3),
+            tick(0),
+            act(10, "lose", "linux-3"),
+            act(11, "found", {"pool": "linux", "slot": "linux-2", "offering": "t1"}),
+            c(2, at=12),
+            tick(12),
+            slots=[t("linux-3", 16, "ready", "h1"), t("linux-4", 16, "ready", "h2")],
+            reservations=[a_holder("h1"), a_holder("h2")],
+            cloud={"boot": 99},
+        ),
+        [
+            ["launch linux-1 t1 demand", "c3 waits booting"],
+            ["fail h1 slot_gone", "launch linux-1 t1 demand", "c3 waits booting", "c2 waits booting"],
         ],
     ),
     "a gang probes the quota with one launch and then goes on": (

@@ -8,6 +8,8 @@ from scheduler.model.decisions import Assign, Cores, Decision, Drain, Launch, Pl
 from tests.policy.watching import Seen, watch
 from tests.scenarios.playing import Document
 from tests.second_tick.expiring import list_wrong_expiries
+from tests.second_tick.holding import History
+from tests.second_tick.recording import Recorder
 from tests.second_tick.tick import Told, tick
 
 
@@ -25,12 +27,14 @@ class Comparison:
 
     may_skip: bool = False
     """Whether something is said between plans and their commits."""
+    history: History = ()
+    """What the cloud has answered so far."""
     ticks: int = 0
     reached: Counter[str] = field(default_factory=Counter)
 
     def look(self, seen: Seen) -> None:
         """Compare one tick. Where nothing is said between a plan and its commit, nothing may be skipped."""
-        engine, naive = describe(seen.plan), tick(seen.before, seen.rules, seen.now)
+        engine, naive = describe(seen.plan), tick(seen.before, seen.rules, seen.now, self.history)
         self.ticks += 1
         self.reached.update(map(_kind, seen.plan.decisions))
         self.reached.update(f"waits {each.code}" for each in seen.plan.waiting)
@@ -43,7 +47,9 @@ def compare(document: Document, comparison: Comparison | None = None) -> None:
     """Play it to its end; raises DifferenceError for the first tick that they would not decide alike."""
     comparison = comparison or Comparison()
     comparison.may_skip = any(isinstance(each.get("tick"), dict) for each in document.get("timeline", []))
-    watch(document, comparison.look)
+    recorder = Recorder()
+    comparison.history = recorder.history
+    watch(document, comparison.look, recorder.note_tick, prepare=lambda player: recorder.attach(player.stage))
 
 
 def _list_wrong_expiries(seen: Seen) -> list[str]:

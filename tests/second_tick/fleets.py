@@ -21,7 +21,8 @@ def some(random: Random, chance: float, **fields: Any) -> Document:
 
 def a_config(random: Random) -> Document:
     """One to three pools, two that launch and one of static hosts."""
-    make = a_pool_that_is_full_of_small_ones if random.random() < 0.2 else an_elastic_pool
+    kinds = (a_pool_that_is_full_of_small_ones, a_pool_of_two_markets, an_elastic_pool)
+    [make] = random.choices(kinds, (4, 3, 13))
     pools = {"p": make(random, SYSTEMS[0])}
     if random.random() < 0.5:
         pools["q"] = an_elastic_pool(random, random.choice(SYSTEMS))
@@ -65,6 +66,14 @@ def a_pool_that_is_full_of_small_ones(random: Random, system: str) -> Document:
     large = {"name": "large", "price": 2, "resources": {"cpus": 8, "memory_mib": 200}}
     kept = random.choice([{"min_slots": most}, {"target_warm_slots": most}, {"min_slots": 1, "target_warm_slots": 1}])
     return {"system": system, "max_slots": most, "lease_ttl": 40, "offerings": [small, large], **kept}
+
+
+def a_pool_of_two_markets(random: Random, system: str) -> Document:
+    """One offering in each: launches of one tick are in both, and each market has its quota."""
+    small = {"name": "small", "price": 1, "market": "spot", "resources": {"cpus": 1, "memory_mib": 100}}
+    large = {"name": "large", "price": 2, "market": "on-demand", "resources": {"cpus": 8, "memory_mib": 200}}
+    limits = {"max_slots": 5, "max_leases_per_slot": 1, "lease_ttl": 40, "quota_hold": random.choice([5, 20, 60])}
+    return {"system": system, "offerings": [small, large], **limits}
 
 
 def some_resources(random: Random) -> Document:

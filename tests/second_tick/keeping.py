@@ -96,7 +96,13 @@ def list_unneeded(picture: Picture, name: str) -> list[Site]:
 
 def _list_unchanging(picture: Picture) -> dict[int, object]:
     """Rules and rows, which a copy of the picture shares."""
-    kept = [picture.rules, *picture.rules.pools.values(), *picture.reservations, *(site.row for site in picture.sites)]
+    kept = [
+        picture.history,
+        picture.rules,
+        *picture.rules.pools.values(),
+        *picture.reservations,
+        *(site.row for site in picture.sites),
+    ]
     return {id(each): each for each in kept}
 
 

@@ -7,6 +7,7 @@ from scheduler.model.holds import Hold
 from scheduler.model.reservations import Component, Reservation
 from scheduler.model.rules import Pool, offering_key
 from tests.second_tick.fitting import find_need, fits, has_labels
+from tests.second_tick.holding import find_refusal_for_quota, is_lasting
 from tests.second_tick.picture import Amounts, Picture, Site, serving_pools
 
 CODES = ("behind_queue", "at_max_slots", "at_quota", "capacity", "throttled", "misconfigured")
@@ -109,18 +110,15 @@ def is_held(picture: Picture, pool: str, kind: str, subject: str = "") -> bool:
 
 
 def is_at_quota(picture: Picture, pool: str, market: str) -> bool:
-    """The page: "60 s, or until fewer slots are active than at the refusal, if sooner; … with none active only the 60
-    s count".
-    """
-    hold = find_hold(picture, pool, "quota", market)
-    if hold is None or picture.now >= hold.until:
-        return False
-    return not (hold.active and picture.active_at_first[pool] < hold.active)
+    """The page: "A pool is *at quota* while a quota hold lasts"."""
+    refusal = find_refusal_for_quota(picture.history, pool, market)
+    return refusal is not None and is_lasting(picture.history, refusal, picture.now)
 
 
 def may_probe(picture: Picture, pool: str, market: str) -> bool:
-    """Whether a quota hold is over and no launch has succeeded since: what worked deletes the hold."""
-    return find_hold(picture, pool, "quota", market) is not None and not is_at_quota(picture, pool, market)
+    """Whether a quota hold is over and no launch has succeeded since: what worked ends it for good."""
+    refusal = find_refusal_for_quota(picture.history, pool, market)
+    return refusal is not None and not is_lasting(picture.history, refusal, picture.now)
 
 
 def is_probing(picture: Picture, pool: str, market: str) -> bool:

@@ -11,6 +11,7 @@ from scheduler.model.reservations import Component, Reservation
 from scheduler.model.rules import Pool, Rules, SchedulerKeys, offering_key
 from scheduler.model.slots import Slot, slot_order
 from scheduler.model.view import Row
+from tests.second_tick.holding import History
 
 Amounts = Mapping[str, float]
 
@@ -83,8 +84,8 @@ class Site:
 class Picture:
     """Everything that one tick knows and has decided."""
 
-    def __init__(self, rows: Sequence[Row], rules: Rules, now: float) -> None:
-        self.rules, self.now = rules, now
+    def __init__(self, rows: Sequence[Row], rules: Rules, now: float, history: History) -> None:
+        self.rules, self.now, self.history = rules, now, tuple(history)
         self.holds = [row for row in rows if isinstance(row, Hold)]
         found = (row for row in rows if isinstance(row, Reservation))
         self.reservations = sorted(found, key=lambda each: each.sequence)
@@ -99,7 +100,6 @@ class Picture:
         self.waits: dict[str, str] = {}
         slots = [row for row in rows if isinstance(row, Slot)]
         self.sites = [self._open(slot) for name in rules.pools for slot in _in_order(slots, name)]
-        self.active_at_first: dict[str, int] = {}
 
     def _open(self, slot: Slot) -> Site:
         pool = self.rules.pools[slot.pool]

@@ -33,7 +33,10 @@ def make_scenario(seed: int) -> Document:
     story = Story(random, deepcopy(config), [each["id"] for each in known])
     story.hosts = [each["id"] for each in slots if each["pool"] == "h"]
     timeline = [each for _ in range(random.randint(10, 45)) for each in story.go_on()]
-    cloud: Document = {"launch": random.choice([0, 0, 2]), "boot": random.choice([0, 3, 9])}
+    cloud: Document = {
+        "launch": random.choice([0, 5, 8] if story.is_at_quota else [0, 0, 2]),
+        "boot": random.choice([0, 3, 9]),
+    }
     cloud |= some(random, 0.3, bind=[1, 4], terminate=[4, 20], quota=[0, 1, 2, 3])
     return {
         "name": f"seed {seed}",
@@ -57,9 +60,17 @@ class Story:
     """Hosts that may be removed."""
     at: float = 0
 
+    @property
+    def is_at_quota(self) -> bool:
+        """Whether its story is one of quotas: EC2 refuses launches of one market or both, often and for a moment."""
+        return (
+            self.config["pools"]["p"].get("offerings", [{}])[0].get("name") == "small"
+            and "quota_hold" in self.config["pools"]["p"]
+        )
+
     def go_on(self) -> list[Document]:
         """The next item: a tick, new wishes, or somebody's word."""
-        self.at += self.random.choice(STEPS)
+        self.at += self.random.choice((0, 1, 1, 2, 3) if self.is_at_quota else STEPS)
         what = self.random.random()
         if what < 0.4:
             return [{"at": self.at, "tick": self._tick()}]
@@ -76,7 +87,8 @@ class Story:
     def _say(self) -> Document:
         """Somebody's word."""
         while True:
-            name = self.random.choice(WORDS)
+            is_refused = self.is_at_quota and self.random.random() < 0.4
+            name = "outage" if is_refused else self.random.choice(WORDS)
             value = ACTIONS[name](self)
             if value is not None:
                 return {name: value}
@@ -134,7 +146,10 @@ class Story:
         """EC2 refuses launches for a while."""
         name = self.random.choice([each for each in self.config["pools"] if each != "h"])
         kinds = ["capacity", "capacity", "quota", "throttled", "throttled", "misconfigured"]
-        found = {"pool": name, "error": self.random.choice(kinds), "until": self.at + self.random.choice([1, 10, 50])}
+        lasts = self.random.choice([1, 10, 50])
+        if self.is_at_quota:
+            name, kinds, lasts = "p", ["quota"], self.random.choice([1, 2])
+        found = {"pool": name, "error": self.random.choice(kinds), "until": self.at + lasts}
         offerings = self.config["pools"][name].get("offerings", [])
         if offerings and self.random.random() < 0.6:
             found["offering"] = offering_key(self.random.choice(offerings), offerings)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from scheduler.model.rules import Rules
 from scheduler.model.view import Row
 from tests.second_tick.healing import expire, heal
+from tests.second_tick.holding import History
 from tests.second_tick.keeping import Imagined, keep, release, shrink
 from tests.second_tick.picture import Picture
 from tests.second_tick.placing import Pass, sort_queue
@@ -20,16 +21,15 @@ class Told:
     waiting: list[str]
 
 
-def tick(rows: Sequence[Row], rules: Rules, now: float) -> Told:
+def tick(rows: Sequence[Row], rules: Rules, now: float, history: History = ()) -> Told:
     """The page: "Always in this order: expire, heal, order and place, launch for demand, minimum, warm, idle."
 
     What is unneeded goes then, at quota; where launches are withheld, none is made for `minimum` or `warm`. Last, what
     each slot has to spare is shared.
     """
-    picture = Picture(rows, rules, now)
+    picture = Picture(rows, rules, now, history)
     expire(picture)
     heal(picture)
-    picture.active_at_first = {name: sum(site.is_active for site in picture.list_in_pool(name)) for name in rules.pools}
     queue = sort_queue(picture, picture.list_in("pending"))
     placing = Pass(picture)
     placing.run(queue)

@@ -1,0 +1,68 @@
+"""Quota holds, worked out from what the cloud has answered so far: nothing of it is read from the engine's rows.
+
+Source: Arvados. A tick gets the whole history, and each tick goes through all of it again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+REFUSED = ("capacity", "quota", "throttled", "auth", "misconfigured")
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Something was written: how many slots of each pool are active now."""
+
+    active: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Answered(Counted):
+    """The cloud has answered a launch; the slots are counted after that."""
+
+    at: float
+    pool: str
+    market: str
+    result: str
+    decided_in: int
+    """The number of the tick that decided the launch; 0 for a slot that was given on its way."""
+    ticks: int
+    """How many ticks were played before the answer."""
+    quota_hold: float
+
+
+History = Sequence[Counted]
+
+
+def find_refusal_for_quota(history: History, pool: str, market: str) -> int | None:
+    """The index of the last launch of that pool and market that was refused for quota; None if none was, or if a
+    launch has succeeded since that was decided after the refusal was known: "a launch that was decided before is no
+    probe".
+    """
+    last: int | None = None
+    for index, each in enumerate(history):
+        if isinstance(each, Answered) and (each.pool, each.market) == (pool, market):
+            if each.result == "quota":
+                last = index
+            elif each.result == "success" and last is not None:
+                refusal = history[last]
+                if isinstance(refusal, Answered) and each.decided_in > refusal.ticks:
+                    last = None
+    return last
+
+
+def is_lasting(history: History, index: int, now: float) -> bool:
+    """Whether the hold of that refusal lasts: "60 s, or until fewer slots are active than at the refusal, if sooner;
+    … with none active only the 60 s count". "Active at the refusal" is the pool's count "without the launches refused
+    at that time", whatever they were refused for.
+    """
+    refusal = history[index]
+    if not isinstance(refusal, Answered) or now >= refusal.at + refusal.quota_hold:
+        return False
+    last = index
+    for later in range(index, len(history)):
+        each = history[later]
+        if isinstance(each, Answered) and each.result in REFUSED and (each.pool, each.at) == (refusal.pool, refusal.at):
+            last = later
+    active = history[last].active.get(refusal.pool, 0)
+    return not active or all(each.active.get(refusal.pool, 0) >= active for each in history[last:])
