@@ -19,16 +19,18 @@ from celery.exceptions import SoftTimeLimitExceeded
 from kombu.exceptions import OperationalError
 from structlog.contextvars import bound_contextvars
 
-from scheduler.model.validation import InvalidInputError
+from scheduler.model.validation import Fault, InvalidInputError, fault
 from scheduler.operations.tick import PlanTooLateError
 from scheduler.ports import (
     CloudError,
+    Defect,
     DeposedError,
     ForeignAddressError,
     StaleWriteError,
     StoreUnavailableError,
     ViewUnavailableError,
 )
+from tasks.refusals import report_refused
 from tasks.requests import describe_arguments
 from workers.logs import get_logger
 
@@ -49,10 +51,16 @@ DROPPED: Final[dict[type[Exception], tuple[str, str]]] = {
     SoftTimeLimitExceeded: ("too_slow", "The task ran into its time limit and was stopped."),
 }
 """What a task may run into, and what is said of it. Any other error is a fault of ours: Celery logs it whole."""
+MOST_SHOWN: Final = 10
+"""Faults in one log line."""
 
 
-class ArgumentsError(Exception):
-    """A message whose arguments are not those of the task; the message says what is wrong."""
+class UnansweredError(Exception):
+    """A request was refused, and it names no place for its answer: `faults`, and the result of the task."""
+
+    def __init__(self, faults: Sequence[Fault], result: str) -> None:
+        self.faults, self.result = tuple(faults), result
+        super().__init__("; ".join(map(str, faults)))
 
 
 class LeaseholdTask(Task):  # type: ignore[type-arg]
@@ -71,29 +79,46 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
 
     def _run_checked(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         try:
-            self._check(args, kwargs)
-        except ArgumentsError as error:
+            args, kwargs = self.read_arguments(args, kwargs)
+        except InvalidInputError as error:
             shown = describe_arguments([*args, kwargs] if kwargs else args)
             log.warning("A message was refused.", action="task.refused", error=str(error), arguments=shown)
+            self._report("arguments", error.faults)
             return "refused"
         try:
             return str(self.run(*args, **kwargs))
+        except UnansweredError as error:
+            errors = [str(each) for each in error.faults[:MOST_SHOWN]]
+            sentence = "A request without a place for its answer was refused."
+            log.warning(sentence, action="request.refused", errors=errors)
+            self._report("document", error.faults)
+            return error.result
         except tuple(DROPPED) as error:
             result, sentence = next(said for kind, said in DROPPED.items() if isinstance(error, kind))
             log.warning(sentence, action=f"task.{result}", error=str(error))
+            if isinstance(error, ForeignAddressError):
+                self._report("address", [Fault("reply_to", "the address of an answer", "another address")])
             return result
 
-    def _check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """The arguments are as many as the task takes, and of its types."""
+    def read_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """The arguments with which the task runs: as many as it takes, and of its types. Raises InvalidInputError."""
         try:
             given = self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise ArgumentsError(str(error)) from None
+        except TypeError:
+            wanted = f"the arguments ({', '.join(self._signature.parameters)})"
+            got = f"{len(args)} positional and {len(kwargs)} keyword arguments"
+            raise InvalidInputError([Fault("args", wanted, got)]) from None
         for name, value in given.arguments.items():
+            wanted = self._signature.parameters[name].annotation
             try:
-                msgspec.convert(value, self._signature.parameters[name].annotation)
-            except msgspec.ValidationError as error:
-                raise ArgumentsError(f"{name}: {error}") from None
+                msgspec.convert(value, wanted)
+            except msgspec.ValidationError:
+                raise fault(name, inspect.formatannotation(wanted), value) from None
+        return args, kwargs
+
+    def _report(self, defect: Defect, faults: Sequence[Fault]) -> None:
+        _, queue, *_ = (*(self.name or "").split("."), "")
+        report_refused(queue, defect, faults, task=self.name or "", message=str(self.request.id or ""))
 
     @cached_property
     def _signature(self) -> inspect.Signature:

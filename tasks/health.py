@@ -9,6 +9,7 @@ from scheduler.operations.hosts import hear_hosts
 from scheduler.operations.interrupt import heed_notices
 from scheduler.operations.reconcile import Reconciled, reconcile
 from scheduler.operations.recover import recover, sweep
+from scheduler.operations.refused import record_refused
 from tasks.app import app, services
 from tasks.queues import CHECK, HEAR, INTERRUPTIONS, PRUNE, RECONCILE, RECOVER, SWEEP
 from workers.logs import get_logger
@@ -38,10 +39,11 @@ def hear() -> str:
 
 @app.task(name=RECOVER)
 def recover_lost() -> str:
-    """Send again what was decided and neither done nor sent lately."""
+    """Send again what was decided and neither done nor sent lately; write the events of refused messages."""
     count = recover(services.engine, services.settings.recover_interval)
     if count:
         log.info("Sent again what was due.", action="recover.sent", count=count)
+    record_refused(services.engine)
     return f"sent: {count}"
 
 

@@ -15,6 +15,7 @@ from kombu import serialization
 from kombu.exceptions import ContentDisallowed, DecodeError
 
 from scheduler.model.validation import Fault, InvalidInputError, fault, is_whole_text, show, suggest
+from scheduler.ports import Defect
 
 CONTENT_TYPE: Final = "application/json"
 MOST_BYTES: Final = 32 * 1024 * 1024
@@ -33,6 +34,11 @@ def check_message(queue: str, raw: object, known: Collection[str]) -> None:
     _check_properties(properties)
     _check_content(envelope)
     _check_body(_decode(envelope.get("body"), properties.get("body_encoding")))
+
+
+def find_defect(error: InvalidInputError) -> Defect:
+    """What kind of defect a message has that did not pass the check."""
+    return "task" if error.faults[0].path == "headers.task" else "envelope"
 
 
 def is_expired(raw: Mapping[str, Any], now: datetime) -> bool:

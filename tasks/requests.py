@@ -29,6 +29,8 @@ def _describe(value: object) -> str:
 
 
 def _describe_document(document: Mapping[str, Any]) -> str:
+    if isinstance(document.get("document"), Mapping):
+        return _describe_document(document["document"])
     items = document.get("items")
     if isinstance(items, list):
         return f"{len(items)} items"

@@ -2,13 +2,23 @@
 commit, on the list that `reply_to` names.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from pydantic import AfterValidator
 
-from scheduler.model.validation import Document, InvalidInputError, Name, Text, expected, fault, read_document, show
+from scheduler.model.validation import (
+    Document,
+    Fault,
+    InvalidInputError,
+    Name,
+    Text,
+    expected,
+    fault,
+    read_document,
+    show,
+)
 from scheduler.model.wishes import WISHES
 from scheduler.operations.explain import describe_conditions, explain
 from scheduler.operations.hosts import describe_host
@@ -17,16 +27,13 @@ from scheduler.operations.words import Refusal
 from scheduler.ports import ConflictError, ForeignAddressError, StaleWriteError
 from scheduler.view.addresses import check_reply_address
 from tasks.app import app, services
+from tasks.base import LeaseholdTask, UnansweredError
+from tasks.documents import read_request
 from tasks.queues import CONDITIONS, EXPLAIN, LEASES, QUERY, RESERVATIONS, task_name
-from workers.logs import get_logger
-
-log = get_logger(__name__)
 
 MOST_TRIES: Final = 3
 """Of a request that met a copy of itself, or another change of its rows, on its way into the database."""
 MOST_QUERIED: Final = 1000
-MOST_SHOWN: Final = 10
-"""Faults in one log line."""
 
 
 def _few(ids: list[str]) -> list[str]:
@@ -70,6 +77,16 @@ class LeasesDocument(Question):
 AnyQuestion = TypeVar("AnyQuestion", bound=Question)
 
 
+class RequestTask(LeaseholdTask):
+    """A task of this queue: whatever form its arguments have, it runs with one document."""
+
+    abstract = True
+
+    def read_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """See LeaseholdTask.read_arguments."""
+        return [read_request(args, kwargs, str(self.request.id or ""))], {}
+
+
 def _register(verb: str) -> None:
     """The task of one verb: every verb is carried out alike."""
 
@@ -80,32 +97,32 @@ def _register(verb: str) -> None:
         return describe_answer(answer)
 
     carry_out.__doc__ = WISHES[verb].__doc__
-    app.task(name=task_name(RESERVATIONS, verb))(carry_out)
+    app.task(name=task_name(RESERVATIONS, verb), base=RequestTask)(carry_out)
 
 
 for _verb in WISHES:
     _register(_verb)
 
 
-@app.task(name=QUERY)
+@app.task(name=QUERY, base=RequestTask)
 def query(document: Any) -> str:
     """Answer with the rows of these reservations: `{"ok": true, "reservations": [row, …]}`."""
     return _answer(QueryDocument, document, _find_rows)
 
 
-@app.task(name=EXPLAIN)
+@app.task(name=EXPLAIN, base=RequestTask)
 def explain_wait(document: Any) -> str:
     """Answer why it waits, with the smallest change that would end that: see `operations.explain`."""
     return _answer(ExplainDocument, document, _explain)
 
 
-@app.task(name=CONDITIONS)
+@app.task(name=CONDITIONS, base=RequestTask)
 def conditions(document: Any) -> str:
     """Answer what is to be said of slots and pools, in words."""
     return _answer(ConditionsDocument, document, lambda word: describe_conditions(services.engine, word.pool))
 
 
-@app.task(name=LEASES)
+@app.task(name=LEASES, base=RequestTask)
 def leases(document: Any) -> str:
     """Answer a host with its slot and the leases on it: see `operations.hosts`."""
     return _answer(LeasesDocument, document, lambda word: describe_host(services.engine, word.slot, word.machine))
@@ -161,13 +178,12 @@ def find_address(document: object) -> str | None:
 
 
 def send_answer(address: str | None, answer: Answer) -> None:
-    """Put the answer there; a producer that names no place gets none, and a refusal is a line in the log."""
+    """Put the answer there. A producer that names no place gets none; for a refusal that is an UnansweredError."""
     if address is not None:
         services.engine.bell.reply(address, answer)
     elif not answer["ok"]:
-        found = list_errors(answer)[:MOST_SHOWN]
-        errors = [f"{each['path']}: expected {each['expected']}, got {each['got']}" for each in found]
-        log.warning("A request without a place for its answer was refused.", action="request.refused", errors=errors)
+        faults = [Fault(each["path"], each["expected"], each["got"]) for each in list_errors(answer)]
+        raise UnansweredError(faults, describe_answer(answer))
 
 
 def list_errors(answer: Answer) -> list[dict[str, Any]]:

@@ -16,9 +16,10 @@ from typing import Any
 
 from kombu.transport import redis
 
-from scheduler.model.validation import InvalidInputError, show
-from tasks.messages import check_message, describe_message, is_expired
+from scheduler.model.validation import Fault, InvalidInputError, show
+from tasks.messages import check_message, describe_message, find_defect, is_expired
 from tasks.queues import PREFIX, QUEUE_NAMES
+from tasks.refusals import report_refused
 from workers.logs import get_logger
 
 log = get_logger(__name__)
@@ -68,7 +69,10 @@ class Channel(redis.Channel):
         except (ValueError, RecursionError) as error:
             if self.connection.handed_over != before:
                 raise
-            log.warning(_SENTENCE, action="message.refused", error=f".: expected JSON, got {_find_text(error)}")
+            found = Fault(".", "JSON", _find_text(error))
+            log.warning(_SENTENCE, action="message.refused", error=str(found))
+            # A worker has one queue; which list of several an undecodable text came from, kombu has forgotten.
+            report_refused(next(iter(self.active_queues), ""), "envelope", [found], task="?", message="?")
             return True
 
 
@@ -93,6 +97,9 @@ class Transport(redis.Transport):
             except InvalidInputError as error:
                 described = describe_message(message)
                 log.warning(_SENTENCE, action="message.refused", queue=queue, error=str(error), **described)
+                report_refused(
+                    queue, find_defect(error), error.faults, task=described["task"], message=described["task_id"]
+                )
                 return
             if is_expired(message, datetime.now(UTC)):
                 described = describe_message(message)

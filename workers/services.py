@@ -18,7 +18,7 @@ from redis import Redis
 from scheduler.model.validation import InvalidInputError
 from scheduler.operations.engine import Engine
 from scheduler.operations.tick import Leader
-from scheduler.ports import CloudError, Dispatcher, Fleet, NoticeFeed, Store
+from scheduler.ports import CloudError, Dispatcher, Fleet, Meter, NoticeFeed, Store
 from workers.settings import Settings
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ class Services:
         self._make_dispatcher = make_dispatcher
         self._redis = PerProcess(self._connect)
         self._engine = PerProcess(self._wire)
+        self._meter = PerProcess(self._make_meter)
         self._leader = PerProcess(self._make_leader)
         self._notices = PerProcess(self._open_notices)
 
@@ -99,6 +100,11 @@ class Services:
     def redis(self) -> Redis:
         """The client of the Redis that holds the view, answers and counters."""
         return self._redis.get()
+
+    @property
+    def meter(self) -> Meter:
+        """The counters alone, for a process that must not open the database: a worker's main process."""
+        return self._meter.get()
 
     @property
     def leader(self) -> Leader:
@@ -138,6 +144,11 @@ class Services:
 
         return make_redis(self.settings.view_url or "")
 
+    def _make_meter(self) -> Meter:
+        from scheduler.view.redis_meter import RedisMeter
+
+        return RedisMeter(self.redis, self.settings.view.prefix)
+
     def _make_leader(self) -> Leader:
         ticks = self.settings.ticks
         return Leader(holder=uuid4().hex, interval=ticks.interval, lock_seconds=ticks.lock_seconds)
@@ -146,7 +157,6 @@ class Services:
         from scheduler.view.redis_bell import RedisBell
         from scheduler.view.redis_board import RedisBoard
         from scheduler.view.redis_lock import RedisLock
-        from scheduler.view.redis_meter import RedisMeter
         from scheduler.view.redis_pulse import RedisPulse
         from workers.probes import Probes
 
@@ -159,7 +169,7 @@ class Services:
             bell=RedisBell(client, dispatcher.send_tick, prefix, kick_seconds=ticks.kick_seconds),
             pulse=RedisPulse(client, prefix),
             dispatcher=dispatcher,
-            meter=RedisMeter(client, prefix),
+            meter=self.meter,
             fleet=self._make_fleet(),
             probe=Probes(),
             new_id=lambda: uuid4().hex,

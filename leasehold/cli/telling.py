@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 _TOLD: Final = frozenset(
     {"preempted", "by", "account", "level", "ran_at", "slot", "slots", "cost", "deadline", "reason", "from", "to"}
-    | {"component", "cpus"}
+    | {"component", "cpus", "queue", "task", "message", "defect", "path", "expected", "got", "more_faults"}
 )
 """What the sentences say."""
 _FREE: Final = 5
@@ -26,6 +26,8 @@ def describe_event(event: "Event") -> str:
 
 def _find_sentence(event: "Event") -> str:
     detail = event.detail
+    if event.name == "message_refused":
+        return _tell_refused(detail)
     if "by" in detail:
         return _tell_victim(detail)
     if "preempted" in detail:
@@ -35,6 +37,12 @@ def _find_sentence(event: "Event") -> str:
     if event.name == "reservation_cores":
         return f"{detail['component']} may use {detail['cpus']:g} cores of {detail['slot']}"
     return ""
+
+
+def _tell_refused(detail: Mapping[str, Any]) -> str:
+    told = f"{detail['task']} on the queue {detail['queue']}, message {detail['message']}: "
+    told += f"{detail['path']}: expected {detail['expected']}, got {detail['got']}"
+    return told + (f" ({detail['more_faults']} more faults)" if detail.get("more_faults") else "")
 
 
 def _tell_victim(detail: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ Times are seconds since the epoch unless a name says otherwise.
 from scheduler.ports.bell import Bell, ForeignAddressError
 from scheduler.ports.dispatcher import Dispatcher
 from scheduler.ports.fleet import Category, CloudError, Fleet, LaunchOrder, Probe
-from scheduler.ports.meter import Meter
+from scheduler.ports.meter import Defect, Meter, RefusedMessage
 from scheduler.ports.notices import INTERRUPTION_SECONDS, Message, Notice, NoticeFeed
 from scheduler.ports.pulse import Heard, Pulse
 from scheduler.ports.store import (
@@ -34,6 +34,7 @@ __all__ = [
     "Category",
     "CloudError",
     "ConflictError",
+    "Defect",
     "DeposedError",
     "Dispatcher",
     "EventFilter",
@@ -49,6 +50,7 @@ __all__ = [
     "Outgoing",
     "Probe",
     "Pulse",
+    "RefusedMessage",
     "StaleWriteError",
     "Stamp",
     "Store",

@@ -8,9 +8,10 @@ from typing import Any
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Change, Row, View, count_rows
-from scheduler.ports import Heard, ViewUnavailableError
+from scheduler.ports import Heard, RefusedMessage, ViewUnavailableError
+from scheduler.ports.meter import MOST_KEPT, MOST_REFUSED, REFUSED_SECONDS
 from scheduler.view.addresses import DEFAULT_PREFIX, check_reply_address
-from scheduler.view.metric_table import find_label_values
+from scheduler.view.metric_table import REFUSED, find_label_values
 from scheduler.view.shelf import Shelf
 
 
@@ -233,6 +234,8 @@ class MemoryMeter:
         self.counts: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
         self.observations: list[tuple[str, dict[str, str], float]] = []
         self.probed: dict[str, float] = {}
+        self._refused: list[RefusedMessage] = []
+        self._noted: dict[str, tuple[float, int]] = {}
 
     def count(self, name: str, labels: Mapping[str, str], amount: float = 1) -> None:
         """See Meter.count."""
@@ -252,3 +255,22 @@ class MemoryMeter:
     def note_probes(self, slots: Sequence[str], at: float) -> None:
         """See Meter.note_probes."""
         self.probed.update(dict.fromkeys(slots, at))
+
+    def note_refused(self, refused: RefusedMessage) -> None:
+        """See Meter.note_refused; the minute is that of the messages' own times."""
+        self.count(REFUSED, {"queue": refused.queue, "defect": refused.defect})
+        begun, noted = self._noted.get(refused.defect, (refused.at, 0))
+        if refused.at >= begun + REFUSED_SECONDS:
+            begun, noted = refused.at, 0
+        self._noted[refused.defect] = (begun, noted + 1)
+        if noted < MOST_REFUSED:
+            self.put_back_refused([refused])
+
+    def take_refused(self) -> list[RefusedMessage]:
+        """See Meter.take_refused."""
+        taken, self._refused = self._refused, []
+        return taken
+
+    def put_back_refused(self, refused: Sequence[RefusedMessage]) -> None:
+        """See Meter.put_back_refused."""
+        self._refused = [*self._refused, *refused][-MOST_KEPT:]

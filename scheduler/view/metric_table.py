@@ -1,9 +1,11 @@
 """Every counter and histogram that the processes add up: names, labels, and what is written as zero."""
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
+
+from scheduler.ports import Defect
 
 
 class UnknownMetricError(ValueError):
@@ -41,6 +43,9 @@ BOOT_OUTCOMES: Final = ("success", "failure", "aborted", "disappeared")
 """Turned ready; timed out; was not wanted any more (interrupted, drained); its machine was gone."""
 NOTICE_KINDS: Final = ("interruption", "rebalance")
 """What EC2 says ahead of a spot machine: that it takes it, or that it may."""
+QUEUES: Final = ("reservations", "ticks", "launch", "health", "terminate")
+"""The queues whose refused messages are counted."""
+REFUSED: Final = "leasehold_messages_refused_total"
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 _LONG: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 14400.0)
@@ -112,6 +117,12 @@ _ALL: Final = (
         "leasehold_preempted_total",
         "Reservations whose place was taken, by the account that they ran for and their level",
         *("account", "level"),
+    ),
+    _counter(
+        REFUSED,
+        "Messages that were refused without an answer, by the kind of their defect",
+        *("queue", "defect"),
+        zeros=tuple((queue, defect) for queue in QUEUES for defect in get_args(Defect)),
     ),
     _histogram("leasehold_task_seconds", "Time that a Celery task took, by outcome", "task", "result"),
 )

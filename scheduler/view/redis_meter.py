@@ -9,9 +9,11 @@ from typing import cast
 import msgspec
 import redis
 
+from scheduler.ports import RefusedMessage
+from scheduler.ports.meter import MOST_KEPT, MOST_REFUSED, REFUSED_SECONDS
 from scheduler.view.addresses import DEFAULT_PREFIX
 from scheduler.view.connection import redis_errors
-from scheduler.view.metric_table import METRICS, find_label_values
+from scheduler.view.metric_table import METRICS, REFUSED, find_label_values
 
 Labels = tuple[str, ...]
 """Values of a metric's labels, in the declared order."""
@@ -19,6 +21,7 @@ Field = bytes | bytearray | memoryview | str | int | float
 """What the driver takes as a key or a value."""
 PROBED = "probed_at"
 """Under this the times of probes stand beside the metrics."""
+_REFUSED = msgspec.json.Decoder(RefusedMessage)
 _FIELD = msgspec.json.Decoder(tuple[str, Labels, str])
 
 
@@ -41,11 +44,12 @@ class Tally(msgspec.Struct):
 class RedisMeter:
     """The Meter on Redis: `<prefix>metrics`, field = JSON of [name, label values, part], value = a number.
 
-    The part of a counter is "", those of a histogram are `sum` and the indices of its buckets.
+    The part of a counter is "", those of a histogram are `sum` and the indices of its buckets. `<prefix>refused` is the
+    list of refused messages that were noted, as JSON; `<prefix>refused:<defect>` counts them for a minute.
     """
 
     def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX) -> None:
-        self._client, self._key = client, f"{prefix}metrics"
+        self._client, self._key, self._refused = client, f"{prefix}metrics", f"{prefix}refused"
 
     def count(self, name: str, labels: Mapping[str, str], amount: float = 1) -> None:
         """See Meter.count."""
@@ -68,6 +72,34 @@ class RedisMeter:
         with suppress(redis.RedisError):
             if fields:
                 self._client.hset(self._key, mapping=fields)
+
+    def note_refused(self, refused: RefusedMessage) -> None:
+        """See Meter.note_refused."""
+        labels = find_label_values(REFUSED, "counter", {"queue": refused.queue, "defect": refused.defect})
+        noted = f"{self._refused}:{refused.defect}"
+        with suppress(redis.RedisError), self._client.pipeline(transaction=False) as pipeline:
+            pipeline.hincrbyfloat(self._key, msgspec.json.encode((REFUSED, labels, "")).decode(), 1)
+            pipeline.set(noted, 0, ex=REFUSED_SECONDS, nx=True)
+            pipeline.incr(noted)
+            *_, count = pipeline.execute()
+            if count <= MOST_REFUSED:
+                self.put_back_refused([refused])
+
+    def take_refused(self) -> list[RefusedMessage]:
+        """See Meter.take_refused."""
+        with suppress(redis.RedisError):
+            taken = cast("list[bytes] | None", self._client.lpop(self._refused, MOST_KEPT))
+            return [_REFUSED.decode(each) for each in taken or ()]
+        return []
+
+    def put_back_refused(self, refused: Sequence[RefusedMessage]) -> None:
+        """See Meter.put_back_refused."""
+        if not refused:
+            return
+        with suppress(redis.RedisError), self._client.pipeline(transaction=False) as pipeline:
+            pipeline.rpush(self._refused, *map(msgspec.json.encode, refused))
+            pipeline.ltrim(self._refused, -MOST_KEPT, -1)
+            pipeline.execute()
 
     @redis_errors()
     def read(self) -> Tally:

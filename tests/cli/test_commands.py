@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 import typer
 
 from leasehold.cli.app import app
+from scheduler.model.events import Event
+from scheduler.store.opening import open_store
 from tests.builders import a_lease, a_slot
 from tests.cli.conftest import Run
 from tests.client.intake import Document, FakeIntake, a_row, accept
@@ -137,6 +140,21 @@ def test_what_nothing_could_hold_is_said_at_once_and_accepted(stack: FakeIntake,
     found = run("reserve", "--file", "many.json", "--json")
     assert [json.loads(line)["waiting"] for line in found.out.splitlines()] == [why, why]
     assert found.complaints == [said.replace("r1", "r0"), said]
+
+
+def test_a_refused_message_is_an_event_with_its_fault(database: str, run: Run) -> None:
+    detail: dict[str, Any] = {
+        "queue": "launch",
+        "task": "leasehold.launch.slot",
+        "message": "m1",
+        "defect": "arguments",
+    }
+    detail |= {"path": "launch_id", "expected": "str", "got": "7"}
+    with closing(open_store(database)) as store, store.transaction() as transaction:
+        transaction.append_events([Event(at=0, name="message_refused", cause="holder", detail=detail)])
+    told = "leasehold.launch.slot on the queue launch, message m1: launch_id: expected str, got 7"
+    assert told in run("events", "--name", "message_refused").out
+    assert json.loads(run("events", "--json").out)["detail"] == detail
 
 
 def test_what_a_request_does_not_do_is_a_note_on_standard_error(stack: FakeIntake, run: Run, tmp_path: Path) -> None:

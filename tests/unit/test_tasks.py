@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from celery.schedules import schedule
 from kombu.exceptions import OperationalError
 
 from scheduler.model.reservations import Callback
+from scheduler.model.validation import Fault
 from scheduler.model.wishes import WISHES
-from scheduler.ports import CloudError, Outgoing, StoreUnavailableError, ViewUnavailableError
+from scheduler.ports import CloudError, Defect, Outgoing, StoreUnavailableError, ViewUnavailableError
 from tasks.app import app, make_app
 from tasks.base import LeaseholdTask
 from tasks.beat import make_schedule
@@ -194,6 +195,9 @@ def test_what_a_task_runs_into_is_a_word_and_not_an_exception(error: Exception |
 class _Unmeasured(LeaseholdTask):
     def _measure(self, result: str, seconds: float) -> None:
         """There is no Redis to count in."""
+
+    def _report(self, defect: Defect, faults: Sequence[Fault]) -> None:
+        """As above."""
 
 
 def test_a_fault_of_ours_is_not_swallowed() -> None:
