@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leasehold.cli.checking import check, check_each
+from leasehold.cli.completing import complete_accounts
 from leasehold.cli.connecting import connect, open_store
 from leasehold.cli.failures import BAD_INPUT, FAILED, CommandError
 from leasehold.cli.output import (
@@ -35,15 +36,17 @@ if TYPE_CHECKING:
     from leasehold.results import Account, Answer, Reservation
 
 _ALIVE = ("pending", "leased", "revoking")
-Names = Annotated[list[str], typer.Argument(metavar="ACCOUNT...", help="Names of accounts.")]
-Name = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Its name.")]
+Names = Annotated[
+    list[str], typer.Argument(metavar="ACCOUNT...", help="Names of accounts.", autocompletion=complete_accounts)
+]
+Name = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Its name.", autocompletion=complete_accounts)]
 Timeout = Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.1)]
 _LIST_HELP = "Five numbers at most, best level first, like 2,1; those left out are 0."
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    accounts = typer.Typer(help="Quota accounts.", no_args_is_help=True, rich_markup_mode=None)
+    accounts = typer.Typer(help="Show and manage quota accounts.", no_args_is_help=True, rich_markup_mode=None)
     accounts.callback()(_group)
     accounts.command("list", epilog=example("leasehold accounts list", "leasehold accounts list --json"))(list_)
     shown = example("leasehold accounts show ci", "leasehold accounts show ci --plot --span 6h")
@@ -65,7 +68,7 @@ def _group() -> None:
 
 
 def list_(as_json: AsJson = False, watch: Watched = None) -> None:
-    """List accounts with their balances, and who runs and waits for them."""
+    """List accounts with their balances and their work."""
     columns = ("account", "balance", "best level", "earns a second", "for at most", "running", "waiting", "")
     with connect() as client:
 
@@ -123,7 +126,7 @@ def show(
     as_json: AsJson = False,
     watch: Watched = None,
 ) -> None:
-    """Show an account: what it has, what it earns, its limits, who runs and waits for it."""
+    """Show an account: its balance, income, limits and work."""
     seconds = parse_seconds("--span", span)
     with connect() as client:
 
@@ -220,7 +223,10 @@ def set_(  # noqa: PLR0913, PLR0917 - an option each
     timeout: Timeout = 30,
     as_json: AsJson = False,
 ) -> None:
-    """Create an account, or change what is named of it; its balance stays unless one is given."""
+    """Create an account, or change what is named of it.
+
+    Its balance stays unless one is given.
+    """
     fields: dict[str, Any] = {
         "charge_rate": parse_numbers(charge_rate),
         "max_charge_seconds": None
@@ -242,7 +248,10 @@ def set_(  # noqa: PLR0913, PLR0917 - an option each
 
 
 def reset(accounts: Names, timeout: Timeout = 30, as_json: AsJson = False) -> None:
-    """Set balances to 0 at every level; what runs goes on."""
+    """Set the balances of accounts to 0 at every level.
+
+    Their running work goes on.
+    """
     check_each("reset_account", "account", accounts)
     with connect(timeout) as client:
         _say_each(client.reset_account, accounts, as_json)
@@ -254,7 +263,10 @@ def delete(
     timeout: Timeout = 30,
     as_json: AsJson = False,
 ) -> None:
-    """Forget accounts: what runs for them runs on unpaid, what waits for them has no account from then on."""
+    """Delete accounts.
+
+    Their running work goes on unpaid; their waiting reservations have no account from then on.
+    """
     check_each("forget_account", "account", accounts)
     if (
         not yes

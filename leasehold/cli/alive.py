@@ -26,8 +26,10 @@ def alive(
     ],
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="How long it has to answer.", min=0.1)] = 10.0,
 ) -> None:
-    """Say whether one process of this host does its work: a worker takes a canary from its queue and answers it, beat
-    has sent a task lately, a server answers. Status 1 when it does not.
+    """Check whether one process of this host does its work.
+
+    A worker takes a canary from its queue and answers it, beat has sent a task lately, a server answers. Status 1 when
+    it does not.
     """
     from leasehold.living import PROCESSES, find_trouble
 

@@ -1,8 +1,10 @@
 """The commands, put together. Nothing heavy is imported here or at the top of any command's file."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 from leasehold.cli import (
     accounts,
@@ -20,10 +22,44 @@ from leasehold.cli import (
 from leasehold.cli.demo import demo
 from leasehold.cli.doctor import doctor
 
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "A stack on this machine": ("up", "down", "logs", "demo", "emulate-ec2"),
+    "Reservations": (
+        *("reserve", "run", "list", "get", "explain", "wait", "priority", "cancel"),
+        *("renew", "surrender", "release", "confirm", "absent", "idle"),
+    ),
+    "Slots and hosts": ("slots", "cordon", "uncordon", "drain", "host"),
+    "Rules and accounts": ("config", "apply", "rules", "accounts"),
+    "Operations": ("status", "events", "doctor", "alive", "migrate"),
+    "Planning": ("snapshot", "simulate"),
+}
+"""The commands as help shows them."""
+
+
+class GroupedCommands(TyperGroup):
+    """Lists commands in groups, without what rich would cost each start."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - as its base has it
+        """See its base."""
+        longest = max(map(len, self.commands))
+        room = formatter.width - 6 - longest
+        left = dict(self.commands)
+        sections = {
+            title: [(name, left.pop(name)) for name in names if name in left] for title, names in GROUPS.items()
+        }
+        for title, commands in (*sections.items(), ("Other commands", list(left.items()))):
+            rows = [(name.ljust(longest), each.get_short_help_str(room)) for name, each in commands if not each.hidden]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
 app = typer.Typer(
-    help="Leases slots on elastic fleets of EC2 instances.",
+    cls=GroupedCommands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Lease slots on elastic fleets of EC2 instances.",
     epilog="A stack for trying out: `leasehold up`; then, in a second terminal: `leasehold status`.",
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     no_args_is_help=False,

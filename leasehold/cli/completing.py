@@ -4,7 +4,10 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from leasehold.running import Address
 
 SECONDS: Final = 0.6
 """How long a completion may look for ids."""
@@ -80,18 +83,27 @@ def _describe_account(name: str, row: Row) -> tuple[str, str] | None:
 
 
 def _find(table: str, incomplete: str, read: Read) -> Found:
-    """What is found until time is over; a connection that hangs is left behind."""
+    """What is found until time is over; a connection that hangs is left behind. Imports do not count."""
+    from leasehold.errors import NoStack
+    from leasehold.running import find_address
+
+    try:
+        address = find_address()
+    except NoStack:
+        return []
+    import leasehold.reading  # noqa: F401 - half of a second's work, for `_scan`
+
     found: dict[str, str] = {}
-    looking = threading.Thread(target=_collect, args=(found, table, incomplete, read), daemon=True)
+    looking = threading.Thread(target=_collect, args=(found, read, _scan(address, table, incomplete)), daemon=True)
     looking.start()
     looking.join(SECONDS)
     return sorted(found.copy().items())
 
 
-def _collect(found: dict[str, str], table: str, incomplete: str, read: Read) -> None:
+def _collect(found: dict[str, str], read: Read, rows: Iterator[tuple[str, Row]]) -> None:
     """Whatever goes wrong, a shell that completes a word prints nothing about it."""
     with contextlib.suppress(Exception):
-        for name, row in _scan(table, incomplete):
+        for name, row in rows:
             about = read(name, row)
             if about is not None:
                 found[about[0]] = about[1]
@@ -99,16 +111,14 @@ def _collect(found: dict[str, str], table: str, incomplete: str, read: Read) -> 
                 return
 
 
-def _scan(table: str, incomplete: str) -> Iterator[tuple[str, Row]]:
-    """The rows of one table of the view whose ids start so. Raises what a client raises."""
+def _scan(address: "Address", table: str, incomplete: str) -> Iterator[tuple[str, Row]]:
+    """The rows of one table of the view whose ids start so. Raises what Redis raises."""
     import redis
     from redis.backoff import NoBackoff
     from redis.retry import Retry
 
     from leasehold.reading import ViewKeys
-    from leasehold.running import find_address
 
-    address = find_address()
     client = redis.Redis.from_url(
         address.view_url,
         socket_connect_timeout=CONNECT_SECONDS,
@@ -116,6 +126,7 @@ def _scan(table: str, incomplete: str) -> Iterator[tuple[str, Row]]:
         retry=Retry(NoBackoff(), 0),
         protocol=2,
     )
+    # Letters that mean something in a pattern stand for themselves here.
     pattern = "".join(f"\\{letter}" if letter in "\\*?[]^" else letter for letter in incomplete) + "*"
     for name, body in client.hscan_iter(getattr(ViewKeys(address.prefix), table), match=pattern, count=_ROWS_A_CALL):
         yield name.decode(), json.loads(body)

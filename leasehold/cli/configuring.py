@@ -25,7 +25,10 @@ def _group() -> None:
 
 
 def check(file: File = None, as_json: AsJson = False) -> None:
-    """Say everything that is wrong with a configuration, and what is hardly meant. Status 2 if it is wrong."""
+    """Check a configuration; report errors and likely mistakes.
+
+    Status 2 if there are errors.
+    """
     from workers.configuration import check_configuration, find_configuration, find_warnings, read_configuration
 
     faults = check_configuration(file)
@@ -44,7 +47,10 @@ def check(file: File = None, as_json: AsJson = False) -> None:
 def init(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")] = Path("leasehold.toml"),
 ) -> None:
-    """Write a leasehold.toml with every key, its default and its meaning; never over one that is there."""
+    """Write a leasehold.toml with every key and its default.
+
+    Each key has its meaning beside it. A file that exists is not overwritten.
+    """
     from workers.configuration import write_commented
 
     write_commented(file)

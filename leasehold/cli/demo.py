@@ -18,7 +18,7 @@ def demo(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
-    """Serve a stretch of a workload log with a whole stack on this machine, then stop everything.
+    """Serve a workload log with a whole stack, then stop it.
 
     Each job of the log is a reservation of one lease: it is submitted when it came, holds its lease for as long
     as it ran, and is released; all compressed in time. Machines are launched on the EC2 emulator.

@@ -39,8 +39,10 @@ def doctor(
     ] = 5.0,
     as_json: AsJson = False,
 ) -> None:
-    """Look at everything that Leasehold stands on: Redis, the queues and their workers, the database and its schema,
-    ticks, clocks, Celery's settings, and whether AWS permits what the workers do (by DryRun: nothing is launched).
+    """Check everything that Leasehold depends on.
+
+    That is Redis, the queues and their workers, the database and its schema, ticks, clocks, Celery's settings, and
+    whether AWS permits what the workers do (by DryRun: nothing is launched).
 
     Status 1 when anything fails; each failure says what to do.
 

@@ -51,7 +51,7 @@ _REFUSED_HERE = frozenset({"slot", "machine"})
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    group = typer.Typer(help="Hosts of static pools.", no_args_is_help=True, rich_markup_mode=None)
+    group = typer.Typer(help="Run and manage hosts of static pools.", no_args_is_help=True, rich_markup_mode=None)
     group.command(
         "run",
         epilog=example(
@@ -75,8 +75,11 @@ def _group() -> None:
 
 
 def run(spec: "HostSpec", state: State = None, cgroup: Cgroup = None, as_json: AsJson = False) -> None:
-    """Register this host, send its heartbeats, tell of its leases, a line each, and limit the cores of what `host exec`
-    started for them; Ctrl-C or SIGTERM drains it and ends when its last lease has ended, a second one at once.
+    """Run the agent of this host until Ctrl-C.
+
+    It registers the host, sends its heartbeats, prints a line for each change of its leases, and limits the cores of
+    what `host exec` started for them. Ctrl-C or SIGTERM drains the host and ends when its last lease has ended, a
+    second one at once.
     """
     from leasehold.agent import HostAgent
     from leasehold.client import Client
@@ -118,8 +121,10 @@ def execute(
     state: State = None,
     timeout: Timeout = 30,
 ) -> None:
-    """Become this command, as a process of that lease: `host run` limits it, and all that it starts, to the cores
-    that the lease may use. Without a lease on this host the command is refused. Without an agent there is no limit.
+    """Run a command within the cores of a lease on this host.
+
+    This process becomes the command. `host run` limits it, and all that it starts, to the cores that the lease may use.
+    Without a lease on this host the command is refused. Without an agent there is no limit.
     """
     from leasehold.machine import find_state_folder
     from leasehold.processes import notes_folder, write_note
@@ -171,7 +176,10 @@ def _leaving_on_signals(leave: "Callable[[], None]") -> "Iterator[list[int]]":
 
 
 def register_host(spec: "HostSpec", timeout: Timeout = 30, as_json: AsJson = False) -> None:
-    """Say that this host is here; again it updates what it has. Another machine is refused."""
+    """Register this host, or update what it has.
+
+    Another machine under the name of a known slot is refused.
+    """
     with connect(timeout) as client:
         try:
             answer = client.hosts.register(
@@ -188,7 +196,10 @@ def register_host(spec: "HostSpec", timeout: Timeout = 30, as_json: AsJson = Fal
 
 
 def heartbeat(slot: SlotId = None, machine: Machine = None, state: State = None, as_json: AsJson = False) -> None:
-    """Say that this host is alive: several times in its pool's offline_timeout. Waits behind no queue."""
+    """Send a heartbeat of this host.
+
+    One is needed several times in the pool's offline_timeout. It waits behind no queue.
+    """
     name, who = _find_identity(slot, machine, state)
     with connect() as client:
         client.hosts.heartbeat(name, who)
@@ -211,7 +222,10 @@ def leave(
     timeout: Timeout = 30,
     as_json: AsJson = False,
 ) -> None:
-    """Take no new leases; without leases the host is out, until it registers again."""
+    """Take this host out of service.
+
+    It takes no new leases. Once it has none left it is out, until it registers again.
+    """
     name, who = _find_identity(slot, machine, state)
     with connect(timeout) as client:
         try:
@@ -225,7 +239,10 @@ def remove(
     timeout: Timeout = 30,
     as_json: AsJson = False,
 ) -> None:
-    """Forget a host that does not come back: what it holds fails, and another machine may have its name."""
+    """Remove a host that does not come back.
+
+    The reservations that it holds fail, and another machine may have its name.
+    """
     check("remove", {"slot": slot})
     with connect(timeout) as client:
         try:

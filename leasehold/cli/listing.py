@@ -207,7 +207,7 @@ def slots(  # noqa: PLR0913, PLR0917 - an option each
     as_json: AsJson = False,
     watch: Watched = None,
 ) -> None:
-    """List slots with their machines, their holders and how full they are.
+    """List slots with their machines, holders and use.
 
     --account and --tag select slots by the reservations on them, --label by the labels of the slot; the age is the
     time in the present state.
@@ -309,4 +309,4 @@ def _sort(seen: Sequence[Seen], key: "tuple[Callable[[Seen], Any], bool] | None"
 
 
 def _complete_keys(keys: Iterable[str], incomplete: str) -> list[str]:
-    return [each for key in keys for each in (key, f"-{key}") if each.startswith(incomplete)]
+    return [key for key in keys if key.startswith(incomplete)]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from leasehold.cli.checking import check_each
+from leasehold.cli.completing import complete_slots
 from leasehold.cli.connecting import adopt_stack, connect, load_settings, open_store
 from leasehold.cli.failures import FAILED, CommandError
 from leasehold.cli.output import AsJson, example, print_json, print_thing
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 
     from leasehold.results import Answer
 
-SlotIds = Annotated[list[str], typer.Argument(metavar="SLOT...", help="Ids of slots, like linux-1.")]
+SlotIds = Annotated[
+    list[str],
+    typer.Argument(metavar="SLOT...", help="Ids of slots, like linux-1.", autocompletion=complete_slots),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -37,7 +41,7 @@ def register(app: typer.Typer) -> None:
     app.command(cls=WaitingCommand, epilog=waited)(drain)
     app.command(epilog=example("leasehold apply leasehold.toml"))(apply)
     app.command(epilog=example("leasehold migrate"))(migrate)
-    rules = typer.Typer(help="The rules in force.", no_args_is_help=True, rich_markup_mode=None)
+    rules = typer.Typer(help="Show the rules in force.", no_args_is_help=True, rich_markup_mode=None)
     rules.command("show", epilog=example("leasehold rules show", "leasehold rules show --json"))(show_rules)
     rules.callback()(_group)
     app.add_typer(rules, name="rules", epilog=example("leasehold rules show"))
@@ -48,7 +52,10 @@ def _group() -> None:
 
 
 def cordon(names: SlotIds, wait: Wait = None, timeout: Timeout = None, as_json: AsJson = False) -> None:
-    """Let slots take no new leases; what they hold runs on. Ctrl-C ends a wait and leaves them cordoned."""
+    """Cordon slots: they take no new leases.
+
+    The leases that they hold run on. Ctrl-C ends a wait and leaves the slots cordoned.
+    """
     check_each("cordon", "slot", names)
     patience = find_patience(wait, timeout)
     said: list[str] = []
@@ -59,14 +66,17 @@ def cordon(names: SlotIds, wait: Wait = None, timeout: Timeout = None, as_json: 
 
 
 def uncordon(names: SlotIds, as_json: AsJson = False) -> None:
-    """Let cordoned slots take leases again."""
+    """Uncordon slots: they take leases again."""
     check_each("uncordon", "slot", names)
     with connect() as client:
         _say(client.uncordon, names, as_json, [])
 
 
 def drain(names: SlotIds, wait: Wait = None, timeout: Timeout = None, as_json: AsJson = False) -> None:
-    """Let the leases of slots run out, then let their machines go. Ctrl-C ends a wait, not the draining."""
+    """Drain slots: their leases run out, then their machines go.
+
+    Ctrl-C ends a wait, not the draining.
+    """
     check_each("drain", "slot", names)
     patience = find_patience(wait, timeout)
     said: list[str] = []
@@ -98,7 +108,7 @@ def _say(word: "Callable[[str], Answer]", names: list[str], as_json: bool, said:
 def apply(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A leasehold.toml.")], as_json: AsJson = False
 ) -> None:
-    """Check a configuration file and make its rules those in force."""
+    """Check a configuration file and put its rules in force."""
     adopt_stack()
     from leasehold.cli.applying import apply_file
 
@@ -123,7 +133,7 @@ def show_rules(as_json: AsJson = False) -> None:
 
 
 def migrate(as_json: AsJson = False) -> None:
-    """Make the tables of the database, or bring them up to date."""
+    """Create the tables of the database, or bring them up to date."""
     url = load_settings().database_url
     from scheduler.store.migrating import migrate as migrate_
 

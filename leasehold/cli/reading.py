@@ -132,7 +132,7 @@ def _name_level(lease: "Placement") -> str:
 
 
 def explain(reservation: ReservationId, as_json: AsJson = False, watch: Watched = None) -> None:
-    """Explain why a reservation waits, where it runs, or how it ended.
+    """Explain why a reservation waits, or where it runs.
 
     For one that waits: its place in the queue, the reason, and the smallest change that would end the wait. For one
     that is leased: where, with what, since when and until when.

@@ -3,11 +3,18 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from leasehold.cli.checking import check, check_reservation
+from leasehold.cli.completing import (
+    complete_accounts,
+    complete_held_reservations,
+    complete_live_reservations,
+    complete_pools,
+    complete_slots,
+)
 from leasehold.cli.connecting import connect
 from leasehold.cli.failures import BAD_INPUT, FAILED, INTERRUPTED, CommandError, say_error
 from leasehold.cli.output import AsJson, example, parse_amounts, parse_pairs, parse_time, print_json, print_thing
@@ -19,15 +26,46 @@ if TYPE_CHECKING:
     from leasehold.client import Client
     from leasehold.results import Answer, Note, Reservation, Wait
 
-ReservationId = Annotated[str, typer.Argument(metavar="RESERVATION", help="Its id.")]
-Token = Annotated[
-    int | None, typer.Option(help="The holder's fencing token; left out: the present one, from the view.")
+LiveId = Annotated[
+    str, typer.Argument(metavar="RESERVATION", help="Its id.", autocompletion=complete_live_reservations)
 ]
+HeldId = Annotated[
+    str, typer.Argument(metavar="RESERVATION", help="Its id.", autocompletion=complete_held_reservations)
+]
+Token = Annotated[int | None, typer.Option(help="The holder's fencing token; default: the present one, from the view.")]
 AsOf = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="When that was: seconds since the epoch or 2026-11-21T14:00:00Z; left out: now."),
+    typer.Option(metavar="TIME", help="When that was: seconds since the epoch or 2026-11-21T14:00:00Z; default: now."),
 ]
 Timeout = Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.1)]
+FIELDS: Final = """\b
+Fields of a reservation, in --file and in Client.reserve:
+  id               its name; default: a new one
+  system           any pool of this system will do
+  pool             this pool alone; either system or pool
+  resources        amounts by name, like {"cpus": 2, "memory_mib": 4096}
+  labels           labels that its slots must have, by name
+  prefers          labels that its slots should have, by name
+  account          the account that it counts for
+  priority         higher is served first; 0 waits on hold; default: 1
+  size             what the queues `size` and `dynsize` sort by
+  ttl              how long a lease lasts without a renewal, in seconds or like
+                   "15m"; 0: forever; default: the pool's
+  runtime          how long it works, for simulations
+  restart_policy   "never" (default) or "on_failure"
+  on_interruption  "requeue" (default) or "fail", when its machine is interrupted
+  preemptible      whether others may take its place; default: true
+  tags             texts by name, carried along
+  components       instances of several kinds, instead of resources; each has
+    name           its name
+    count          how many instances; default: 1
+    kind           "essential" (default) or "elastic"
+    resources      amounts by name, of each instance
+    labels         labels that its slots must have, by name
+  on_lease         a Celery task that is sent when it is leased
+  on_end           a Celery task that is sent when it has ended; each has
+    task           the name of the task
+    queue          the queue that its workers read"""
 
 
 def register(app: typer.Typer) -> None:
@@ -38,6 +76,7 @@ def register(app: typer.Typer) -> None:
             "leasehold reserve --pool linux --id build-7 --label ssd=yes --ttl 30m --json",
             "leasehold reserve --file reservations.json",
         )
+        + f"\n\n{FIELDS}"
     )(reserve)
     app.command(epilog=example("leasehold release build-7", "leasehold release build-7 --token 12"))(release)
     app.command(epilog=example("leasehold renew build-7"))(renew)
@@ -58,29 +97,34 @@ def register(app: typer.Typer) -> None:
 
 def reserve(  # noqa: PLR0913, PLR0917 - an option each
     system: Annotated[str | None, typer.Option(help="Any pool of this system, like x86_64-linux.")] = None,
-    pool: Annotated[str | None, typer.Option(help="This pool.")] = None,
-    name: Annotated[str | None, typer.Option("--id", help="The id; left out: a new one.")] = None,
+    pool: Annotated[str | None, typer.Option(help="This pool.", autocompletion=complete_pools)] = None,
+    name: Annotated[str | None, typer.Option("--id", help="The id; default: a new one.")] = None,
     cpus: Annotated[str | None, typer.Option(help="Cpus.")] = None,
     memory: Annotated[str | None, typer.Option(help="Memory in MiB.")] = None,
     resource: Annotated[list[str] | None, typer.Option(metavar="NAME=AMOUNT", help="Any other resource.")] = None,
     label: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Required of the slot.")] = None,
     prefer: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Wanted of the slot.")] = None,
     tag: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Carried along.")] = None,
-    account: Annotated[str | None, typer.Option(help="The account it counts for.")] = None,
+    account: Annotated[
+        str | None, typer.Option(help="The account it counts for.", autocompletion=complete_accounts)
+    ] = None,
     priority: Annotated[float | None, typer.Option(help="Higher is served first; 0 waits on hold.")] = None,
-    ttl: Annotated[str | None, typer.Option(help="How long without a renewal, like 90 or 15m; 0: for ever.")] = None,
+    ttl: Annotated[str | None, typer.Option(help="How long without a renewal, like 90 or 15m; 0: forever.")] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Start it again when it fails.")] = False,
     file: Annotated[
         Path | None,
         typer.Option(help="A JSON file with a reservation or a list of them; - reads standard input."),
     ] = None,
     wait: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Wait so long until it is leased.", min=0)
+        float | None, typer.Option(metavar="SECONDS", help="Wait at most so long until it is leased.", min=0)
     ] = None,
     timeout: Timeout = 30,
     as_json: AsJson = False,
 ) -> None:
-    """Ask for a reservation, and with --wait for its lease."""
+    """Request a reservation, and with --wait its lease.
+
+    It is accepted when this returns. --file has fields that are no options: they are listed below.
+    """
     resources = parse_amounts("--resource", resource or [])
     resources |= parse_amounts("--cpus", [f"cpus={cpus}"] if cpus is not None else [])
     resources |= parse_amounts("--memory", [f"memory_mib={memory}"] if memory is not None else [])
@@ -194,45 +238,50 @@ def describe_reservation(row: "Reservation") -> str:
     return f"{row.id} {row.phase}{reason}" + (f" on {where}, token {row.token}" if where else "")
 
 
-def release(reservation: ReservationId, token: Token = None, timeout: Timeout = 30, as_json: AsJson = False) -> None:
-    """Its holder is done: it ends, and what it held is free again."""
+def release(reservation: HeldId, token: Token = None, timeout: Timeout = 30, as_json: AsJson = False) -> None:
+    """Release a reservation: it ends, and its slots are free."""
     check("release", {"reservation": reservation, "token": token})
     with connect(timeout) as client:
         _show(client.release(reservation, _find_token(client, reservation, token)), as_json)
 
 
 def surrender(
-    reservation: ReservationId,
+    reservation: HeldId,
     component: Annotated[
-        str | None, typer.Option(help="An elastic instance of it, wanted back or not; left out: all that is revoked.")
+        str | None, typer.Option(help="An elastic instance of it, revoked or not; default: all that is revoked.")
     ] = None,
     token: Token = None,
     timeout: Timeout = 30,
     as_json: AsJson = False,
 ) -> None:
-    """Give back what is being revoked, before its deadline."""
+    """Give back a lease that is being revoked."""
     check("surrender", {"reservation": reservation, "token": token, "component": component})
     with connect(timeout) as client:
         held = _find_token(client, reservation, token)
         _show(client.surrender(reservation, held, component=component), as_json)
 
 
-def renew(reservation: ReservationId, token: Token = None, timeout: Timeout = 30, as_json: AsJson = False) -> None:
-    """Move its expiry to now + ttl."""
+def renew(reservation: HeldId, token: Token = None, timeout: Timeout = 30, as_json: AsJson = False) -> None:
+    """Renew a lease: its expiry moves to now + ttl."""
     check("renew", {"reservation": reservation, "token": token})
     with connect(timeout) as client:
         _show(client.renew(reservation, _find_token(client, reservation, token)), as_json)
 
 
 def confirm(
-    reservation: ReservationId,
-    slot: Annotated[str | None, typer.Option(help="Where it runs; left out: where it was put.")] = None,
+    reservation: LiveId,
+    slot: Annotated[
+        str | None, typer.Option(help="Where it runs; default: where it was put.", autocompletion=complete_slots)
+    ] = None,
     as_of: AsOf = None,
     token: Token = None,
     timeout: Timeout = 30,
     as_json: AsJson = False,
 ) -> None:
-    """It runs there, whatever was believed: from now on it is leased there, and nothing else is."""
+    """Confirm where a reservation runs.
+
+    From now on it is leased there, whatever was recorded before, and no other reservation is.
+    """
     at = parse_time("--as-of", as_of)
     check("confirm", {"reservation": reservation, "token": token, "slot": slot, "as_of": at})
     with connect(timeout) as client:
@@ -240,8 +289,11 @@ def confirm(
         _show(client.confirm(reservation, held, slot=slot, as_of=at), as_json)
 
 
-def absent(reservation: ReservationId, as_of: AsOf = None, timeout: Timeout = 30, as_json: AsJson = False) -> None:
-    """It neither runs nor waits, whatever was believed: it has ended."""
+def absent(reservation: LiveId, as_of: AsOf = None, timeout: Timeout = 30, as_json: AsJson = False) -> None:
+    """Report that a reservation neither runs nor waits.
+
+    It has ended, whatever was recorded before.
+    """
     at = parse_time("--as-of", as_of)
     check("absent", {"reservation": reservation, "as_of": at})
     with connect(timeout) as client:
@@ -249,13 +301,18 @@ def absent(reservation: ReservationId, as_of: AsOf = None, timeout: Timeout = 30
 
 
 def idle(
-    slot: Annotated[str, typer.Argument(metavar="SLOT", help="Its id.")],
-    label: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Its labels, all anew.")] = None,
+    slot: Annotated[str, typer.Argument(metavar="SLOT", help="Its id.", autocompletion=complete_slots)],
+    label: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Its labels, which replace all that it has.")
+    ] = None,
     as_of: AsOf = None,
     timeout: Timeout = 30,
     as_json: AsJson = False,
 ) -> None:
-    """Nothing runs on that slot, whatever was believed: what was confirmed there has ended."""
+    """Report that nothing runs on a slot.
+
+    Reservations that were confirmed there have ended, whatever was recorded before.
+    """
     at, labels = parse_time("--as-of", as_of), parse_pairs("--label", label) if label else None
     check("idle", {"slot": slot, "labels": labels, "as_of": at})
     with connect(timeout) as client:
@@ -275,12 +332,15 @@ def _find_token(client: "Client", reservation: str, given: int | None) -> int | 
 
 
 def cancel(
-    reservations: Annotated[list[str], typer.Argument(metavar="RESERVATION...", help="Their ids.")],
+    reservations: Annotated[
+        list[str],
+        typer.Argument(metavar="RESERVATION...", help="Their ids.", autocompletion=complete_live_reservations),
+    ],
     reason: Annotated[str | None, typer.Option(help="Why, for people.")] = None,
     timeout: Timeout = 30,
     as_json: AsJson = False,
 ) -> None:
-    """Nobody wants them any more, whatever their phase."""
+    """Cancel reservations, whatever their phase."""
     for reservation in reservations:
         check("cancel", {"reservation": reservation, "reason": reason})
     refused: list[str] = []
@@ -295,12 +355,12 @@ def cancel(
 
 
 def priority(
-    reservation: ReservationId,
+    reservation: LiveId,
     value: Annotated[float, typer.Argument(metavar="PRIORITY", help="Higher is served first; 0 waits on hold.")],
     timeout: Timeout = 30,
     as_json: AsJson = False,
 ) -> None:
-    """Change its priority."""
+    """Change the priority of a reservation."""
     check("priority", {"reservation": reservation, "priority": value})
     with connect(timeout) as client:
         _show(client.priority(reservation, value), as_json)

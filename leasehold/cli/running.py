@@ -44,8 +44,9 @@ def up(
         bool, typer.Option("--detach", "-d", help="Return when it runs; `leasehold down` stops it.")
     ] = False,
 ) -> None:
-    """Run a whole stack in this folder: Valkey, SQLite, the EC2 emulator (unless AWS is configured), all processes,
-    and Flower. Ctrl-C stops it.
+    """Run a whole stack in this folder until Ctrl-C.
+
+    It has a Valkey, SQLite, the EC2 emulator (unless AWS is configured), all processes, and Flower.
     """
     running = find_running()
     if running is not None:
@@ -212,7 +213,10 @@ def snapshot(
         Path | None, typer.Option(help="Whose [cloud] says how long machines take; left out: as for the stack.")
     ] = None,
 ) -> None:
-    """Print the live state as a scenario, to be changed and simulated: what if, from now on. Reads the database."""
+    """Print the live state as a scenario.
+
+    Change it and `leasehold simulate` it: what if, from now on. It is read from the database.
+    """
     from leasehold.cli.connecting import open_store
     from leasehold.cli.output import print_json
     from scheduler.simulation.snapshot import make_snapshot

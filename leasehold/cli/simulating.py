@@ -57,11 +57,11 @@ def simulate(  # noqa: PLR0913, PLR0917 - an option each
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out broken lines and count them.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Play a scenario, or a workload trace, on a virtual clock, with the engine of production.
+    """Play a scenario or a workload trace on a virtual clock.
 
-    A scenario says what is decided, event by event. A trace in the Standard Workload Format is played on the fleet of a
-    leasehold.toml, whose [cloud] says how long machines take; each job is a reservation of as many cpus as it had
-    processors. It ends with a summary: waits, slowdown, utilisation, cost.
+    The engine is the one of production. A scenario shows what is decided, event by event. A trace in the Standard
+    Workload Format is played on the fleet of a leasehold.toml, whose [cloud] says how long machines take; each job is a
+    reservation of as many cpus as it had processors. It ends with a summary: waits, slowdown, utilisation, cost.
     """
     wanted = Wanted(
         file, config, slots, limit, system, elastic_share, [*(compare or ()), *(more or ())], plot, skip_bad

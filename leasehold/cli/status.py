@@ -58,7 +58,10 @@ def status(
     as_json: AsJson = False,
     watch: Watched = None,
 ) -> None:
-    """Say whether all is well, who leads, how many reservations and slots there are, and who waits."""
+    """Show whether all is well, and what is going on.
+
+    That is who leads, how many reservations and slots there are, and which reservations wait.
+    """
     adopt_stack()
     code = DOWN
 

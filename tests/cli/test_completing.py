@@ -1,0 +1,122 @@
+"""Completion of shells: live ids of the stack, and silence where there is none."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from leasehold.cli import completing
+from leasehold.cli.failures import run_safely
+from scheduler.model.accounts import Account
+from tests.builders import a_lease, a_slot
+from tests.cli.conftest import Run
+from tests.client.intake import FakeIntake, a_row
+
+CODE = "import sys; from leasehold.cli.failures import run_safely; sys.exit(run_safely(sys.argv[1:]))"
+PATIENT = f"from leasehold.cli import completing; completing.SECONDS = completing.CONNECT_SECONDS = 60; {CODE}"
+"""The same with all the time that a busy machine may need."""
+
+
+@pytest.fixture
+def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> FakeIntake:
+    """A stand-in with a reservation that holds a lease, one that waits, one that ended, two slots and two accounts."""
+    monkeypatch.setenv("LEASEHOLD_BROKER__URL", intake.url)
+    intake.publish(
+        a_row("build-7", phase="leased", token=7, leases=(a_lease("linux-1", token=7),)),
+        a_row("build-8", sequence=2),
+        a_row("build-9", sequence=3, phase="released"),
+        a_slot("linux-1", version=1),
+        a_slot("big-1", version=1),
+        Account(id="ci", version=1, description="nightly builds"),
+        Account(id="old", version=1, forgotten=True),
+    )
+    return intake
+
+
+Complete = Callable[[str], list[str]]
+
+
+@pytest.fixture
+def complete(run: Run, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Complete:
+    """What bash is offered for the last word of a line. Nothing may come on standard error."""
+
+    def ask(words: str) -> list[str]:
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(len(words.split(" ")) - 1))
+        monkeypatch.setenv("_LEASEHOLD_COMPLETE", "complete_bash")
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            run_safely([])
+        out, err = capfd.readouterr()
+        assert (ended.value.code, err) == (0, "")
+        return out.split()
+
+    return ask
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All the time that a busy machine may need."""
+    monkeypatch.setattr(completing, "SECONDS", 60.0)
+    monkeypatch.setattr(completing, "CONNECT_SECONDS", 60.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("leasehold explain build-", ["build-7", "build-8", "build-9"]),
+        ("leasehold cancel build-", ["build-7", "build-8"]),
+        ("leasehold release ", ["build-7"]),
+        ("leasehold drain lin", ["linux-1"]),
+        ("leasehold list --account ", ["ci"]),
+        ("leasehold slots --pool ", ["big", "linux"]),
+    ],
+)
+@pytest.mark.usefixtures("stack", "patient")
+def test_ids_that_are_there_are_offered(words: str, offered: list[str], complete: Complete) -> None:
+    assert complete(words) == offered
+
+
+def test_words_are_offered_without_a_stack(complete: Complete) -> None:
+    assert complete("leasehold slots --state dr") == ["draining"]
+    assert complete("leasehold list --sort p") == ["phase", "priority", "position"]
+
+
+def test_without_a_stack_there_is_silence(complete: Complete, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert complete("leasehold get ") == []
+    monkeypatch.setenv("LEASEHOLD_BROKER__URL", "redis://127.0.0.1:1/0")
+    assert complete("leasehold get ") == []
+    monkeypatch.setenv("LEASEHOLD_BROKER__URL", "nonsense")
+    assert complete("leasehold get ") == []
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for(complete: Complete, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        monkeypatch.setenv("LEASEHOLD_BROKER__URL", f"redis://127.0.0.1:{deaf.getsockname()[1]}/0")
+        assert complete("leasehold get ") == []
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+def test_bash_takes_the_script(stack: FakeIntake, tmp_path: Path) -> None:
+    """The script is read by a real bash, which calls the function as it does for a key that is pressed."""
+    (tmp_path / "leasehold").write_text(f"#!{sys.executable}\n{PATIENT}\n")
+    (tmp_path / "leasehold").chmod(0o755)
+    script = """
+        eval "$(_LEASEHOLD_COMPLETE=source_bash leasehold)"
+        COMP_WORDS=(leasehold drain lin) COMP_CWORD=2
+        _leasehold_completion leasehold
+        echo "offered: ${COMPREPLY[@]}"
+    """
+    found = subprocess.run(
+        ["bash", "--norc", "-c", script],  # noqa: S607 - the one of this machine
+        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout == "offered: linux-1\n"

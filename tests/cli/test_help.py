@@ -1,0 +1,52 @@
+"""Help: commands in groups with a line each, `-h`, examples, and the fields of a reservation."""
+
+import re
+
+import pytest
+
+from leasehold.cli.app import GROUPS
+from leasehold.client import CallbackFields, ComponentFields, ReservationFields
+from tests.cli.conftest import Run
+from tests.cli.test_commands import COMMANDS
+
+PARENTS = sorted({path[:-1] for path in COMMANDS})
+VERBS = """
+    Apply Cancel Change Check Compare Complete Confirm Cordon Create Delete Drain Examine Explain Follow Give List Make
+    Manage Play Print Put Register Release Remove Renew Report Request Roll Run Send Serve Set Show Stop Take Uncordon
+    Update Wait Watch Write
+"""
+SUMMARY = re.compile(r"^  (?P<name>[a-z][a-z0-9-]*)  +(?P<text>\S.*)$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", [*PARENTS, *COMMANDS], ids=" ".join)
+def test_the_short_option_shows_the_same_help(path: tuple[str, ...], run: Run) -> None:
+    short, long = run(*path, "-h"), run(*path, "--help")
+    assert (short.status, short.out) == (0, long.out)
+    assert "-h, --help" in long.out
+
+
+@pytest.mark.parametrize("path", PARENTS, ids=" ".join)
+def test_each_command_has_an_imperative_line_that_is_not_cut(path: tuple[str, ...], run: Run) -> None:
+    lines = {found["name"]: found["text"] for found in SUMMARY.finditer(run(*path, "--help").out)}
+    wanted = {each[len(path)] for each in COMMANDS if each[: len(path)] == path}
+    assert set(lines) == wanted
+    assert {name: text for name, text in lines.items() if "..." in text or text.split()[0] not in VERBS.split()} == {}
+
+
+def test_commands_stand_in_groups(run: Run) -> None:
+    shown = run("--help").out
+    places = [shown.index(f"\n{group}:\n") for group in GROUPS]
+    assert places == sorted(places)
+    assert "Other commands:" not in shown
+
+
+def test_the_fields_of_a_reservation_stand_where_the_page_of_the_client_points_to(run: Run) -> None:
+    shown = run("reserve", "--help").out.partition("Fields of a reservation")[2]
+    listed = set(re.findall(r"^  +([a-z_]+)  ", shown, re.MULTILINE))
+    fields = {*ReservationFields.__annotations__, *ComponentFields.__annotations__, *CallbackFields.__annotations__}
+    assert fields <= listed
+
+
+def test_examples_are_not_wrapped(run: Run) -> None:
+    lines = run("reserve", "--help").out.partition("Examples:")[2].splitlines()
+    assert "    leasehold reserve --system x86_64-linux --cpus 2 --wait 60" in lines
