@@ -74,7 +74,7 @@ def assign_claimed(draft: Draft, waiters: Queue) -> Queue:
 def _hold(draft: Draft, reservation: Reservation) -> None:
     for lease in reservation.leases:
         place = draft.places[lease.slot]
-        place.leases = {**place.leases, (reservation.id, lease.component): msgspec.structs.replace(lease, state="held")}
+        place.leases = {**place.leases, (reservation.id, lease.component): _redeem(draft, lease)}
         place.redeemed += 1
         place.wanted = True
         place.count_free()
@@ -100,6 +100,11 @@ def _has_room(place: Place, reservation: Reservation) -> bool:
 
 
 def _assign(tick: Round, reservation: Reservation) -> None:
-    leases = tuple(msgspec.structs.replace(lease, state="held") for lease in reservation.leases)
+    leases = tuple(_redeem(tick.draft, lease) for lease in reservation.leases)
     tick.hold(reservation, leases)
     tick.draft.assign(reservation, name_placements(leases), leases[0].level)
+
+
+def _redeem(draft: Draft, claim: Lease) -> Lease:
+    """The lease that a claim becomes: it is assigned now, and `min_run_time` counts from now on."""
+    return msgspec.structs.replace(claim, state="held", assigned_at=draft.now)

@@ -64,7 +64,7 @@ class _Author:
             "queue": "quota",
             "preemption": self._chance(0.95),
             "preemption_grace": random.choice((0, 0, 0, 1, 4, 30)),
-            "min_run_time": random.choice((0, 0, 0, 0, 0, 0, 2)),
+            "min_run_time": random.choice((0, 0, 0, 0, 2, 2, 64)),
             "confirm_timeout": random.choice((0, 0, 0, 8)),
         }
         room = random.choice((1, 1, 1, 2, 3))

@@ -276,3 +276,24 @@ class TestRules:
         )
         assert played.ticks == [["r2 waits no_capacity"]] * 2
         assert balances(played) == {"A": [900], "B": [-700]}
+
+
+def test_min_run_time_counts_from_the_assignment_not_from_the_claim() -> None:
+    """At 10 n1 gets the place that it claimed at 0: p preempts w, which costs more, and not n1."""
+    long_since = {"reservation": "v", "level": 5, "assigned_at": -9}
+    played = play_quota(
+        ask(0, "n1", account="A"),
+        tick(0),
+        ask(10, "p", account="B"),
+        *ticks(10, 20),
+        slots=[*idle("lab-1", leases=[long_since]), runs("lab-2", "w", 1, [0, 100])],
+        reservations=[held("v"), held("w")],
+        accounts={"A": an_account([0, 50]), "B": an_account([200])},
+        grace=10,
+        scheduler={"min_run_time": 5},
+    )
+    assert played.decisions == [
+        "0 preempt n1 lab-1 of v at 1",
+        *("10 requeue v preempted", "10 assign n1 lab-1 at 1", "10 preempt p lab-2 of w at 0"),
+        *("20 requeue w preempted", "20 assign p lab-2 at 0"),
+    ]
