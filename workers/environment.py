@@ -1,6 +1,5 @@
 """Settings from the environment: `LEASEHOLD_SECTION__KEY`, unknown names refused like unknown keys."""
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from typing import Any, Final, get_args
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
+from scheduler.model.json_text import parse_json
 from scheduler.model.validation import Fault, inner_model
 
 PREFIX: Final = "LEASEHOLD_"
@@ -80,6 +80,6 @@ def _decode(text: str, annotation: object) -> object:
 
 def _parse_table(text: str) -> object:
     try:
-        return json.loads(text)
+        return parse_json(text)
     except (ValueError, RecursionError):
         return text

@@ -19,6 +19,7 @@ from leasehold.cli.connecting import connect
 from leasehold.cli.failures import BAD_INPUT, FAILED, INTERRUPTED, CommandError, say_error
 from leasehold.cli.output import AsJson, example, parse_amounts, parse_pairs, parse_time, print_json, print_thing
 from leasehold.errors import Refused
+from scheduler.model.json_text import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -161,7 +162,7 @@ def _number_or_text(text: str | None) -> float | str | None:
 def _read_file(path: Path) -> Any:
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
-        items = json.loads(text)
+        items = parse_json(text)
     except (ValueError, RecursionError) as error:
         raise CommandError(f"{path}: expected valid JSON, got {error}", BAD_INPUT) from None
     except OSError as error:

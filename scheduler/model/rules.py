@@ -296,4 +296,9 @@ def merge_rules(rules: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any
 
 def slot_ids(name: str, pool: Pool) -> Iterable[str]:
     """The slots that an ec2 pool has: `POOL-1` … `POOL-max_slots`; a static pool's register themselves."""
-    return (f"{name}-{number}" for number in range(1, (pool.max_slots or 0) + 1)) if pool.is_elastic else ()
+    return list_slot_ids(name, pool) if pool.is_elastic else ()
+
+
+def list_slot_ids(name: str, pool: Pool) -> list[str]:
+    """`POOL-1` … `POOL-max_slots`, also of a static pool, where a host may register under each of these."""
+    return [f"{name}-{number}" for number in range(1, (pool.max_slots or 0) + 1)]

@@ -53,7 +53,7 @@ class InvalidInputError(Exception):
 
 def fault(path: str, expected: str, got: object) -> InvalidInputError:
     """The error for a single fault, with `got` shown in short."""
-    return InvalidInputError([Fault(path, expected, show(got))])
+    return InvalidInputError([Fault(_printable(path), expected, show(got))])
 
 
 def show(value: object) -> str:
@@ -266,9 +266,12 @@ def read_document(model: type[AnyDocument], value: object, prefix: str = "", *, 
 def list_faults(
     error: ValidationError, model: type[BaseModel], prefix: str = "", *, most: int = MOST_FAULTS
 ) -> list[Fault]:
-    """What pydantic found in our words, the deepest path that each finding names; the first `most` findings."""
+    """What pydantic found in our words, the deepest path that each finding names; the first `most` findings, of those
+    with one path (a wrong key with a wrong value) the first.
+    """
     found = error.errors(include_url=False)[:most]
-    return [fault_ for one in found for fault_ in _describe(one, model, prefix)]
+    faults = [fault_ for one in found for fault_ in _describe(one, model, prefix)]
+    return list({each.path: each for each in reversed(faults)}.values())[::-1]
 
 
 def _describe(found: ErrorDetails, model: type[BaseModel], prefix: str) -> list[Fault]:

@@ -29,7 +29,7 @@ from scheduler.simulation.losing import heed, interrupt_slot, lose_slot
 from scheduler.simulation.restoring import restore
 from scheduler.simulation.scenario import Scenario
 from scheduler.simulation.speaking import make_document
-from scheduler.simulation.stage import Stage, build_stage, put_reservations, put_slot, submit_all
+from scheduler.simulation.stage import Stage, build_stage, put_absent_host, put_reservations, put_slot, submit_all
 from scheduler.simulation.steps import Step
 
 Line = dict[str, Any]
@@ -154,6 +154,9 @@ class Player:
                 submit_all(stage, value)
             case "slot":
                 put_slot(stage, value)
+            case "cordon":
+                put_absent_host(stage, value)
+                self._say(step.action, make_document(step.action, value))
             case "rules":
                 apply_rules(stage.engine, value, prefix=step.path)
             case "outage":

@@ -1,6 +1,5 @@
 """Scenarios: the files that `leasehold simulate` plays, read and checked before anything is played."""
 
-import json
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,8 +7,9 @@ from typing import Annotated, Any
 import msgspec
 from pydantic import Field
 
+from scheduler.model.json_text import parse_json
 from scheduler.model.rules import Rules, read_rules
-from scheduler.model.validation import Amount, Document, Seconds, Text, fault, read_document
+from scheduler.model.validation import Amount, Document, InvalidInputError, Seconds, Text, fault, read_document
 from scheduler.simulation.cloud_documents import CloudDocument, read_simulated_cloud
 from scheduler.simulation.given import GivenHold, GivenReservation, GivenSlot
 from scheduler.simulation.steps import Step, StepReader
@@ -52,7 +52,7 @@ def load_scenario(path: Path) -> Scenario:
     """Read a JSON or TOML file; raises InvalidInputError with one line for the first thing that is wrong."""
     try:
         text = path.read_text(encoding="utf-8")
-        document = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+        document = tomllib.loads(text) if path.suffix == ".toml" else parse_json(text)
     except OSError as error:
         raise fault(str(path), "a file that can be read", error.strerror or "nothing") from None
     except (ValueError, RecursionError) as error:  # no JSON, no TOML, no UTF-8, a number of thousands of digits
@@ -61,7 +61,16 @@ def load_scenario(path: Path) -> Scenario:
 
 
 def read_scenario(document: object) -> Scenario:
-    """Check a whole scenario; nothing is played of one that is wrong anywhere."""
+    """Check a whole scenario; nothing is played of one that is wrong anywhere. Raises InvalidInputError with the first
+    fault alone: bad input gets one line.
+    """
+    try:
+        return _read_scenario(document)
+    except InvalidInputError as error:
+        raise InvalidInputError(error.faults[:1]) from None
+
+
+def _read_scenario(document: object) -> Scenario:
     top = read_document(_TopDocument, document)
     rules = read_rules(top.config, "config")
     reader = StepReader(rules, top.config)

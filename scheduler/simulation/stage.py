@@ -12,7 +12,7 @@ from scheduler.model.events import Event
 from scheduler.model.moves import ENDED, HOLDING, INACTIVE
 from scheduler.model.reservations import Lease, Reservation, list_instances
 from scheduler.model.resources import merge
-from scheduler.model.rules import Rules
+from scheduler.model.rules import Rules, list_slot_ids
 from scheduler.model.slots import Slot
 from scheduler.model.wishes import ReservationDocument
 from scheduler.operations.apply import apply_rules
@@ -168,6 +168,14 @@ def put_slot(stage: Stage, given: GivenSlot) -> None:
         outcome = ledger.flush()
     announce(stage.engine, outcome, kick=True)
     _go_on(stage, next(row for row in outcome.rows if isinstance(row, Slot) and row.id == given.id))
+
+
+def put_absent_host(stage: Stage, name: str) -> None:
+    """Let a slot of a static pool that no record declares be `empty`: its host may register later."""
+    pools = stage.engine.rules().pools.items()
+    pool = next((pool for pool, rules in pools if name in list_slot_ids(pool, rules)), None)
+    if pool is not None and stage.find_slot(name) is None:
+        put_slot(stage, GivenSlot(id=name, pool=pool, state="empty"))
 
 
 def _given_slot(stage: Stage, given: GivenSlot, known: Slot | None, now: float) -> Slot:

@@ -7,7 +7,7 @@ import msgspec
 from pydantic import RootModel
 
 from scheduler.model.reservations import list_instances
-from scheduler.model.rules import Rules, merge_rules, read_rules, slot_ids
+from scheduler.model.rules import Rules, list_slot_ids, merge_rules, read_rules
 from scheduler.model.validation import Amount, Document, Name, fault, format_path, read_document, suggest
 from scheduler.model.wishes import RegisterDocument, ReservationDocument
 from scheduler.simulation.actions import ABOUT_SLOTS, ACTIONS, MAY_BE_UNKNOWN, AbsentAction, AccountAction
@@ -39,7 +39,7 @@ class StepReader:
         self._rules = rules
         self._accounts.update(rules.accounts)
         for name, pool in rules.pools.items():
-            self._slots.update(slot_ids(name, pool))
+            self._slots.update(list_slot_ids(name, pool))
 
     def declare(self, words: Iterable[ReservationDocument]) -> None:
         """From now on these reservations may be spoken of; of two with one id the first counts."""

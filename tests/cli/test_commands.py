@@ -182,7 +182,12 @@ def test_a_file_of_reservations_is_asked_for_at_once(stack: FakeIntake, run: Run
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
-    [("{", "expected valid JSON"), ("[1]", "expected a table or a list of tables, got 1"), ('"x"', 'got "x"')],
+    [
+        ("{", "expected valid JSON"),
+        ('{"system": "x", "system": "y"}', "the key system twice in one table"),
+        ("[1]", "expected a table or a list of tables, got 1"),
+        ('"x"', 'got "x"'),
+    ],
 )
 def test_a_file_that_is_none_is_bad_input(
     text: str, complaint: str, stack: FakeIntake, run: Run, tmp_path: Path

@@ -178,6 +178,8 @@ FILES: dict[str, bytes] = {
     "no text": b"\xff{}",
     "TOML in a JSON file": b"until = 5",
     "brackets without end": b"[" * 100_000,
+    "a key twice": b'{"until": 5, "until": 6}',
+    "a key twice, deep inside": b'{"config": {"pools": {"linux": {"max_slots": 1, "max_slots": 1}}}}',
     "a number of thousands of digits": b'{"until": ' + b"9" * 5_000 + b"}",
 }
 
@@ -192,6 +194,20 @@ def test_a_file_that_is_no_json_is_refused_by_its_name(name: str, tmp_path: Path
     assert "\n" not in str(caught.value)
 
 
+def test_of_several_faults_the_first_is_told_alone() -> None:
+    """Bad input ends with one line."""
+    document = a_scenario(act(0, "outage", {}), pool={"boot_timeout": -1, "max_slot": 3})
+    with pytest.raises(InvalidInputError) as caught:
+        read_scenario(document)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_file_whose_name_has_line_ends_is_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        load_scenario(tmp_path / "no\nfile.json")
+    assert len(str(caught.value).splitlines()) == 1
+
+
 ACCEPTED: dict[str, Document] = {
     "a warm reserve above the maximum is bounded": with_pool(target_warm_slots=9),
     "durations as texts": with_pool(boot_timeout="15m", idle_scale_down="30s"),
@@ -202,6 +218,9 @@ ACCEPTED: dict[str, Document] = {
         act(0, "renew", "r1"),
         act(0, "confirm", {"reservation": "r1", "slot": "mac-1"}),
         act(0, "seen", "mac-1"),
+    ),
+    "POOL-n within max_slots of a static pool": a_scenario(
+        act(0, "cordon", "lab-2"), pools={"lab": {"system": "x", "provider": "static", "max_slots": 2}}
     ),
     "POOL-n within max_slots": a_scenario(act(0, "cordon", "linux-4")),
     "a slot of a pool that the rules made larger": a_scenario(

@@ -44,6 +44,30 @@ def test_from_the_same_machine_it_updates_and_keeps_cordon_and_leases() -> None:
     assert [each["reservation"] for each in slot["leases"]] == ["r1"]
 
 
+def test_a_cordon_that_comes_before_the_host_holds_when_it_registers() -> None:
+    """An id within max_slots of a static pool may be named, whether or not a host has registered under it."""
+    pools = {"lab": {**POOLS["lab"], "max_slots": 1}}
+    played = play_out(
+        a_scenario(
+            act(0, "cordon", "lab-1"),
+            submit(1, "r1"),
+            host(1),
+            tick(1),
+            act(2, "uncordon", "lab-1"),
+            tick(2),
+            pools=pools,
+        )
+    )
+    assert played.ticks == [["r1 waits cordoned"], ["assign r1 lab-1"]]
+
+
+@pytest.mark.parametrize("action", ["uncordon", "drain", "lose", "remove", "rebalance"])
+def test_any_other_word_about_a_host_that_is_not_there_changes_nothing(action: str) -> None:
+    pools = {"lab": {**POOLS["lab"], "max_slots": 1}}
+    played = play_out(a_scenario(act(0, action, "lab-1"), tick(0), pools=pools))
+    assert (played.ticks, played.events, played.state["slots"]) == ([[]], [], [])
+
+
 def test_smaller_than_what_is_leased_on_it_nothing_is_left() -> None:
     played = play_out(
         a_case(

@@ -1,6 +1,5 @@
 """What can be steered: times, limits and faults, as documents that a file or the control API gives."""
 
-import json
 import re
 import tomllib
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from scheduler.model.json_text import parse_json
 from scheduler.model.validation import (
     Amount,
     Count,
@@ -200,7 +200,7 @@ def load_settings(path: Path) -> EmulatorSettings:
 def _parse(text: str, path: Path) -> dict[str, Any]:
     kind = "JSON" if path.suffix == ".json" else "TOML"
     try:
-        document: Any = json.loads(text) if kind == "JSON" else tomllib.loads(text)
+        document: Any = parse_json(text) if kind == "JSON" else tomllib.loads(text)
     except ValueError as error:
         raise fault(path.name, f"valid {kind}", str(error)) from None
     if not isinstance(document, dict):

@@ -1,0 +1,18 @@
+"""JSON texts that people write: read as TOML is, where a key that is given twice in one table is a fault."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text. Raises ValueError, also for a key that is given twice in one table."""
+    return json.loads(text, object_pairs_hook=_make_table)
+
+
+def _make_table(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)} twice in one table")
+    return table
