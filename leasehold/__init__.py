@@ -4,29 +4,39 @@
 `workers` nor what they stand on.
 """
 
+from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from leasehold.errors import Ended, LeaseholdError, NoStack, NotAnswered, Refused, Unavailable, Unknown
 
 if TYPE_CHECKING:
     from leasehold.client import Client
+    from leasehold.lease import Lease
+
+    __version__: str
 
 __all__ = [
     "Client",
     "Ended",
+    "Lease",
     "LeaseholdError",
     "NoStack",
     "NotAnswered",
     "Refused",
     "Unavailable",
     "Unknown",
+    "__version__",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """`Client` on first use: importing redis takes longer than most programs that only want the errors."""
-    if name == "Client":
-        from leasehold.client import Client  # noqa: PLC0415 - the purpose of this function
-
-        return Client
+    """`Client` and `Lease` on first use: importing redis takes longer than most programs that only want the errors.
+    `__version__` is the version of the installed distribution.
+    """
+    match name:
+        case "Client" | "Lease":
+            return getattr(import_module(f"leasehold.{name.lower()}"), name)
+        case "__version__":
+            return version("leasehold")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

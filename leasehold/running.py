@@ -4,7 +4,6 @@ The supervisor holds a lock on the file beside it for as long as anything of the
 lets go of it when the last of them dies. So a stale run.json is told from a live one without guessing by pids.
 """
 
-import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -75,7 +74,14 @@ def _read_document(path: Path) -> dict[str, Any] | None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a live process holds this lock file; one that is not there is not held."""
+    """Whether a live process holds this lock file; one that is not there is not held.
+
+    Without fcntl, as on Windows, none is: no stack runs there.
+    """
+    try:
+        import fcntl  # noqa: PLC0415 - a client is used on Windows too
+    except ModuleNotFoundError:
+        return False
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

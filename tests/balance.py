@@ -16,6 +16,7 @@ LONG: Final = (
     "tests/chaos/test_chaos.py",
     "tests/cli/test_stack.py",
     "tests/ops/test_redis_acl.py",
+    "tests/ops/test_installed_wheel.py",
     "tests/policy/test_plans.py",
     "tests/policy/test_suggest.py",
     "tests/quota/test_same_decisions.py",

@@ -1,6 +1,10 @@
-"""What a command is given is looked at before anybody is asked, by what the intake looks at it with."""
+"""What a command is given is looked at before anybody is asked, by what the intake looks at it with.
+
+That takes pydantic, which the extra `server` installs. Without it the intake alone checks, and its refusal is shown.
+"""
 
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from typing import Any, Final
 
 _BESIDE: Final = frozenset({"request", "reply_to"})
@@ -9,6 +13,8 @@ _BESIDE: Final = frozenset({"request", "reply_to"})
 
 def check(verb: str, document: Mapping[str, Any]) -> None:
     """What the intake would say of the document of this request; a None says nothing. Raises InvalidInputError."""
+    if find_spec("pydantic") is None:
+        return
     from scheduler.model.validation import read_document
     from scheduler.model.wishes import WISHES
 

@@ -8,6 +8,7 @@ from typing import Final
 import typer
 
 from leasehold.errors import LeaseholdError
+from leasehold.extras import explain_missing
 
 FAILED: Final = 1
 BAD_INPUT: Final = 2
@@ -38,6 +39,12 @@ def run_safely(arguments: list[str]) -> int:
     except BrokenPipeError:
         # Whoever read us (`| head`) has enough; nothing more may be written at the end either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except ModuleNotFoundError as error:
+        line = explain_missing(error)
+        if line is None:
+            raise
+        say_error(line)
         return FAILED
     except _list_known() as error:
         lines, status = explain(error)

@@ -48,7 +48,7 @@ class PlotError(LeaseholdError):
 def check_plotting(path: Path) -> None:
     """Say before anything is played that it could not be drawn. Raises PlotError."""
     if find_spec("matplotlib") is None:
-        raise PlotError("--plot needs matplotlib: pip install 'leasehold[plot]'")
+        raise PlotError("--plot needs matplotlib: pip install 'leasehold[server,plot]'")
     if not path.parent.is_dir():
         raise PlotError(f"--plot: there is no folder {path.parent}")
 

@@ -6,6 +6,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -150,11 +151,14 @@ def _plan_emulator(
     settings: Settings, folder: Path, options: Mapping[str, float]
 ) -> tuple[str | None, tuple[Program, ...], dict[str, str]]:
     """The emulator, unless our own settings say anything about AWS. The surroundings' AWS_… variables do not
-    count: who tries this out with them set has no machines launched by surprise.
+    count: who tries this out with them set has no machines launched by surprise. Raises ModuleNotFoundError where the
+    extra `emulator` is not installed.
     """
     aws = settings.aws
     if aws.endpoint_url or aws.region or aws.profile or aws.access_key_id:
         return None, (), {}
+    if find_spec("moto") is None:
+        raise ModuleNotFoundError("No module named 'moto'", name="moto")
     port = find_free_port()
     command = [sys.executable, "-m", "workers.ec2.emulator", "--port", str(port)]
     command += ["--call-log", str(folder / "logs" / "ec2-calls.jsonl")]

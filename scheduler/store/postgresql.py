@@ -109,7 +109,7 @@ class PostgresDialect:
         try:
             return create_engine(self._url, **_POOL)
         except ImportError as error:
-            missing = "PostgreSQL needs psycopg: install `leasehold[postgresql]`"
+            missing = "PostgreSQL needs psycopg: install `leasehold[server,postgresql]`"
             raise StoreUnavailableError(f"{self._shown}: {missing} ({_first_line(error)})") from error
 
     def options(self, *, writes: bool) -> Mapping[str, Any]:

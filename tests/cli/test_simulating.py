@@ -125,7 +125,7 @@ def test_a_picture_is_drawn(run: Run, tmp_path: Path) -> None:
 def test_without_matplotlib_a_line_says_how_to_get_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     found = run("simulate", "log.swf", "--config", "fleet.toml", "--plot", "queues.png")
-    assert found.complaints == ["leasehold: --plot needs matplotlib: pip install 'leasehold[plot]'"]
+    assert found.complaints == ["leasehold: --plot needs matplotlib: pip install 'leasehold[server,plot]'"]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 # celery 5.7.0 ends a worker that holds a message when Redis goes away (tests/e2e/test_lost_messages.py tries it).
@@ -23,8 +24,8 @@ def test_a_new_lock_keeps_to_them() -> None:
     assert dict(each.split("==") for each in project["tool"]["uv"]["constraint-dependencies"]) == TRIED
 
 
-@pytest.mark.parametrize("lock", ["requirements.lock", "compose/requirements.lock"])
-def test_both_locks_install_them(lock: str) -> None:
+@pytest.mark.parametrize("lock", ["requirements.lock", "compose/requirements.lock", "compose/emulator.lock"])
+def test_every_lock_installs_them(lock: str) -> None:
     assert read_pins(ROOT / lock) == TRIED
 
 
@@ -32,6 +33,8 @@ def test_they_are_what_the_tests_run_on() -> None:
     assert {name: version(name) for name in TRIED} == TRIED
 
 
-def test_who_installs_without_a_lock_is_told() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    assert f"pip install leasehold 'celery=={TRIED['celery']}'" in page
+@pytest.mark.parametrize(("celery", "is_allowed"), [("5.6.3", True), ("5.7.0", False), ("5.7.1", True)])
+def test_without_a_lock_the_celery_that_loses_workers_is_not_taken(celery: str, is_allowed: bool) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (needed,) = [each for each in map(Requirement, project["dependencies"]) if each.name == "celery"]
+    assert needed.specifier.contains(celery) is is_allowed

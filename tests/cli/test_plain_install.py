@@ -1,0 +1,136 @@
+"""What a plain `pip install leasehold` can do: the libraries of the extras are blocked in a process of its own."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from leasehold.cli import checking
+from leasehold.extras import EXTRAS, explain_missing
+from scheduler.model.validation import InvalidInputError
+from tests.cli.test_commands import list_commands
+
+ROOT: Final = Path(__file__).parents[2]
+NEEDS: Final = "leasehold: this command needs the extra "
+ABSENT: Final = frozenset(EXTRAS) - {"pydantic", "pydantic_core"}
+"""What a plain installation lacks; recent releases of typer depend on pydantic, so that it may be there."""
+BLOCK: Final = """
+import importlib.abc, json, sys
+
+class Blocked(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {names!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Blocked())
+"""
+IMPORTS: Final = """
+import leasehold, leasehold.agent, leasehold.client, leasehold.cli.app
+leasehold.Client, leasehold.Lease, leasehold.__version__
+print(json.dumps([name for name in sys.modules if name.partition(".")[0] in ("scheduler", "tasks", "workers")]))
+"""
+COMMANDS: Final = """
+import contextlib, io
+from leasehold.cli.failures import run_safely
+for words in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = run_safely(words)
+    print(json.dumps([status, out.getvalue(), err.getvalue()]))
+"""
+CLIENT: Final = """
+from leasehold import Client, NoStack, running
+try:
+    Client()
+except NoStack as error:
+    print(json.dumps(str(error)))
+print(json.dumps(running.is_locked(running.Path("lock"))))
+client = Client(sys.argv[1])
+print(json.dumps(client.probe.queue_lengths()["reservations"]))
+client.close()
+"""
+NEED_THE_SERVER: Final = (
+    ["up"],
+    ["demo"],
+    ["doctor"],
+    ["migrate"],
+    ["events"],
+    ["snapshot"],
+    ["alive", "beat"],
+    ["rules", "show"],
+    ["config", "check"],
+    ["simulate", "a.json"],
+)
+"""Commands of the service, each with the arguments that it needs."""
+
+
+def run_python(code: str, folder: Path, *words: str) -> list[Any]:
+    """What the code prints, a JSON value a line."""
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def run_commands(folder: Path, blocked: AbstractSet[str], commands: list[list[str]]) -> list[Any]:
+    """Status, output and complaints of each command where these modules are not installed."""
+    return run_python(BLOCK.format(names=set(blocked)) + COMMANDS, folder, json.dumps(commands))
+
+
+def list_modules(extra: str) -> Iterator[str]:
+    """The modules of the distributions that this extra installs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for requirement in project["optional-dependencies"][extra]:
+        yield requirement.partition("[")[0].partition(">")[0].replace("-", "_")
+
+
+@pytest.mark.parametrize("extra", ["server", "emulator", "plot", "postgresql"])
+def test_every_library_of_an_extra_is_known_to_be_installed_by_it(extra: str) -> None:
+    assert {EXTRAS.get(module) for module in list_modules(extra)} == {extra}
+
+
+def test_client_and_command_line_import_none_of_the_application_and_no_library_of_an_extra(tmp_path: Path) -> None:
+    assert run_python(BLOCK.format(names=set(EXTRAS)) + IMPORTS, tmp_path) == [[]]
+
+
+def test_every_command_shows_its_help_and_names_the_extra_that_it_needs(tmp_path: Path) -> None:
+    helps = [[*words, "--help"] for words, _ in list_commands()]
+    results = run_commands(tmp_path, ABSENT, [*helps, *NEED_THE_SERVER])
+    for words, (status, out, err) in zip(helps, results[: len(helps)], strict=True):
+        assert (status, err, "Usage" in out) == (0, "", True), words
+    for words, (status, out, err) in zip(NEED_THE_SERVER, results[len(helps) :], strict=True):
+        assert (status, out) == (1, ""), words
+        assert err.startswith(f"{NEEDS}'server' ("), words
+        assert err.endswith("is not installed): pip install 'leasehold[server]'\n"), words
+
+
+def test_what_needs_the_emulator_says_so_where_only_the_server_is_installed(tmp_path: Path) -> None:
+    blocked = {module for module, extra in EXTRAS.items() if extra == "emulator"}
+    for status, _, err in run_commands(tmp_path, blocked, [["up"], ["demo"], ["emulate-ec2"]]):
+        last = err.splitlines()[-1]
+        assert (status, last.startswith(f"{NEEDS}'emulator' (")) == (1, True)
+        assert last.endswith("is not installed): pip install 'leasehold[server,emulator]'")
+
+
+def test_a_missing_module_that_no_extra_installs_gets_no_message_for_people() -> None:
+    assert explain_missing(ModuleNotFoundError("No module named 'rich'", name="rich")) is None
+
+
+def test_without_pydantic_the_intake_alone_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidInputError):
+        checking.check("renew", {"reservation": 7})
+    monkeypatch.setattr(checking, "find_spec", lambda _: None)
+    checking.check("renew", {"reservation": 7})
+
+
+def test_the_client_works_without_the_modules_that_windows_lacks(redis_url: str, tmp_path: Path) -> None:
+    posix = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}
+    found = run_python(BLOCK.format(names=posix) + CLIENT, tmp_path, redis_url)
+    assert found[0].startswith("no stack runs here")
+    assert found[1:] == [False, 0]

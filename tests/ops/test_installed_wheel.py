@@ -1,0 +1,239 @@
+"""The wheel, installed by pip into an empty environment with whatever its metadata resolves to: no lock takes part.
+
+On the oldest and the newest Python that are installed: first without extras, as a producer has it, against a stack that
+runs out of the checkout; then with the extras, as the stack itself.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from leasehold.extras import EXTRAS
+from leasehold.running import FOLDER, RunningStack, read_running
+from tests.ci_rules import NO_INDEX
+from tests.e2e.processes import wait_for
+from tests.guarding import Guarded
+from workers.embedded_redis import NO_SERVER, find_redis_server
+
+# pip installs a hundred packages, and a stack starts.
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(find_redis_server() is None, reason=NO_SERVER),
+]
+ROOT: Final = Path(__file__).parents[2]
+MINORS: Final = range(11, 16)
+START_SECONDS: Final = 240.0
+PRODUCER: Final = """
+import sys
+from leasehold import Client, __version__
+
+with Client() as client, client.lease(pool="linux", wait=60) as lease:
+    print(__version__, lease.token, lease.address)
+"""
+TYPED_PRODUCER: Final = """
+from leasehold import Client, Lease, __version__
+
+version: str = __version__
+
+
+def hold(client: Client) -> tuple[int, str | None]:
+    with client.lease(pool="linux", resources={"cpus": 2}) as lease:
+        held: Lease = lease
+        return held.token, held.address
+
+
+Client(url=7)
+"""
+
+
+def find_pythons() -> list[str]:
+    """The oldest and the newest Python that run here: those on the PATH, and those that pyenv keeps beside it."""
+    kept = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    found = [
+        next(filter(_runs, [f"python3.{minor}", *map(str, sorted(kept.glob(f"3.{minor}.*/bin/python")))]), None)
+        for minor in MINORS
+    ]
+    present = [each for each in found if each]
+    return list(dict.fromkeys([present[0], present[-1]])) if present else [sys.executable]
+
+
+def _runs(python: str) -> bool:
+    """A shim may be there whose Python is not the one that was chosen; a Python may lack its venv module."""
+    if shutil.which(python) is None:
+        return False
+    command = [python, "-c", "import ensurepip, venv"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+class Installation:
+    """A virtual environment and a home of its own."""
+
+    def __init__(self, folder: Path, python: str) -> None:
+        self.folder, self.home = folder, folder / "home"
+        self.home.mkdir(parents=True)
+        subprocess.run([python, "-m", "venv", str(folder / "venv")], check=True, capture_output=True)
+        self.bin = folder / "venv" / "bin"
+
+    def find_index(self) -> bool:
+        """Whether pip finds a package."""
+        return self._pip("--dry-run", "--no-deps", "msgspec").returncode == 0
+
+    def install(self, *requirements: str) -> None:
+        """Install by pip, with the configuration of whoever runs the tests."""
+        # Compiling what is never imported would take longer than all the rest.
+        done = self._pip("--no-compile", *requirements)
+        assert done.returncode == 0, done.stderr
+
+    def _pip(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [str(self.bin / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *words]
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        return subprocess.run(command, env=environment, cwd=self.home, capture_output=True, text=True, check=False)
+
+    def list_installed(self) -> set[str]:
+        """The names of the installed distributions, as modules are spelt."""
+        done = self.run_python(
+            "-c", "import importlib.metadata as m, json; print(json.dumps([d.name for d in m.distributions()]))"
+        )
+        return {name.lower().replace("-", "_") for name in json.loads(done)}
+
+    def run_python(self, *words: str) -> str:
+        """What its Python prints."""
+        return self._run(str(self.bin / "python"), *words).stdout
+
+    def leasehold(self, *words: str, status: int = 0) -> str:
+        """What a command prints, on standard error where it was to fail."""
+        done = self._run(str(self.bin / "leasehold"), *words, status=status)
+        return done.stderr if status else done.stdout
+
+    def _run(self, *command: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+        environment = {"HOME": str(self.home), "PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
+        done = subprocess.run(command, cwd=self.home, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == status, (command, done.returncode, done.stdout, done.stderr)
+        return done
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module", params=find_pythons())
+def installation(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    """The wheel without extras. The tests of this module run in their order: the last ones add the extras."""
+    made = Installation(tmp_path_factory.mktemp("installed"), request.param)
+    if not made.find_index():
+        pytest.skip(NO_INDEX)
+    made.install(str(wheel))
+    return made
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
+    """A stack that runs out of the checkout."""
+    folder = tmp_path_factory.mktemp("stack")
+    (folder / "leasehold.toml").write_text(
+        '[pools.linux]\nsystem = "x86_64-linux"\nmax_slots = 2\nec2.image = "ami-0123456789abcdef0"\n'
+        '[pools.lab]\nprovider = "static"\nsystem = "lab"\n'
+    )
+    with Guarded([sys.executable, "-m", "leasehold.cli", "up"], cwd=folder) as process:
+        yield wait_for(lambda: _find_running(folder, process), "the stack", START_SECONDS)
+        process.terminate()
+
+
+def _find_running(folder: Path, process: Guarded) -> RunningStack | None:
+    assert process.poll() is None, "the stack has ended"
+    found = read_running(folder / FOLDER)
+    return found if found is not None and found.phase == "running" else None
+
+
+def test_the_plain_wheel_installs_no_library_of_the_service(installation: Installation) -> None:
+    # Recent releases of typer depend on pydantic.
+    assert installation.list_installed() & set(EXTRAS) <= {"pydantic", "pydantic_core"}
+
+
+def test_the_plain_wheel_serves_a_producer_and_an_operator_of_a_running_stack(
+    installation: Installation, stack: RunningStack
+) -> None:
+    (installation.home / FOLDER).symlink_to(stack.folder)
+    run = installation.leasehold
+    try:
+        name = f"build-{installation.folder.name}"
+        assert (
+            json.loads(run("reserve", "--pool", "linux", "--id", name, "--wait", "60", "--json"))["phase"] == "leased"
+        )
+        token = str(json.loads(run("get", name, "--json"))["token"])
+        _look_around(installation, name)
+        run("renew", name, "--token", token)
+        run("release", name, "--token", token)
+        run("reserve", "--pool", "lab", "--id", f"never-{name}")
+        assert run("explain", f"never-{name}")
+        run("cancel", f"never-{name}")
+        assert installation.run_python("-c", PRODUCER).split()[1].isdigit()
+        _serve_as_a_host(installation)
+        _operate(installation)
+        assert "pip install 'leasehold[server]'" in run("doctor", status=1)
+    finally:
+        (installation.home / FOLDER).unlink()
+
+
+def _look_around(installation: Installation, name: str) -> None:
+    run = installation.leasehold
+    assert json.loads(run("status", "--json"))["state"] == "ok"
+    assert name in run("list")
+    assert "linux-1" in run("slots")
+    assert "leased" in run("explain", name)
+    assert "Usage" in run("--help")
+
+
+def _operate(installation: Installation) -> None:
+    run = installation.leasehold
+    run("accounts", "set", "ci", "--charge-rate", "2,1")
+    assert "ci" in run("accounts", "list")
+    assert "ci" in run("accounts", "show", "ci")
+    run("accounts", "delete", "ci", "--yes")
+    for command in ("cordon", "uncordon", "drain"):
+        run(command, "linux-1")
+
+
+def _serve_as_a_host(installation: Installation) -> None:
+    run = installation.leasehold
+    run("host", "register", "lab-7", "--pool", "lab", "--cpus", "1", "--memory", "512")
+    run("host", "heartbeat", "lab-7")
+    run("host", "leave", "lab-7")
+
+
+def test_a_producers_code_is_checked_against_the_types_of_the_installed_client(installation: Installation) -> None:
+    code = installation.home / "producer.py"
+    code.write_text(TYPED_PRODUCER)
+    python = f"--python-executable={installation.bin / 'python'}"
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir=/dev/null", python, str(code)]
+    done = subprocess.run(command, cwd=installation.home, capture_output=True, text=True, check=False)
+    errors = [line for line in done.stdout.splitlines() if ": error: " in line]
+    assert len(errors) == 1, done.stdout
+    assert 'Argument "url" to "Client" has incompatible type "int"' in errors[0]
+
+
+def test_the_wheel_with_its_extras_runs_a_stack(installation: Installation, wheel: Path) -> None:
+    installation.install(f"{wheel}[server,emulator]")
+    run = installation.leasehold
+    try:
+        run("up", "--detach")
+        granted: dict[str, Any] = json.loads(run("reserve", "--system", "x86_64-linux", "--wait", "60", "--json"))
+        assert granted["phase"] == "leased"
+        assert json.loads(run("status", "--probe", "--json"))["state"] == "ok"
+        run("release", granted["id"])
+        assert "FAILURE" not in run("doctor", "--no-aws")
+    finally:
+        run("down")
