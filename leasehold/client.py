@@ -7,9 +7,10 @@ It imports nothing of the application: a producer needs `leasehold`, Redis and n
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypedDict, Unpack
+from typing import Any, Final, Literal, Self, TypedDict, Unpack, assert_never
 
 import msgspec
 
@@ -17,7 +18,7 @@ from leasehold.errors import Refused, Unavailable, Unknown, read_faults
 from leasehold.hosts import Hosts
 from leasehold.lease import Lease
 from leasehold.probing import Probe
-from leasehold.reading import ViewReader
+from leasehold.reading import Joined, ViewReader
 from leasehold.results import (
     Account,
     Answer,
@@ -30,7 +31,8 @@ from leasehold.results import (
     read_explanation,
 )
 from leasehold.running import find_address
-from leasehold.watching import Watch, wait_for_phase
+from leasehold.waiting import Ask, Look, Pause, PhaseWait, Renew, Step, carry_out
+from leasehold.watching import Watch
 from leasehold.wire import Wire
 from leasehold.words import Words
 
@@ -170,10 +172,17 @@ class Client(Words):
         """Reservations as the database has them, however long ago they ended; those that nobody knows are left
         out. A worker answers this, so it needs one. Raises NotAnswered, Unavailable.
         """
+        found = self._query(reservations, timeout)
+        return tuple(each.row for each in found if each.row is not None)
+
+    def _query(self, reservations: Iterable[str], timeout: float | None) -> Iterator[Joined]:
+        """The rows of the database; a worker that knows the machine of a lease names its instance id, if only None."""
         answer = self._wire.ask("query", {"ids": list(reservations)}, self._timeout(timeout))
         if not answer.get("ok"):
             raise Refused(read_faults(answer.get("errors", [])))
-        return tuple(msgspec.convert(row, Reservation) for row in answer["reservations"])
+        for row in answer["reservations"]:
+            missing = {lease["slot"] for lease in row.get("leases", ()) if "instance_id" not in lease}
+            yield Joined(msgspec.convert(row, Reservation), frozenset(missing))
 
     def slots(self, *, pool: str | None = None, state: str | None = None) -> tuple[Slot, ...]:
         """The slots of the view, those of a pool, or those in a state, in order of their names."""
@@ -235,15 +244,35 @@ class Client(Words):
         return msgspec.convert(answer, Conditions)
 
     def wait(
-        self, reservation: str, phase: str | Iterable[str] = "leased", timeout: float | None = None
+        self,
+        reservation: str,
+        phase: str | Iterable[str] = "leased",
+        timeout: float | None = None,
+        *,
+        renew: bool = False,
     ) -> Reservation:
-        """Return when it is in this phase (or one of several; `ended` is any end). `timeout` None: for ever.
+        """Return when it is in this phase (or one of several; `ended` is any end). `timeout` None: without a limit.
+        A leased one is returned with its machines. `renew`: while it is pending, renew it before its ttl runs out.
 
         Raises Ended when it is over otherwise, Unknown, and NotAnswered or Unavailable when time runs out.
         """
-        phases = list_phases(phase) or frozenset()
+        waiting = PhaseWait(reservation, list_phases(phase) or frozenset(), timeout, renew=renew)
         with self.watch(reservation) as watch:
-            return wait_for_phase(watch, phases, timeout)
+            return carry_out(waiting.steps(), partial(self._take_step, watch))
+
+    def _take_step(self, watch: Watch, step: Step) -> object:
+        match step:
+            case Look():
+                return watch.read_joined()
+            case Renew(seconds):
+                return self.renew(watch.reservation, timeout=seconds)
+            case Ask(seconds):
+                return next(iter(self._query([watch.reservation], seconds)), Joined(None))
+            case Pause(seconds):
+                watch.wait_for_hint(seconds)
+                return None
+            case _:
+                assert_never(step)
 
     def watch(self, reservation: str) -> Watch:
         """A watch over one reservation, for those who want to see every change; to be used as a context."""

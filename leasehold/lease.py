@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from leasehold.changes import Change, Changes
 from leasehold.errors import Ended, LeaseholdError, NotAnswered, Refused, Unavailable
 from leasehold.results import Answer, Placement, Reservation
+from leasehold.waiting import RENEWAL_SECONDS, RENEWALS_A_TTL, SHORTEST_PAUSE_SECONDS, fill_in
 from leasehold.watching import POLL_SECONDS
 
 if TYPE_CHECKING:
     from leasehold.client import Client
 
-RENEWALS_A_TTL: Final = 3
-"""A lease is renewed when a third of its time has gone."""
 LONGEST_PAUSE_SECONDS: Final = 60.0
-RENEWAL_SECONDS: Final = 5.0
-"""How long a renewal is waited for at most; then another one is sent."""
 HELD: Final = frozenset({"leased", "revoking"})
 GOODBYE_SECONDS: Final = 10.0
 """How long leaving may take to tell the stack; after that the lease runs out by itself."""
@@ -198,7 +195,7 @@ class Lease:
         until = None if self._wait is None else time.monotonic() + self._wait
         while self._row is None:
             left = None if until is None else max(until - time.monotonic(), 0.0)
-            row = self._client.wait(self.id, "leased", left)
+            row = self._client.wait(self.id, "leased", left, renew=True)
             try:
                 answer = self._renew(row)
             except Refused:
@@ -241,17 +238,17 @@ class Lease:
     def _pause(self) -> float:
         if self._ttl is None:
             return LONGEST_PAUSE_SECONDS
-        return min(max(self._ttl / RENEWALS_A_TTL, 0.02), LONGEST_PAUSE_SECONDS)
+        return min(max(self._ttl / RENEWALS_A_TTL, SHORTEST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
 
     def _keep_watch(self) -> None:
         with self._client.watch(self.id) as watch:
             while not self._is_done():
                 try:
-                    row = watch.read()
+                    row, missing = watch.read_joined()
                 except Unavailable:
-                    row = None
+                    row, missing = None, frozenset()
                 if row is not None:
-                    self._note_parts(row)
+                    self._note_parts(row, missing)
                     self._learn(row.phase, row.token, row.revoke_by, row.revoke_reason or row.reason)
                 if not self._is_done():
                     watch.wait_for_hint(POLL_SECONDS)
@@ -276,11 +273,11 @@ class Lease:
         elif phase == "revoking":
             self._begin_revoke(deadline, reason)
 
-    def _note_parts(self, row: Reservation) -> None:
-        """Another token's leases are another holder's."""
+    def _note_parts(self, row: Reservation, missing: frozenset[str]) -> None:
+        """Take over the leases of the row, unless its token is another holder's."""
         if self._row is not None and row.token == self._row.token and row.phase in HELD:
-            self._placements = row.leases
-            self._elastic.take(row.leases)
+            self._placements = fill_in(row, missing, self.placements)
+            self._elastic.take(self._placements)
 
     def _begin_revoke(self, deadline: float | None, reason: str | None) -> None:
         with self._changed:

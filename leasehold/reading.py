@@ -4,9 +4,9 @@ A view whose generation does not name this very server (flushed, restarted, rest
 then reads raise Unavailable until a leader has rebuilt it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
 import redis
@@ -68,6 +68,15 @@ class ViewKeys:
         return f"{self.prefix}notice:{reservation}"
 
 
+class Joined(NamedTuple):
+    """A row with the machines of its leases. `missing`: the slots of leases whose machine is not known, because the
+    slot's row is missing or belongs to another epoch. A machine without an address is known: its `address` is None.
+    """
+
+    row: Reservation | None
+    missing: frozenset[str] = frozenset()
+
+
 class ViewReader:
     """Reads rows and the report. Every method raises Unavailable without a Redis or without a valid view."""
 
@@ -77,9 +86,12 @@ class ViewReader:
 
     def find_reservations(self, ids: Sequence[str]) -> list[Reservation | None]:
         """The rows of these ids with their machines, in that order; None for an id that the view has not."""
+        return [each.row for each in self.find_joined(ids)]
+
+    def find_joined(self, ids: Sequence[str]) -> list[Joined]:
+        """The rows of these ids with their machines, in that order, and which machines the view does not have."""
         bodies = self._fetch(self.keys.reservations, ids)
-        rows = [None if body is None else _decode(body, Reservation) for body in bodies]
-        return self.with_machines(rows)
+        return self._join([None if body is None else _decode(body, Reservation) for body in bodies])
 
     def find_slots(self, ids: Sequence[str]) -> list[Slot | None]:
         """The rows of these slots, in that order; None for an id that the view has not."""
@@ -107,15 +119,17 @@ class ViewReader:
 
     def with_machines(self, rows: Iterable[Reservation | None]) -> list[Reservation | None]:
         """The same with instance id, address, type and zone at each of their leases."""
-        found = list(rows)
-        wanted = {lease.slot for row in found if row is not None for lease in row.leases}
-        names = sorted(wanted)
-        slots = dict(zip(names, self.find_slots(names), strict=True)) if names else {}
-        return [row and _join_machines(row, slots) for row in found]
+        return [each.row for each in self._join(list(rows))]
 
     def check(self) -> None:
         """Raise Unavailable unless Redis answers and holds a valid view."""
         self._fetch(self.keys.slots, [""])
+
+    def _join(self, rows: Sequence[Reservation | None]) -> list[Joined]:
+        wanted = {lease.slot for row in rows if row is not None for lease in row.leases}
+        names = sorted(wanted)
+        slots = dict(zip(names, self.find_slots(names), strict=True)) if names else {}
+        return [Joined(None) if row is None else _join_machines(row, slots) for row in rows]
 
     def _fetch(self, key: str, ids: Sequence[str]) -> list[bytes | None]:
         found: list[bytes | None] = []
@@ -150,8 +164,8 @@ class ViewReader:
             )
 
 
-def _join_machines(row: Reservation, slots: dict[str, Slot | None]) -> Reservation:
-    leases = []
+def _join_machines(row: Reservation, slots: Mapping[str, Slot | None]) -> Joined:
+    leases, missing = [], []
     for lease in row.leases:
         slot = slots.get(lease.slot)
         if slot is not None and slot.epoch == lease.epoch:
@@ -164,7 +178,8 @@ def _join_machines(row: Reservation, slots: dict[str, Slot | None]) -> Reservati
             leases.append(msgspec.structs.replace(lease, **machine))
         else:
             leases.append(lease)
-    return msgspec.structs.replace(row, leases=tuple(leases))
+            missing.append(lease.slot)
+    return Joined(msgspec.structs.replace(row, leases=tuple(leases)), frozenset(missing))
 
 
 def _decode(body: bytes, type_: type[Row]) -> Row:

@@ -1,4 +1,4 @@
-"""Waiting for a reservation to change: its notice channel is a hint, its row in the view is what counts."""
+"""Watching a reservation: its notice channel is a hint, its row in the view is what counts."""
 
 import time
 from types import TracebackType
@@ -7,15 +7,12 @@ from typing import Final, Self
 import redis
 from redis.client import PubSub
 
-from leasehold.errors import Ended, NotAnswered, Unavailable, Unknown
-from leasehold.reading import ViewReader
+from leasehold.reading import Joined, ViewReader
 from leasehold.results import Reservation
 from leasehold.wire import Wire
 
 POLL_SECONDS: Final = 2.0
-"""How often the row is read when nobody hints at a change."""
-UNKNOWN_SECONDS: Final = 10.0
-"""How long a valid view may lack a row until it is taken for unknown: longer than a tick's look for gaps."""
+"""How often the row is read when no notice hints at a change."""
 
 
 class Hints:
@@ -72,45 +69,12 @@ class Watch:
 
     def read(self) -> Reservation | None:
         """The row as it is now; None when a valid view has none. Raises Unavailable."""
-        return self._reader.find_reservations([self.reservation])[0]
+        return self.read_joined().row
+
+    def read_joined(self) -> Joined:
+        """The same, with the slots of leases whose machine the view does not have. Raises Unavailable."""
+        return self._reader.find_joined([self.reservation])[0]
 
     def wait_for_hint(self, seconds: float) -> None:
         """Return when a notice came, or after so many seconds, whichever is first."""
         self._hints.wait(seconds)
-
-
-def wait_for_phase(watch: Watch, phases: frozenset[str], timeout: float | None) -> Reservation:
-    """The row as soon as its phase is one of these. `timeout` None: for ever.
-
-    Raises Ended when it is over otherwise, Unknown for an id that the view does not get to know, and
-    NotAnswered (or Unavailable, when Redis is why) when time runs out.
-    """
-    started = time.monotonic()
-    trouble: Unavailable | None = None
-    row: Reservation | None = None
-    first_missed: float | None = None
-    while True:
-        try:
-            row, trouble = watch.read(), None
-        except Unavailable as error:
-            trouble, first_missed = error, None
-        now = time.monotonic()
-        if trouble is None and row is None:
-            first_missed = first_missed or now
-        elif row is not None and row.phase in phases:
-            return row
-        elif row is not None and row.is_over:
-            raise Ended(row.id, row.phase, row.reason)
-        left = POLL_SECONDS if timeout is None else timeout - (now - started)
-        is_unknown = first_missed is not None and now - first_missed >= UNKNOWN_SECONDS
-        if left <= 0 or is_unknown:
-            _give_up(watch.reservation, row, trouble, now - started)
-        watch.wait_for_hint(min(POLL_SECONDS, left))
-
-
-def _give_up(name: str, row: Reservation | None, trouble: Unavailable | None, seconds: float) -> None:
-    if trouble is not None:
-        raise trouble
-    if row is None:
-        raise Unknown(f"no reservation {name} is in the view")
-    raise NotAnswered(f"{name} is still {row.phase} after {seconds:.1f} s")

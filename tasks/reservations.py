@@ -23,6 +23,7 @@ from scheduler.model.wishes import WISHES
 from scheduler.operations.explain import describe_conditions, explain
 from scheduler.operations.hosts import describe_host
 from scheduler.operations.intake import Answer, accept
+from scheduler.operations.notices import describe_row
 from scheduler.operations.words import Refusal
 from scheduler.ports import ConflictError, ForeignAddressError, StaleWriteError
 from scheduler.view.addresses import check_reply_address
@@ -106,7 +107,9 @@ for _verb in WISHES:
 
 @app.task(name=QUERY, base=RequestTask)
 def query(document: Any) -> str:
-    """Answer with the rows of these reservations: `{"ok": true, "reservations": [row, …]}`."""
+    """Answer with the rows of these reservations and the machines of their leases: `{"ok": true, "reservations":
+    [row, …]}`.
+    """
     return _answer(QueryDocument, document, _find_rows)
 
 
@@ -129,8 +132,11 @@ def leases(document: Any) -> str:
 
 
 def _find_rows(word: QueryDocument) -> Answer:
-    rows = services.engine.store.find_reservations(ids=word.ids, limit=MOST_QUERIED)
-    return {"reservations": [msgspec.to_builtins(row) for row in rows]}
+    store = services.engine.store
+    rows = store.find_reservations(ids=word.ids, limit=MOST_QUERIED)
+    names = sorted({lease.slot for row in rows for lease in row.leases})
+    slots = {slot.id: slot for slot in store.find_slots(ids=names)} if names else {}
+    return {"reservations": [describe_row(row, slots) for row in rows]}
 
 
 def _explain(word: ExplainDocument) -> Answer:

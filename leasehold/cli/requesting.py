@@ -203,7 +203,7 @@ def _say_notes(notes: "Iterable[Note]", name: str = "") -> None:
 def _await_lease(client: "Client", name: str, seconds: float) -> "Reservation":
     """The reservation once it is leased. Ctrl-C ends the wait alone: what was accepted is taken back by `cancel`."""
     try:
-        return client.wait(name, "leased", seconds)
+        return client.wait(name, "leased", seconds, renew=True)
     except KeyboardInterrupt:
         told = f"interrupted: {name} goes on; `leasehold cancel {name}` ends it"
         raise CommandError(told, INTERRUPTED) from None

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from scheduler.model.events import Event
 from scheduler.model.reservations import Lease, Reservation, usable_cores
 from scheduler.model.slots import Slot
@@ -25,6 +27,16 @@ def describe_notice(event: Event, reservation: Reservation, slots: Mapping[str, 
     }
 
 
+def describe_row(reservation: Reservation, slots: Mapping[str, Slot]) -> dict[str, Any]:
+    """The row, with instance id, address, type and zone at each lease whose machine the slot still has."""
+    row: dict[str, Any] = msgspec.to_builtins(reservation)
+    for lease in row["leases"]:
+        slot = slots.get(lease["slot"])
+        if slot is not None and slot.epoch == lease["epoch"]:
+            lease.update(_describe_machine(slot))
+    return row
+
+
 def _describe_lease(lease: Lease, slots: Mapping[str, Slot]) -> dict[str, Any]:
     slot = slots.get(lease.slot)
     return {
@@ -36,8 +48,14 @@ def _describe_lease(lease: Lease, slots: Mapping[str, Slot]) -> dict[str, Any]:
         "token": lease.token,
         "resources": lease.resources,
         "cores": usable_cores(lease),
-        "instance_id": slot.instance_id if slot else None,
-        "address": slot.address if slot else None,
-        "type": slot.instance_type if slot else None,
-        "zone": slot.zone if slot else None,
+        **(_describe_machine(slot) if slot else dict.fromkeys(("instance_id", "address", "type", "zone"))),
+    }
+
+
+def _describe_machine(slot: Slot) -> dict[str, Any]:
+    return {
+        "instance_id": slot.instance_id,
+        "address": slot.address,
+        "type": slot.instance_type,
+        "zone": slot.zone,
     }

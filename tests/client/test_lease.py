@@ -243,3 +243,17 @@ def test_a_lease_that_never_expires_has_no_deadline(intake: FakeIntake, client: 
     with client.lease(id="r1", system="s", wait=WAIT) as lease:
         assert lease.deadline is None
         assert lease.is_held
+
+
+def test_a_machine_that_the_view_loses_stays_known(intake: FakeIntake, client: Client) -> None:
+    """Of an elastic part whose machine was never known nothing is shown until it is."""
+    holder = Holder(intake)
+    with client.lease(id="r1", system="s", wait=WAIT) as lease:
+        client._wire.redis.hdel("leasehold:view:slots", "linux-1")
+        part = a_lease("linux-2", component="more.0", kind="elastic", token=5)
+        holder.publish("r1", leases=(a_lease("linux-1", token=1), part))
+        intake.publish(a_slot("linux-2", version=1))
+        changes = lease.changes(timeout=WAIT)
+        assert next(changes).placement.address == "10.0.0.1"
+        assert [each.instance_id for each in lease.placements] == ["i-linux-1", "i-linux-2"]
+        assert lease.address == "10.0.0.1"

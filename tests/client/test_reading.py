@@ -1,6 +1,7 @@
 """Reading the view: what is shown, what is not believed, and waiting for a change."""
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -8,8 +9,9 @@ import redis
 
 from leasehold import Client, Ended, NotAnswered, Unavailable, Unknown
 from scheduler.model.accounts import Account
+from scheduler.operations.notices import describe_row
 from tests.builders import a_lease, a_slot
-from tests.client.intake import FakeIntake, a_row
+from tests.client.intake import Document, FakeIntake, a_row, accept
 
 
 @pytest.fixture(autouse=True)
@@ -124,7 +126,7 @@ def test_a_wait_is_explained_by_the_last_tick(intake: FakeIntake, client: Client
 
 def test_waiting_ends_with_the_notice(intake: FakeIntake, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leasehold.watching.POLL_SECONDS", 60.0)
-    intake.publish(a_row("r1"))
+    intake.publish(a_row("r1"), a_slot("linux-1", version=1))
     # Again and again: a notice that comes before anybody listens is lost, as notices may be.
     versions = iter(range(2, 1000))
     done = threading.Event()
@@ -141,7 +143,7 @@ def test_waiting_ends_with_the_notice(intake: FakeIntake, client: Client, monkey
 
 
 def test_waiting_ends_without_the_notice_too(intake: FakeIntake, client: Client) -> None:
-    intake.publish(a_row("r1"))
+    intake.publish(a_row("r1"), a_slot("linux-1", version=1))
     threading.Timer(0.05, intake.publish_silently, [a_leased_row("r1")]).start()
     assert client.wait("r1", timeout=30).token == 1
 
@@ -166,7 +168,7 @@ def test_a_wait_that_takes_too_long_says_where_it_stands(intake: FakeIntake, cli
 
 
 def test_waiting_for_nobody_ends(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasehold.watching.UNKNOWN_SECONDS", 0.2)
+    monkeypatch.setattr("leasehold.waiting.UNKNOWN_SECONDS", 0.2)
     with pytest.raises(Unknown, match="nobody"):
         client.wait("nobody")
 
@@ -180,3 +182,59 @@ def test_waiting_outlives_a_flush(intake: FakeIntake, client: Client, redis_clie
 
     threading.Timer(0.1, flush_and_rebuild).start()
     assert client.wait("r1", timeout=30).phase == "leased"
+
+
+def test_a_leased_one_without_its_slot_is_waited_for_until_the_view_has_it(intake: FakeIntake, client: Client) -> None:
+    intake.publish(a_leased_row("r1"), a_slot("linux-1", version=1, epoch=0))
+    threading.Timer(0.5, intake.publish_silently, [a_slot("linux-1", version=2)]).start()
+    assert client.wait("r1", timeout=30).leases[0].address == "10.0.0.1"
+
+
+def test_the_machine_that_the_view_lacks_is_asked_of_a_worker(intake: FakeIntake, client: Client) -> None:
+    row = a_leased_row("r1")
+    intake.publish(row)
+    slots = {"linux-1": a_slot("linux-1", instance_type="m7g.large")}
+    intake.handler = lambda _verb, _document: {"ok": True, "reservations": [describe_row(row, slots)]}
+    (lease,) = client.wait("r1", timeout=30).leases
+    assert (lease.instance_id, lease.address, lease.type) == ("i-linux-1", "10.0.0.1", "m7g.large")
+    assert set(intake.verbs()) == {"query"}
+
+
+def test_a_machine_that_is_known_nowhere_is_a_clear_error(intake: FakeIntake, client: Client) -> None:
+    intake.publish(a_leased_row("r1"))
+    with pytest.raises(Unavailable, match=r"r1 is leased on linux-1, but .* neither in the view nor known to a worker"):
+        client.wait("r1", timeout=1)
+
+
+def test_a_machine_without_an_address_is_not_waited_for(intake: FakeIntake, client: Client) -> None:
+    """As a static host that gave none: its row is there, and its `address` is None."""
+    intake.publish(a_slot("linux-1", version=1, instance_id=None, address=None), a_leased_row("r1"))
+    assert client.wait("r1", timeout=30).leases[0].address is None
+    assert intake.verbs() == []
+
+
+def test_one_that_waits_is_renewed_before_its_ttl_runs_out(intake: FakeIntake, client: Client) -> None:
+    def expiry(version: int) -> Any:
+        now = time.time()
+        return a_row("r1", version=version, marked_at=now, expires_at=now + 0.6)
+
+    renewed: list[Any] = []
+
+    def renew(_verb: str, document: Document) -> Document:
+        renewed.append(document.get("token"))
+        intake.publish_silently(expiry(len(renewed) + 1))
+        if len(renewed) == 4:
+            intake.publish(a_slot("linux-1", version=1), a_leased_row("r1", version=9))
+        return accept("renew", document) | {"ttl": 0.6}
+
+    intake.handler = renew
+    intake.publish(expiry(1))
+    assert client.wait("r1", timeout=30, renew=True).phase == "leased"
+    assert renewed == [None] * 4
+
+
+def test_one_without_an_expiry_is_not_renewed(intake: FakeIntake, client: Client) -> None:
+    intake.publish(a_row("r1"))
+    with pytest.raises(NotAnswered, match="still pending"):
+        client.wait("r1", timeout=0.3, renew=True)
+    assert intake.verbs() == []
