@@ -7,10 +7,12 @@ import sys
 from collections.abc import Sequence
 
 from leasehold.cli.failures import run_safely
+from leasehold.cli.interrupts import take_interrupts
 
 __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit with its status."""
+    take_interrupts()
     sys.exit(run_safely(sys.argv[1:] if arguments is None else list(arguments)))

@@ -10,6 +10,7 @@ from leasehold.cli import (
     accounts,
     alive,
     configuring,
+    holding,
     hosting,
     listing,
     operating,
@@ -88,6 +89,7 @@ def _begin(
 running.register(app)
 simulating.register(app)
 requesting.register(app)
+holding.register(app)
 reading.register(app)
 listing.register(app)
 status.register(app)

@@ -1,6 +1,5 @@
 """Commands of hosts that register themselves: `leasehold host …`."""
 
-import inspect
 import os
 import signal
 import sys
@@ -15,7 +14,9 @@ import typer
 from leasehold.cli.checking import check
 from leasehold.cli.connecting import connect
 from leasehold.cli.failures import BAD_INPUT, FAILED, INTERRUPTED, CommandError, say_error
+from leasehold.cli.interrupts import inherited
 from leasehold.cli.output import AsJson, example, parse_amounts, parse_pairs, print_json, print_thing
+from leasehold.cli.sharing import with_options_of
 from leasehold.errors import Refused, Unavailable
 
 if TYPE_CHECKING:
@@ -58,10 +59,10 @@ def register(app: typer.Typer) -> None:
             "leasehold host run --pool lab",
             "leasehold host run lab-7 --pool lab --cpus 8 --label disk=ssd --address 10.0.0.7 --json",
         ),
-    )(_describing_this_host(run))
+    )(with_options_of(_describe)(run))
     group.command("exec", epilog=example("leasehold host exec build-7 -- make -j8"))(execute)
     group.command("register", epilog=example("leasehold host register lab-7 --pool lab --cpus 8 --label disk=ssd"))(
-        _describing_this_host(register_host)
+        with_options_of(_describe)(register_host)
     )
     group.command("heartbeat", epilog=example("leasehold host heartbeat lab-7"))(heartbeat)
     group.command("leave", epilog=example("leasehold host leave lab-7"))(leave)
@@ -137,7 +138,8 @@ def execute(
     except OSError as error:
         raise CommandError(f"--state: expected a folder that can be written, got {error}") from None
     try:
-        os.execvp(command[0], command)  # noqa: S606 - the command is what was asked for
+        with inherited():
+            os.execvp(command[0], command)  # noqa: S606 - the command is what was asked for
     except OSError as error:
         note.unlink(missing_ok=True)
         raise CommandError(f"{command[0]}: {error.strerror}") from None
@@ -253,21 +255,6 @@ def remove(
         print_json(answer)
     else:
         print_thing(f"{slot} removed")
-
-
-def _describing_this_host(command: "Callable[..., None]") -> "Callable[..., None]":
-    """The command with the options of `_describe` before its own; its first parameter is what they come to."""
-    described = inspect.signature(_describe).parameters
-    own = dict(list(inspect.signature(command).parameters.items())[1:])
-
-    def with_options(**given: Any) -> None:
-        spec = _describe(**{name: given[name] for name in described})
-        command(spec, **{name: given[name] for name in own})
-
-    with_options.__doc__ = command.__doc__
-    # What typer reads.
-    with_options.__signature__ = inspect.Signature(list({**described, **own}.values()))  # type: ignore[attr-defined]
-    return with_options
 
 
 def _describe(  # noqa: PLR0913, PLR0917 - an option each

@@ -18,6 +18,7 @@ from leasehold.cli.completing import (
 from leasehold.cli.connecting import connect
 from leasehold.cli.failures import BAD_INPUT, FAILED, INTERRUPTED, CommandError, say_error
 from leasehold.cli.output import AsJson, example, parse_amounts, parse_pairs, parse_time, print_json, print_thing
+from leasehold.cli.sharing import with_options_of
 from leasehold.errors import Refused
 from scheduler.model.json_text import parse_json
 
@@ -72,13 +73,14 @@ Fields of a reservation, in --file and in Client.reserve:
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command(
+        "reserve",
         epilog=example(
             "leasehold reserve --system x86_64-linux --cpus 2 --wait 60",
             "leasehold reserve --pool linux --id build-7 --label ssd=yes --ttl 30m --json",
             "leasehold reserve --file reservations.json",
         )
-        + f"\n\n{FIELDS}"
-    )(reserve)
+        + f"\n\n{FIELDS}",
+    )(with_options_of(describe_request)(reserve))
     app.command(epilog=example("leasehold release build-7", "leasehold release build-7 --token 12"))(release)
     app.command(epilog=example("leasehold renew build-7"))(renew)
     app.command(epilog=example("leasehold surrender build-7", "leasehold surrender build-7 --component helper.3"))(
@@ -96,7 +98,7 @@ def register(app: typer.Typer) -> None:
     app.command(epilog=example("leasehold priority build-7 10", "leasehold priority build-7 0   # on hold"))(priority)
 
 
-def reserve(  # noqa: PLR0913, PLR0917 - an option each
+def describe_request(  # noqa: PLR0913, PLR0917 - an option each
     system: Annotated[str | None, typer.Option(help="Any pool of this system, like x86_64-linux.")] = None,
     pool: Annotated[str | None, typer.Option(help="This pool.", autocompletion=complete_pools)] = None,
     name: Annotated[str | None, typer.Option("--id", help="The id; default: a new one.")] = None,
@@ -116,16 +118,8 @@ def reserve(  # noqa: PLR0913, PLR0917 - an option each
         Path | None,
         typer.Option(help="A JSON file with a reservation or a list of them; - reads standard input."),
     ] = None,
-    wait: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Wait at most so long until it is leased.", min=0)
-    ] = None,
-    timeout: Timeout = 30,
-    as_json: AsJson = False,
-) -> None:
-    """Request a reservation, and with --wait its lease.
-
-    It is accepted when this returns. --file has fields that are no options: they are listed below.
-    """
+) -> Any:
+    """The fields of the reservation that the options ask for, or what the file has. Raises InvalidInputError."""
     resources = parse_amounts("--resource", resource or [])
     resources |= parse_amounts("--cpus", [f"cpus={cpus}"] if cpus is not None else [])
     resources |= parse_amounts("--memory", [f"memory_mib={memory}"] if memory is not None else [])
@@ -148,6 +142,21 @@ def reserve(  # noqa: PLR0913, PLR0917 - an option each
     items = _read_file(file) if file is not None else given
     if not isinstance(items, list):
         check_reservation(items)
+    return items
+
+
+def reserve(
+    items: Any,
+    wait: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Wait at most so long until it is leased.", min=0)
+    ] = None,
+    timeout: Timeout = 30,
+    as_json: AsJson = False,
+) -> None:
+    """Request a reservation, and with --wait its lease.
+
+    It is accepted when this returns. --file has fields that are no options: they are listed below.
+    """
     with connect(timeout) as client:
         if isinstance(items, list):
             _reserve_many(client, items, as_json)
@@ -173,13 +182,19 @@ def _read_file(path: Path) -> Any:
     return items
 
 
-def _reserve_one(client: "Client", fields: dict[str, Any], wait: float | None, as_json: bool) -> None:
+def submit(client: "Client", fields: dict[str, Any]) -> "Reservation":
+    """Ask for one reservation, and report what is unusual about it. Raises CommandError where it is refused."""
     try:
         row = client.submit(fields)
     except Refused as refused:
         raise CommandError("\n".join(map(str, refused.errors)) or str(refused), BAD_INPUT) from None
     _say_wait(row.id, row.waiting)
     _say_notes(row.notes)
+    return row
+
+
+def _reserve_one(client: "Client", fields: dict[str, Any], wait: float | None, as_json: bool) -> None:
+    row = submit(client, fields)
     if wait is not None:
         row = _await_lease(client, row.id, wait)
     if as_json:

@@ -1,6 +1,7 @@
 """`cordon --wait` and `drain --wait`: until the slots hold no lease any more, or are gone. Orchard's `pause --wait`."""
 
 import math
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -129,15 +130,15 @@ def _await(describe: Callable[[], str], seconds: float, *, late: str) -> None:
             waited = time.monotonic() - began
             if waited >= seconds:
                 raise CommandError(f"{late} after {seconds:g} s: {left}")
-            _show_progress(f"{left} ({show_seconds(waited)})")
+            show_progress(f"{left} ({show_seconds(waited)})")
             # The view tells nobody of its changes: it is read again.
             time.sleep(min(_LOOK_SECONDS, seconds - waited))
     finally:
-        _show_progress("")
+        show_progress("")
 
 
-def _show_progress(line: str) -> None:
-    """One line that is written over, on a terminal only."""
+def show_progress(line: str) -> None:
+    """One line that is written over, on a terminal only; what is wider than the terminal is cut off."""
     if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{line}")
+        sys.stderr.write(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}")
         sys.stderr.flush()

@@ -67,6 +67,10 @@ class Process:
         """Whether it ended by itself, its work done."""
         return self._process.poll() == 0
 
+    def await_end(self) -> int:
+        """Its status, when it has ended by itself."""
+        return self._process.wait(PATIENCE)
+
     def ask_to_end(self) -> None:
         """Send it SIGTERM."""
         if self.is_alive:

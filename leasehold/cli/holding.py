@@ -1,0 +1,198 @@
+"""`leasehold run` and `leasehold wait`: a lease for as long as a command runs, and waiting for a reservation."""
+
+import contextlib
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from leasehold.cli.completing import PHASES, complete_live_reservations, complete_phases
+from leasehold.cli.connecting import connect
+from leasehold.cli.failures import BAD_INPUT, INTERRUPTED, CommandError, say_error
+from leasehold.cli.interrupts import inherited
+from leasehold.cli.output import AsJson, example, print_json, print_thing, show_seconds
+from leasehold.cli.requesting import Timeout, describe_request, describe_reservation, submit
+from leasehold.cli.sharing import with_options_of
+from leasehold.cli.waiting import show_progress
+from leasehold.errors import Ended, LeaseholdError, NotAnswered, Refused, Unavailable, Unknown
+
+if TYPE_CHECKING:
+    from leasehold.client import Client
+    from leasehold.lease import Lease
+    from leasehold.results import Reservation
+
+DEFAULT_TTL: Final = 60
+"""Seconds after which a lease ends if this process is killed and so renews it no more."""
+AWAITED: Final = (*PHASES, "ended")
+_LOOK_SECONDS: Final = 1.0
+_GOODBYE_SECONDS: Final = 5.0
+
+Command = Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="What to run, with its arguments.")]
+Wait = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="Wait so long for the lease (default: without end).", min=0)
+]
+Phase = Annotated[
+    str,
+    typer.Option(
+        "--for", metavar="PHASE", help=f"One of {', '.join(AWAITED)} (any end).", autocompletion=complete_phases
+    ),
+]
+AnyId = Annotated[
+    str, typer.Argument(metavar="RESERVATION", help="Its id.", autocompletion=complete_live_reservations)
+]
+Patience = Annotated[
+    float | None, typer.Option("--timeout", metavar="SECONDS", help="Wait at most so long (default: no end).", min=0)
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(
+        "run",
+        epilog=example(
+            "leasehold run --system x86_64-linux --cpus 2 -- make -j2",
+            "leasehold run --pool linux --wait 600 -- sh -c 'ssh \"$LEASEHOLD_ADDRESS\" nproc'",
+        ),
+    )(with_options_of(describe_request)(run))
+    app.command("wait", epilog=example("leasehold wait build-7", "leasehold wait build-7 --for ended --timeout 600"))(
+        wait_for
+    )
+
+
+def run(items: Any, command: Command, wait: Wait = None, timeout: Timeout = 30) -> None:
+    """Run a command on this machine while holding a lease.
+
+    Reserves, waits, renews, and releases at the end. The lease is in the command's environment (LEASEHOLD_ADDRESS,
+    LEASEHOLD_TOKEN, ...). The status is the command's; 124: not leased in time, 125: the
+    lease was lost and the command killed, 126: not executable, 127: not found. Without --ttl it is 60 seconds.
+    """
+    if isinstance(items, list):
+        raise CommandError("--file: expected one reservation, got a list", BAD_INPUT)
+    from leasehold.command import OF_A_SIGNAL, CommandGroup, NotStarted, Signals, Stopped
+
+    fields = {"id": f"r-{secrets.token_hex(8)}", "ttl": DEFAULT_TTL, **items}
+    group = CommandGroup()
+    with connect(timeout) as client, Signals(group) as signals:
+        try:
+            status = _run(client, fields, command, wait, group, signals)
+        except Stopped as stopped:
+            what = "interrupted" if stopped.number + OF_A_SIGNAL == INTERRUPTED else f"stopped by {stopped}"
+            raise CommandError(f"{what}: {_give_up(client, fields['id'])}", stopped.number + OF_A_SIGNAL) from None
+        except NotStarted as error:
+            raise CommandError(str(error), error.status) from None
+    raise typer.Exit(status)
+
+
+def _run(
+    client: "Client", fields: dict[str, Any], words: list[str], wait: float | None, group: Any, signals: Any
+) -> int:
+    from leasehold.command import LeasedCommand
+
+    _refuse_held(client, fields["id"])
+    submit(client, fields)
+    with contextlib.ExitStack() as stack:
+        lease = _enter(client, fields, wait, stack)
+        signals.pass_on()
+        return LeasedCommand(client, lease, group, say_error).run(words, inherited())
+
+
+def _refuse_held(client: "Client", name: str) -> None:
+    """Raise CommandError if this reservation is leased: a command of another process may hold it."""
+    row = client.get(name)
+    if row is not None and row.phase in {"leased", "revoking"}:
+        raise CommandError(f"--id: expected a reservation that is not leased yet, got {name}, which is {row.phase}")
+
+
+def _enter(client: "Client", fields: dict[str, Any], wait: float | None, stack: contextlib.ExitStack) -> "Lease":
+    """Wait for the lease; it is left with the stack."""
+    from leasehold.command import NOT_IN_TIME
+
+    name, began = fields["id"], time.monotonic()
+    try:
+        with showing_why(client, name):
+            return stack.enter_context(client.lease(wait=wait, **fields))
+    except (NotAnswered, Unavailable) as error:
+        if wait is None or time.monotonic() - began < wait:
+            raise
+        raise CommandError(f"{error}: {_give_up(client, name)}", NOT_IN_TIME) from None
+
+
+def _give_up(client: "Client", name: str) -> str:
+    """Cancel what is not leased yet; what has become of it, in words."""
+    try:
+        client.cancel(name, timeout=_GOODBYE_SECONDS)
+    except Refused:
+        # It has ended already: a lease that is left before it is entered cancels its reservation.
+        pass
+    except LeaseholdError as error:
+        return f"{name} could not be cancelled ({error}); it ends with its ttl"
+    return f"{name} is cancelled"
+
+
+def wait_for(
+    reservation: AnyId, phase: Phase = "leased", timeout: Patience = None, as_json: AsJson = False
+) -> None:
+    """Wait until a reservation is leased or in another phase.
+
+    Status 1: not in time, or it has ended otherwise.
+    """
+    if phase not in AWAITED:
+        raise typer.BadParameter(f"expected one of {', '.join(AWAITED)}, got {phase!r}", param_hint="--for")
+    with connect() as client:
+        try:
+            with showing_why(client, reservation):
+                row = _wait(client, reservation, phase, timeout)
+        except KeyboardInterrupt:
+            raise CommandError(f"interrupted: {reservation} stays as it is", INTERRUPTED) from None
+    if as_json:
+        print_json(row)
+    else:
+        print_thing(describe_reservation(row))
+
+
+def _wait(client: "Client", name: str, phase: str, timeout: float | None) -> "Reservation":
+    """As `Client.wait` does; a worker is asked for one that ended so long ago that it left the view."""
+    from leasehold.results import list_phases
+
+    try:
+        return client.wait(name, phase, timeout)
+    except Unknown:
+        row = next(iter(client.recall(name)), None)
+        if row is None:
+            raise
+        if row.phase not in (list_phases(phase) or ()):
+            raise Ended(row.id, row.phase, row.reason) from None
+        return row
+
+
+@contextmanager
+def showing_why(client: "Client", name: str) -> Iterator[None]:
+    """Within this context a line on a terminal shows that the reservation waits, and why."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    over = threading.Event()
+    thread = threading.Thread(target=_show_why, args=(client, name, over), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(_LOOK_SECONDS)
+        show_progress("")
+
+
+def _show_why(client: "Client", name: str, over: threading.Event) -> None:
+    began = time.monotonic()
+    while not over.wait(_LOOK_SECONDS):
+        try:
+            said = str(client.explain(name)).splitlines()[0]
+        except LeaseholdError as error:
+            said = str(error)
+        if not over.is_set():
+            show_progress(f"{said} ({show_seconds(time.monotonic() - began)})")

@@ -1,0 +1,80 @@
+"""The controlling terminal: which process group may read it, and stopping with Ctrl-Z."""
+
+import contextlib
+import os
+import signal
+from typing import Final
+
+STOPS_TO_ASK_FOR_IT: Final = frozenset({signal.SIGTTIN, signal.SIGTTOU})
+"""The kernel stops a process with one of these when it uses the terminal without being in its foreground group."""
+
+
+class Terminal:
+    """The terminal of this process, if it has one. The main thread alone may use it.
+
+    Ctrl-C and Ctrl-Z go to the foreground process group of a terminal, and only that group may read it.
+    """
+
+    def __init__(self) -> None:
+        self._given: int | None = None
+        try:
+            self._descriptor: int | None = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            self._descriptor = None
+
+    def close(self) -> None:
+        """Take the terminal back and close it."""
+        self.take_back()
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    @property
+    def is_for_one_command(self) -> bool:
+        """Whether an interactive shell started this process alone: no script and no pipeline shares its group."""
+        return os.isatty(0) and os.isatty(1) and os.getpgrp() == os.getpid()
+
+    def give(self, group: int) -> bool:
+        """Make this the foreground group, if ours is; whether that was done."""
+        if not self._move(os.getpgrp(), group):
+            return False
+        self._given = group
+        return True
+
+    def take_back(self) -> None:
+        """Make our group the foreground group again, if the terminal was given away."""
+        if self._given is not None:
+            self._move(self._given, os.getpgrp())
+            self._given = None
+
+    def _move(self, present: int, wanted: int) -> bool:
+        if self._descriptor is None:
+            return False
+        # Else a process outside of the foreground group is stopped for this.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
+        try:
+            if os.tcgetpgrp(self._descriptor) != present:
+                return False
+            os.tcsetpgrp(self._descriptor, wanted)
+        except OSError:
+            # The terminal or the group is gone.
+            return False
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return True
+
+
+def stop_own_group() -> None:
+    """Stop this process and its group, as Ctrl-Z does; return when it is continued.
+
+    The kernel does not stop a group that no shell could continue: then this returns at once.
+    """
+    before = signal.getsignal(signal.SIGTSTP)
+    if before is signal.SIG_IGN:
+        return
+    signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+    try:
+        with contextlib.suppress(OSError):
+            os.killpg(os.getpgrp(), signal.SIGTSTP)
+    finally:
+        signal.signal(signal.SIGTSTP, before)

@@ -1,0 +1,456 @@
+"""`leasehold run` and `leasehold wait`: a lease around a command, and every way in which the two can end."""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasehold.command import VARIABLES
+from scheduler.model.reservations import Reservation
+from tests.builders import a_lease
+from tests.cli.conftest import Run
+from tests.client.intake import Document, FakeIntake, a_row
+from tests.client.test_lease import Holder
+from tests.e2e.processes import wait_for
+from tests.guarding import Guarded
+from workers.settings import Settings
+
+SHOW = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('LEASEHOLD_')}))"
+DEAF = "trap '' TERM; sleep 600 & echo $! $$; wait"
+"""A shell with a child, both of which ignore SIGTERM."""
+
+
+@pytest.fixture
+def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> FakeIntake:
+    """The stand-in, found by the environment."""
+    monkeypatch.setenv("LEASEHOLD_BROKER__URL", intake.url)
+    return intake
+
+
+@pytest.fixture
+def holder(stack: FakeIntake) -> Holder:
+    """It leases `r1` at once."""
+    return Holder(stack)
+
+
+class Started:
+    """`leasehold WORDS` as a process, with what it printed."""
+
+    def __init__(self, folder: Path, words: tuple[str, ...]) -> None:
+        self.out, self.err = folder / "out", folder / "err"
+        with self.out.open("wb") as out, self.err.open("wb") as err:
+            self.process = Guarded(
+                [sys.executable, "-m", "leasehold.cli", *words],
+                cwd=folder,
+                stdout=out,
+                stderr=err,
+                env=dict(os.environ),
+            )
+
+    def read(self) -> str:
+        return self.out.read_text()
+
+    def await_output(self) -> str:
+        """The first whole line of the command."""
+        return wait_for(lambda: self.read() if "\n" in self.read() else None, "the command").splitlines()[0]
+
+    def await_status(self) -> int:
+        return self.process.wait(40)
+
+    def complaints(self) -> list[str]:
+        """The lines of `leasehold`: a shell, too, may report there that a command of its own was terminated."""
+        return [line for line in self.err.read_text().splitlines() if line.startswith("leasehold: ")]
+
+
+Start = Callable[..., Started]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts `leasehold` with these words."""
+    found: list[Started] = []
+
+    def begin(*words: str) -> Started:
+        found.append(Started(tmp_path, words))
+        return found[-1]
+
+    yield begin
+    for each in found:
+        if each.process.poll() is None:
+            each.process.kill()
+            each.process.wait()
+
+
+@pytest.fixture
+def hold(start: Start) -> Start:
+    """Starts `leasehold run` of `r1` with these words."""
+    return lambda *words: start("run", "--id", "r1", "--system", "s", *words)
+
+
+def is_gone(pid: int) -> bool:
+    """Whether this process has ended; one that nobody waits for may stay as a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    return stat.rpartition(")")[2].split()[0] == "Z"
+
+
+def test_the_command_has_its_lease_in_its_environment_and_it_is_released(
+    stack: FakeIntake, holder: Holder, hold: Start
+) -> None:
+    holder.fields["leases"] = (a_lease("linux-1", token=1, resources={"cpus": 2}),)
+    found = hold("--cpus", "2", "--", sys.executable, "-c", SHOW)
+    assert (found.await_status(), found.complaints()) == (0, [])
+    told = json.loads(found.read())
+    assert Path(told.pop("LEASEHOLD_REVOKED_FILE")).name == "revoked"
+    assert float(told.pop("LEASEHOLD_DEADLINE")) > time.time()
+    [placement] = json.loads(told.pop("LEASEHOLD_PLACEMENTS"))
+    assert placement == {
+        "component": "main",
+        "kind": "essential",
+        "slot": "linux-1",
+        "token": 1,
+        "resources": {"cpus": 2},
+        "cores": 2,
+        "instance_id": "i-linux-1",
+        "address": "10.0.0.1",
+        "type": "m7g.large",
+        "zone": "us-east-1a",
+    }
+    assert told == {
+        "LEASEHOLD_BROKER__URL": stack.url,
+        "LEASEHOLD_RESERVATION": "r1",
+        "LEASEHOLD_TOKEN": "1",
+        "LEASEHOLD_SLOT": "linux-1",
+        "LEASEHOLD_ADDRESS": "10.0.0.1",
+        "LEASEHOLD_INSTANCE_ID": "i-linux-1",
+        "LEASEHOLD_TYPE": "m7g.large",
+        "LEASEHOLD_ZONE": "us-east-1a",
+        "LEASEHOLD_RESOURCES": '{"cpus": 2.0}',
+    }
+    assert (stack.seen[0][1]["ttl"], stack.verbs()[-1]) == (60, "release")
+
+
+def test_no_variable_of_a_command_is_a_setting(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    """The command may be `leasehold` itself, which refuses settings that it does not know."""
+    assert {name.removeprefix("LEASEHOLD_").lower() for name in VARIABLES}.isdisjoint(Settings.model_fields)
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "anything")
+    assert run("config", "check").status == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "complaints"),
+    [
+        (("sh", "-c", "exit 7"), 7, []),
+        (("sh", "-c", "kill -KILL $$"), 137, []),
+        (("no-such-command",), 127, ["leasehold: no-such-command: No such file or directory"]),
+        (("/dev/null",), 126, ["leasehold: /dev/null: Permission denied"]),
+    ],
+)
+def test_the_status_is_that_of_the_command(
+    command: tuple[str, ...], status: int, complaints: list[str], stack: FakeIntake, holder: Holder, hold: Start
+) -> None:
+    found = hold("--", *command)
+    assert (found.await_status(), found.complaints()) == (status, complaints)
+    assert stack.verbs()[-1] == "release"
+
+
+def test_what_the_command_leaves_in_its_group_is_killed(holder: Holder, hold: Start) -> None:
+    found = hold("--", "sh", "-c", "trap '' TERM HUP; sleep 600 & echo $!")
+    assert found.await_status() == 0
+    child = int(found.read())
+    wait_for(lambda: is_gone(child), "the end of what was left")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ((), "Missing argument '-- COMMAND'"),
+        (("--cpus", "two", "--", "true"), "resources.cpus"),
+        (("--file", "list.json", "--", "true"), "--file: expected"),
+    ],
+)
+def test_bad_input_is_status_2_and_asks_for_nothing(
+    words: tuple[str, ...], complaint: str, stack: FakeIntake, run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "list.json").write_text("[]")
+    asked = ("--system", "s") if "--file" not in words else ()
+    found = run("run", *asked, *words)
+    assert (found.status, len(found.complaints), stack.seen) == (2, 1, [])
+    assert complaint in found.err
+
+
+def test_a_refused_reservation_is_status_2(stack: FakeIntake, run: Run) -> None:
+    fault = {"index": 0, "path": "system", "expected": "a system of some pool", "got": '"s"'}
+    stack.handler = lambda _verb, _document: {"ok": False, "errors": [fault]}
+    found = run("run", "--system", "s", "--", "true")
+    assert (found.status, found.complaints) == (2, ['leasehold: system: expected a system of some pool, got "s"'])
+
+
+def test_one_that_is_not_leased_in_time_is_cancelled(stack: FakeIntake, hold: Start, tmp_path: Path) -> None:
+    stack.publish(a_row("r1"))
+    found = hold("--wait", "0.3", "--", "touch", str(tmp_path / "ran"))
+    assert found.await_status() == 124
+    assert [line.partition(" after ")[0] for line in found.complaints()] == ["leasehold: r1 is still pending"]
+    assert found.complaints()[0].endswith(": r1 is cancelled")
+    assert stack.verbs()[-1] == "cancel"
+    assert not (tmp_path / "ran").exists()
+
+
+def test_one_that_has_ended_runs_nothing(stack: FakeIntake, hold: Start, tmp_path: Path) -> None:
+    stack.publish(a_row("r1", phase="expired", reason="ttl"))
+    found = hold("--", "touch", str(tmp_path / "ran"))
+    assert (found.await_status(), found.complaints()) == (1, ["leasehold: r1 is expired: ttl"])
+    assert not (tmp_path / "ran").exists()
+
+
+def test_one_that_is_leased_already_is_not_held_twice(stack: FakeIntake, hold: Start) -> None:
+    stack.publish(leased())
+    found = hold("--", "true")
+    complaint = "leasehold: --id: expected a reservation that is not leased yet, got r1, which is leased"
+    assert (found.await_status(), found.complaints(), stack.seen) == (1, [complaint], [])
+
+
+def test_a_revoke_is_passed_on_with_its_reason(holder: Holder, hold: Start) -> None:
+    """On standard error, and in a file that is there only then; the command may end as it likes."""
+    trap = 'cat "$LEASEHOLD_REVOKED_FILE"; exit 5'
+    script = f"trap '{trap}' TERM; ls $LEASEHOLD_REVOKED_FILE 2>&1 | wc -c; while :; do sleep 0.05; done"
+    found = hold("--", "sh", "-c", script)
+    found.await_output()
+    deadline = time.time() + 30
+    holder.publish("r1", phase="revoking", revoke_by=deadline, revoke_reason="preempted")
+    assert found.await_status() == 5
+    assert found.read().splitlines()[1:] == ["preempted", f"{deadline:.3f}"]
+    [line] = found.complaints()
+    assert line.startswith("leasehold: r1 is being revoked: preempted; the command gets SIGTERM, and is killed in ")
+    assert holder.intake.verbs()[-1] == "release"
+
+
+def test_at_the_deadline_the_whole_group_is_killed(holder: Holder, hold: Start) -> None:
+    found = hold("--", "sh", "-c", DEAF)
+    pids = [int(word) for word in found.await_output().split()]
+    holder.publish("r1", phase="revoking", revoke_by=time.time() + 0.5, revoke_reason="preempted")
+    assert found.await_status() == 125
+    wait_for(lambda: all(map(is_gone, pids)), "the end of the group")
+    assert found.complaints()[1:] == [
+        "leasehold: r1 is lost: it was not given back in time (preempted); the command is killed"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        # Requeued.
+        ({"phase": "pending", "leases": (), "reason": "slot_lost"}, "it is pending: slot_lost"),
+        ({"phase": "cancelled", "leases": (), "reason": "not needed"}, "it is cancelled: not needed"),
+    ],
+)
+def test_the_group_of_a_lost_lease_is_killed_at_once(
+    changes: Document, reason: str, holder: Holder, hold: Start
+) -> None:
+    found = hold("--", "sh", "-c", DEAF)
+    pids = [int(word) for word in found.await_output().split()]
+    holder.publish("r1", **changes)
+    assert found.await_status() == 125
+    wait_for(lambda: all(map(is_gone, pids)), "the end of the group")
+    assert found.complaints() == [f"leasehold: r1 is lost: {reason}; the command is killed"]
+
+
+def test_a_lease_that_cannot_be_renewed_is_lost(holder: Holder, hold: Start) -> None:
+    holder.ttl = 0.5
+    found = hold("--ttl", "1", "--", "sh", "-c", DEAF)
+    found.await_output()
+    assert holder.intake.seen[0][1]["ttl"] == 1
+    holder.is_deaf = True
+    assert found.await_status() == 125
+    [line] = found.complaints()
+    assert line == "leasehold: r1 is lost: it could not be renewed in time; the command is killed"
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "word"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "stopped by SIGTERM")],
+)
+def test_a_signal_while_it_waits_cancels_the_reservation(
+    number: signal.Signals, status: int, word: str, stack: FakeIntake, hold: Start, tmp_path: Path
+) -> None:
+    stack.publish(a_row("r1"))
+    found = hold("--", "touch", str(tmp_path / "ran"))
+    wait_for(lambda: stack.count_listeners("r1"), "the wait")
+    found.process.send_signal(number)
+    assert (found.await_status(), found.complaints()) == (status, [f"leasehold: {word}: r1 is cancelled"])
+    assert "cancel" in stack.verbs()
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_while_it_runs_go_to_the_command_each_time(number: signal.Signals, holder: Holder, hold: Start) -> None:
+    word = number.name.removeprefix("SIG")
+    script = (
+        f"n=0; trap 'n=$((n+1)); echo caught $n; [ $n = 2 ] && exit 9' {word}; echo ready; while :; do sleep 0.05; done"
+    )
+    found = hold("--", "sh", "-c", script)
+    found.await_output()
+    for count in (1, 2):
+        found.process.send_signal(number)
+        wait_for(lambda count=count: f"caught {count}" in found.read(), "the signal")
+    assert (found.await_status(), found.complaints()) == (9, [])
+    assert holder.intake.verbs()[-1] == "release"
+
+
+def test_an_ignored_hangup_stays_ignored_by_the_command(holder: Holder, hold: Start) -> None:
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        found = hold("--", "sh", "-c", "kill -HUP $$; echo alive")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (found.await_status(), found.read()) == (0, "alive\n")
+
+
+LEASEHOLD = (sys.executable, "-m", "leasehold.cli")
+
+
+class Typist:
+    """A command on a terminal of its own, as an interactive shell starts it."""
+
+    def __init__(self, folder: Path, words: tuple[str, ...]) -> None:
+        self._master, slave = os.openpty()
+        # The leader of a session without a terminal gets the one that it opens.
+        script = 'exec "$@" <"$0" >"$0" 2>&1'
+        command = ["sh", "-c", script, os.ttyname(slave), *words]
+        self.shown = ""
+        self.process = Guarded(command, cwd=folder)
+        self._slave = slave
+        os.set_blocking(self._master, False)
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def await_shown(self, text: str) -> None:
+        wait_for(lambda: text in self._read(), f"{text!r} on the terminal")
+
+    def _read(self) -> str:
+        with contextlib.suppress(BlockingIOError):
+            self.shown += os.read(self._master, 65536).decode()
+        return self.shown
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+        os.close(self._slave)
+
+
+@pytest.fixture
+def typist(tmp_path: Path) -> Iterator[Callable[..., Typist]]:
+    found: list[Typist] = []
+
+    def begin(*words: str) -> Typist:
+        found.append(Typist(tmp_path, words))
+        return found[-1]
+
+    yield begin
+    for each in found:
+        each.close()
+
+
+def test_the_command_reads_the_terminal_and_gets_its_ctrl_c(holder: Holder, typist: Callable[..., Typist]) -> None:
+    script = "read line; echo got $line; trap 'echo caught; exit 4' INT; echo ready; while :; do sleep 0.05; done"
+    found = typist(*LEASEHOLD, "run", "--id", "r1", "--system", "s", "--", "sh", "-c", script)
+    found.type("hello\n")
+    found.await_shown("got hello")
+    found.await_shown("ready")
+    found.type("\x03")
+    found.await_shown("caught")
+    assert found.process.wait(40) == 4
+
+
+def test_ctrl_z_stops_both_and_fg_continues_both(holder: Holder, typist: Callable[..., Typist]) -> None:
+    shell = typist("sh", "-i", "-m")
+    script = "echo ready | tr a-z A-Z; read line; echo got $line | tr a-z A-Z"
+    shell.type(f"{' '.join(LEASEHOLD)} run --id r1 --system s -- sh -c '{script}'; echo it was $?\n")
+    shell.await_shown("READY")
+    shell.type("\x1a")
+    shell.await_shown("Stopped")
+    shell.type("fg\nhello\n")
+    shell.await_shown("GOT HELLO")
+    # Dash goes on with the line when a command was stopped, bash does not.
+    shell.type("echo the last was $?\n")
+    shell.await_shown("the last was 0")
+    assert holder.intake.verbs()[-1] == "release"
+
+
+def test_a_terminal_shows_why_it_waits(stack: FakeIntake, typist: Callable[..., Typist]) -> None:
+    stack.publish(a_row("r1"))
+    found = typist(*LEASEHOLD, "run", "--id", "r1", "--system", "s", "--", "true")
+    found.await_shown("r1 is pending: no tick has looked at it yet")
+    found.type("\x03")
+    found.await_shown("leasehold: interrupted: r1 is cancelled")
+    assert found.process.wait(40) == 130
+
+
+# `leasehold wait`.
+
+
+def leased(name: str = "r1", **changes: Any) -> Reservation:
+    return a_row(name, **{"phase": "leased", "token": 7, "leases": (a_lease("linux-1"),), "version": 2, **changes})
+
+
+def test_wait_returns_when_it_is_leased(stack: FakeIntake, start: Start) -> None:
+    stack.publish(a_row("r1"))
+    found = start("wait", "r1", "--json")
+    wait_for(lambda: stack.count_listeners("r1"), "the wait")
+    stack.publish(leased())
+    assert (found.await_status(), found.complaints()) == (0, [])
+    row = json.loads(found.read())
+    assert (row["id"], row["phase"], row["leases"][0]["slot"]) == ("r1", "leased", "linux-1")
+
+
+@pytest.mark.parametrize(
+    ("words", "phase", "status", "out", "complaint"),
+    [
+        (("--for", "ended"), "released", 0, "r1 released\n", ""),
+        (("--for", "released"), "released", 0, "r1 released\n", ""),
+        ((), "released", 1, "", "leasehold: r1 is released"),
+        (("--for", "failed"), "released", 1, "", "leasehold: r1 is released"),
+        (("--timeout", "0.2"), "pending", 1, "", "leasehold: r1 is still pending after 0."),
+        (("--for", "gone"), "pending", 2, "", "expected one of pending, leased, revoking,"),
+        (("--for", "pending", "--timeout", "9"), "pending", 0, "r1 pending\n", ""),
+    ],
+)
+def test_wait_is_for_a_phase_and_for_a_time(
+    words: tuple[str, ...], phase: Any, status: int, out: str, complaint: str, stack: FakeIntake, run: Run
+) -> None:
+    stack.publish(a_row("r1", phase=phase))
+    found = run("wait", "r1", *words)
+    assert (found.status, found.out) == (status, out)
+    assert complaint in found.err
+
+
+def test_one_that_ended_long_ago_is_asked_for(stack: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leasehold.watching.UNKNOWN_SECONDS", 0.1)
+    row = {"id": "r1", "phase": "released", "request": {}}
+    stack.handler = lambda _verb, _document: {"ok": True, "reservations": [row]}
+    assert run("wait", "r1", "--for", "ended").out == "r1 released\n"
+    assert run("wait", "r1").complaints == ["leasehold: r1 is released"]
+    stack.handler = lambda _verb, _document: {"ok": True, "reservations": []}
+    assert run("wait", "r1").complaints == ["leasehold: no reservation r1 is in the view"]
+
+
+def test_ctrl_c_ends_the_wait_alone(stack: FakeIntake, start: Start) -> None:
+    stack.publish(a_row("r1"))
+    found = start("wait", "r1")
+    wait_for(lambda: stack.count_listeners("r1"), "the wait")
+    found.process.send_signal(signal.SIGINT)
+    assert (found.await_status(), found.complaints()) == (130, ["leasehold: interrupted: r1 stays as it is"])
+    assert stack.seen == []
