@@ -5,10 +5,11 @@ Why each setting is what it is stands in docs/operations.md.
 
 import ssl
 import sys
+from contextlib import suppress
 from typing import Any, Final
 
 from celery import Celery
-from celery.signals import celeryd_init, setup_logging, worker_process_init
+from celery.signals import celeryd_after_setup, celeryd_init, setup_logging, worker_process_init
 from kombu.utils.url import parse_url
 
 from scheduler.model.validation import InvalidInputError
@@ -16,9 +17,11 @@ from tasks.beat import make_schedule
 from tasks.dispatch import CeleryDispatcher
 from tasks.queues import RESERVATIONS, list_queues, list_routes
 from workers.configuration import load_settings
-from workers.logs import configure_logging
+from workers.logs import configure_logging, get_logger
 from workers.services import Services
 from workers.settings import Settings
+
+log = get_logger(__name__)
 
 PUBLISH_RETRIES: Final = {"max_retries": 3, "interval_start": 0.0, "interval_step": 0.2, "interval_max": 0.5}
 """Of a message and of the connection for it: about a second in all, then what sends it goes on without."""
@@ -149,6 +152,14 @@ services: Final = Services(settings, _make_dispatcher)
 def _guard_queues(conf: Any, **_signal: object) -> None:
     """In workers alone: Flower and people know the broker by the scheme of its URL, which this replaces."""
     conf.broker_transport = "tasks.transport:Transport"
+
+
+@celeryd_after_setup.connect(weak=False)
+def _report_schema(**_signal: object) -> None:
+    """In workers, before they consume: report a schema that is older or newer than the program."""
+    with suppress(InvalidInputError):
+        if fault := services.find_schema_fault():
+            log.error("The schema of the database is not this program's.", action="schema.unfit", error=fault)
 
 
 @worker_process_init.connect(weak=False)

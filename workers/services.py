@@ -139,6 +139,12 @@ class Services:
 
         return open_store(self.settings.database_url)
 
+    def find_schema_fault(self) -> str | None:
+        """What is wrong with the database's schema, and what mends it; None if nothing is, or nothing can be seen."""
+        from scheduler.store.schema import find_fault
+
+        return find_fault(self.settings.database_url)
+
     def _connect(self) -> Redis:
         from scheduler.view.connection import make_redis
 

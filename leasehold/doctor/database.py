@@ -1,18 +1,19 @@
-"""Looks at the database: does it answer, is its schema this program's, does its clock agree, which rules it holds."""
+"""Looks at the database: whether it answers and takes writes, its schema, its clock, and the rules that it holds."""
 
 import time
 from collections.abc import Iterator
 
-from leasehold.doctor.findings import Finding, failure, ok, skipped
+from leasehold.doctor.findings import Finding, failure, ok, skipped, warning
 from leasehold.doctor.judging import judge_clock, judge_rules, judge_schema
 from leasehold.wire import show_url
 from scheduler.model.validation import InvalidInputError
-from scheduler.ports import Store, StoreUnavailableError
+from scheduler.ports import NotPermittedError, StaleWriteError, Store, StoreUnavailableError
 from scheduler.store.migrating import schema_state
 from scheduler.store.opening import open_store
+from scheduler.store.try_write import try_write
 from workers.configuration import Configuration, find_configuration
 
-DATABASE, SCHEMA, CLOCK, RULES = "database", "schema", "database clock", "rules"
+DATABASE, SCHEMA, WRITES, CLOCK, RULES = "database", "schema", "database writes", "database clock", "rules"
 
 
 def look_at_database(configuration: Configuration) -> Iterator[Finding]:
@@ -21,17 +22,18 @@ def look_at_database(configuration: Configuration) -> Iterator[Finding]:
     try:
         state = schema_state(url)
     except (StoreUnavailableError, InvalidInputError) as error:
-        remedy = "Start the database, or correct database.url (LEASEHOLD_DATABASE__URL)."
+        remedy = "Start the database, make room on its disk, or correct database.url (LEASEHOLD_DATABASE__URL)."
         yield failure(DATABASE, f"{show_url(url)}: {error}", remedy)
-        yield from (skipped(check, "the database cannot be reached") for check in (SCHEMA, CLOCK, RULES))
+        yield from (skipped(check, "the database cannot be reached") for check in (SCHEMA, WRITES, CLOCK, RULES))
         return
     yield ok(DATABASE, f"{show_url(url)} answers")
     yield judge_schema(state.current, state.head)
     store = open_store(url)
     yield from _look_at_clock(store)
     if not state.is_current:
-        yield skipped(RULES, "the schema is not this program's")
+        yield from (skipped(check, "the schema is not this program's") for check in (WRITES, RULES))
         return
+    yield _look_at_writes(url)
     yield _look_at_rules(store, configuration)
 
 
@@ -46,6 +48,18 @@ def _look_at_clock(store: Store) -> Iterator[Finding]:
         yield failure(CLOCK, str(error), "Look at the database's log.")
         return
     yield judge_clock(CLOCK, now - (before + after) / 2, (after - before) / 2, "its")
+
+
+def _look_at_writes(url: str) -> Finding:
+    try:
+        try_write(url)
+    except NotPermittedError as error:
+        remedy = "Run the doctor as the user of the workers."
+        return warning(WRITES, f"could not be tried as this user: {error}", remedy)
+    except (StoreUnavailableError, StaleWriteError) as error:
+        remedy = "Make room on the database's disk, or make it writable: until then nothing is decided or answered."
+        return failure(WRITES, str(error), remedy)
+    return ok(WRITES, "a row was written, committed and deleted")
 
 
 def _look_at_rules(store: Store, configuration: Configuration) -> Finding:

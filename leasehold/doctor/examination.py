@@ -8,7 +8,7 @@ from typing import Final
 
 from leasehold.doctor.broker import look_at_queues, look_at_redis
 from leasehold.doctor.cloud import Ability, look_at_cloud
-from leasehold.doctor.database import look_at_database
+from leasehold.doctor.database import WRITES, look_at_database
 from leasehold.doctor.findings import Finding, failure, skipped
 from leasehold.doctor.programs import look_at_programs, look_at_ticks
 from leasehold.probing import QUEUES
@@ -31,8 +31,11 @@ def examine(configuration: Configuration, seconds: float, abilities: Collection[
         yield from run_bounded("queues", lambda: look_at_queues(settings, seconds), 2 * seconds)
     else:
         yield from (skipped(f"queue {queue}", "there is no Redis") for queue in QUEUES)
-    yield from run_bounded("database", lambda: look_at_database(configuration), 2 * seconds)
-    yield from run_bounded("ticks", lambda: look_at_ticks(settings, seconds), 2 * seconds)
+    can_write = True
+    for finding in run_bounded("database", lambda: look_at_database(configuration), 2 * seconds):
+        can_write = can_write and not (finding.check == WRITES and finding.outcome == "failure")
+        yield finding
+    yield from run_bounded("ticks", lambda: look_at_ticks(settings, seconds, can_write=can_write), 2 * seconds)
     yield from run_bounded("celery", lambda: look_at_programs(settings), 2 * seconds)
     if abilities:
         look: Look = lambda: look_at_cloud(configuration, abilities, seconds)  # noqa: E731 - its type is worth a name

@@ -86,9 +86,13 @@ def judge_queue(queue: str, waiting: int, seconds: float | None, patience: float
     return failure(check, f"nobody answered in {patience:g} s, {messages}", remedy)
 
 
-def judge_ticks(age: float | None, interval: float) -> Finding:
-    """`age` of the last tick in seconds; None: there was none yet."""
+def judge_ticks(age: float | None, interval: float, *, can_write: bool = True) -> Finding:
+    """`age` of the last tick in seconds; None: there was none yet. `can_write`: False where the database takes no
+    writes: a tick without a commit is none, however well beat and the workers run.
+    """
     remedy = "Start a beat (python -m tasks.clock) and a worker of the queue ticks."
+    if not can_write:
+        remedy = "Mend the database first (database writes, above): a tick has to commit."
     if age is None:
         return failure("ticks", "there was no tick yet", remedy)
     if age > LATE_INTERVALS * interval:
@@ -102,8 +106,12 @@ def judge_schema(current: str | None, head: str | None) -> Finding:
         return ok("schema", f"revision {current}")
     if current is None:
         return failure("schema", "the database has no tables", "Run `leasehold migrate`.")
-    remedy = "Run `leasehold migrate` with the newest version that runs on any host, then restart the others with it."
-    return failure("schema", f"the database is at revision {current}, this program at {head}", remedy)
+    # Revisions are numbers with leading zeros.
+    if head is None or current > head:
+        seen = f"the database's schema is newer than this program (revision {current}, the program knows up to {head})"
+        return failure("schema", seen, "Upgrade Leasehold on this host.")
+    seen = f"the database's schema is older than this program (revision {current}, the program needs {head})"
+    return failure("schema", seen, "Run `leasehold migrate`, then upgrade the hosts that run older versions.")
 
 
 def judge_rules(version: int, applied: Mapping[str, Any], file: str | None, written: Mapping[str, Any]) -> Finding:

@@ -29,8 +29,10 @@ def look_at_programs(settings: Settings) -> Iterator[Finding]:
     )
 
 
-def look_at_ticks(settings: Settings, seconds: float) -> Iterator[Finding]:
-    """The last tick, as the view reports it or as the database has it, whichever is later."""
+def look_at_ticks(settings: Settings, seconds: float, *, can_write: bool) -> Iterator[Finding]:
+    """The last tick, as the view reports it or as the database has it, whichever is later. `can_write`: whether the
+    database takes writes, as far as is known.
+    """
     known: list[float | None] = []
     with suppress(LeaseholdError):
         known.append(read_last_report(settings, seconds))
@@ -40,4 +42,4 @@ def look_at_ticks(settings: Settings, seconds: float) -> Iterator[Finding]:
         yield skipped("ticks", "neither Redis nor the database can be read")
         return
     last = max((at for at in known if at is not None), default=None)
-    yield judge_ticks(None if last is None else time.time() - last, settings.ticks.interval)
+    yield judge_ticks(None if last is None else time.time() - last, settings.ticks.interval, can_write=can_write)

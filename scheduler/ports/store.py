@@ -27,6 +27,10 @@ class StoreUnavailableError(Exception):
     """The database cannot be reached, is full or refuses; the message says which. Try again later."""
 
 
+class NotPermittedError(StoreUnavailableError):
+    """The database works, but refuses this to the user that asks: a right is missing."""
+
+
 class ConflictError(StoreUnavailableError):
     """The database gave this transaction up for another one's sake; nothing of it stays. Do it again, whole."""
 

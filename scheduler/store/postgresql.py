@@ -37,8 +37,9 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.types import TypeEngine
 
-from scheduler.ports import ConflictError, StaleWriteError, StoreUnavailableError
+from scheduler.ports import ConflictError, NotPermittedError, StaleWriteError, StoreUnavailableError
 from scheduler.store.dialect import Field
+from scheduler.store.schema import SchemaError
 
 LIMITS: Final = {"idle_in_transaction_session_timeout": "10s", "lock_timeout": "5s", "statement_timeout": "30s"}
 """How long a transaction may pause, wait for one lock and work at one statement."""
@@ -71,6 +72,7 @@ _ENCODINGS: Final = ("UTF8", "SQL_ASCII")
 _ENCODE: Final = msgspec.json.Encoder().encode
 
 _MIGRATE: Final = "run `leasehold migrate`"
+_NO_RIGHT: Final = "42501"
 _CAUSES: Final = (
     ("08", "the connection was lost"),
     ("25P03", "the connection was ended: the transaction paused for too long"),
@@ -82,11 +84,12 @@ _CAUSES: Final = (
     ("53300", "it has too many connections"),
     ("53", "the server has no resources left"),
     ("25006", "it is read-only"),
-    ("42501", "the user may not do this"),
+    (_NO_RIGHT, "the user may not do this"),
 )
 _CONFLICTS: Final = frozenset({"40P01", "40001"})
 _UNIQUE: Final = "23505"
-_MISSING: Final = frozenset({"42P01", "42703"})
+_OF_TABLES: Final = frozenset({"42P01", "42703", "23502"})
+"""A table or a column is missing; a new column has no value."""
 _NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
 
 
@@ -168,14 +171,16 @@ class PostgresDialect:
         if state == _UNIQUE:
             return StaleWriteError("a row is there already: somebody else was quicker")
         line = f"{self._shown}: {self._find_cause(error, state)}"
+        if state in _OF_TABLES:
+            return SchemaError(line)
+        if state == _NO_RIGHT:
+            return NotPermittedError(line)
         return ConflictError(line) if state in _CONFLICTS else StoreUnavailableError(line)
 
     def _find_cause(self, error: SQLAlchemyError, state: str) -> str:
         said = self._hide(_first_line(error.orig if isinstance(error, DBAPIError) else error))
         if state in _CONFLICTS:
             return f"another transaction was in the way ({said})"
-        if state in _MISSING:
-            return f"its tables are missing or older than this program ({said}): {_MIGRATE}"
         for prefix, cause in _CAUSES:
             if state.startswith(prefix):
                 return f"{cause} ({said})"

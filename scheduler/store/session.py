@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Engine, Executable, Transaction
 from sqlalchemy.exc import SQLAlchemyError
 
 from scheduler.store.dialect import Bulk, Dialect
+from scheduler.store.schema import SchemaError, find_schema_fault
 from scheduler.store.shapes import Record
 
 CHUNK_ROWS: Final = 1000
@@ -121,11 +122,15 @@ def _commit(connection: Connection, transaction: Transaction) -> None:
 
 @contextmanager
 def explaining(dialect: Dialect) -> Iterator[None]:
-    """Within it, an error of the driver comes out as the port's."""
+    """Within it, an error of the driver comes out as the port's. Where the tables are not this program's, the message
+    says whether they are older or newer.
+    """
     try:
         yield
     except SQLAlchemyError as error:
-        raise dialect.explain(error) from error
+        explained = dialect.explain(error)
+        fault = find_schema_fault(dialect) if isinstance(explained, SchemaError) else None
+        raise (SchemaError(f"{explained}: {fault}") if fault else explained) from error
 
 
 def cut(items: Iterable[Item]) -> Iterator[list[Item]]:

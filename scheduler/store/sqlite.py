@@ -1,6 +1,7 @@
 """SQLite as the SQL store sees it: one file in WAL mode, every commit synced to disk, one writer at a time."""
 
 import math
+import os
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -29,8 +30,9 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
-from scheduler.ports import StaleWriteError, StoreUnavailableError
+from scheduler.ports import NotPermittedError, StaleWriteError, StoreUnavailableError
 from scheduler.store.dialect import Field
+from scheduler.store.schema import SchemaError
 
 BUSY_SECONDS: Final = 10.0
 """How long a writer waits for another one; transactions are short."""
@@ -42,6 +44,7 @@ _PRAGMAS: Final = (
     "PRAGMA temp_store = MEMORY",
 )
 
+_NOT_NULL: Final = "SQLITE_CONSTRAINT_NOTNULL"
 _MIGRATE: Final = "run `leasehold migrate`"
 _CAUSES: Final = (
     ("SQLITE_BUSY", "another process keeps it locked"),
@@ -128,22 +131,30 @@ class SqliteDialect:
 
     def explain(self, error: SQLAlchemyError) -> Exception:
         """See Dialect."""
-        if isinstance(error, IntegrityError):
+        if isinstance(error, IntegrityError) and _name_of(error) != _NOT_NULL:
             return StaleWriteError(f"a row is there already: {error.orig}")
-        return StoreUnavailableError(f"{self.path}: {self._find_cause(error)}")
+        line = f"{self.path}: {self._find_cause(error)}"
+        if isinstance(error, DBAPIError) and _is_about_tables(error):
+            return SchemaError(line)
+        return NotPermittedError(line) if self._may_only_read(error) else StoreUnavailableError(line)
+
+    def _may_only_read(self, error: SQLAlchemyError) -> bool:
+        """Whether a write was refused to this user alone, and not to all because the file system is read-only."""
+        refused = isinstance(error, DBAPIError) and _name_of(error).startswith("SQLITE_READONLY")
+        if not refused or os.access(self.path, os.W_OK):
+            return False
+        return not os.statvfs(self.path).f_flag & os.ST_RDONLY
 
     def _find_cause(self, error: SQLAlchemyError) -> str:
         if not isinstance(error, DBAPIError):
             return str(error).partition("\n")[0]
-        name = getattr(error.orig, "sqlite_errorname", "")
+        name = _name_of(error)
         said = str(error.orig).partition("\n")[0]
         for prefix, cause in _CAUSES:
             if name.startswith(prefix):
                 return cause
         if name.startswith("SQLITE_CANTOPEN"):
             return self._why_unopened()
-        if said.startswith("no such table") or "column" in said:
-            return f"its tables are missing or older than this program ({said}): {_MIGRATE}"
         return said
 
     def _why_unopened(self) -> str:
@@ -163,6 +174,17 @@ class SqliteDialect:
         )
         _set_up(connection)
         return connection
+
+
+def _is_about_tables(error: DBAPIError) -> bool:
+    """Whether a statement did not fit the tables: one is missing, or a column, or has no value in a new one."""
+    said = str(error.orig)
+    return said.startswith("no such table") or "column" in said or _name_of(error) == _NOT_NULL
+
+
+def _name_of(error: DBAPIError) -> str:
+    """SQLite's name of the error; "" for one of the driver's own."""
+    return getattr(error.orig, "sqlite_errorname", "")
 
 
 @retry(

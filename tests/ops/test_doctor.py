@@ -69,6 +69,7 @@ def outcomes(*findings: Finding) -> list[str]:
         (judge_schema("0002", "0002"), "ok"),
         (judge_schema(None, "0002"), "failure"),
         (judge_schema("0003", "0002"), "failure"),
+        (judge_schema("0001", "0002"), "failure"),
         (judge_rules(0, {}, None, {}), "failure"),
         (judge_rules(3, {"pools": {}}, None, {}), "ok"),
         (judge_rules(3, {"pools": {}}, "leasehold.toml", {"pools": {}}), "ok"),
@@ -166,3 +167,13 @@ def test_a_fault_of_ours_is_not_swallowed() -> None:
 
 def test_outcomes_are_counted() -> None:
     assert list_outcomes([ok("a", ""), judge_ticks(None, 5)]) == {"ok": 1, "warning": 0, "failure": 1, "skipped": 0}
+
+
+@pytest.mark.parametrize(
+    ("current", "relation", "remedy"),
+    [("0001", "older", "Run `leasehold migrate`"), ("0003", "newer", "Upgrade Leasehold on this host")],
+)
+def test_of_two_schemas_the_older_one_is_named_with_what_mends_it(current: str, relation: str, remedy: str) -> None:
+    found = judge_schema(current, "0002")
+    assert f"{relation} than this program" in found.text
+    assert found.remedy.startswith(remedy)

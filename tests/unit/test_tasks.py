@@ -2,10 +2,12 @@
 
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from tasks.queues import QUEUE_NAMES, list_routes, task_name
 from tasks.requests import ReadableRequest, describe_arguments
 from tasks.worker import worker_options
 from tests.builders import a_slot
+from tests.e2e.processes import Process, wait_for
 from workers.services import PerProcess
 from workers.settings import FlowerSettings, read_settings
 
@@ -277,6 +280,25 @@ def test_what_cannot_start_says_why_in_one_line(
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("revision", "relation"), [("0001", "older"), ("0999", "newer")])
+def test_a_worker_reports_a_schema_that_is_not_its_own_in_one_line(
+    revision: str, relation: str, sqlite_url: str, tmp_path: Path
+) -> None:
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = ?", [revision])
+    ours = {"LEASEHOLD_BROKER__URL": UNREACHABLE, "LEASEHOLD_DATABASE__URL": sqlite_url}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LEASEHOLD_")}
+    worker = Process("worker", ["tasks.worker", "launch"], {**kept, **ours, "PYTHONPATH": str(ROOT)}, tmp_path)
+    try:
+        lines = wait_for(
+            lambda: [line for line in worker.read_log().splitlines() if "action=schema.unfit" in line], "the line"
+        )
+    finally:
+        worker.kill()
+    assert len(lines) == 1
+    assert f"schema is {relation} than this program (revision {revision}" in lines[0]
 
 
 def test_task_names_are_readable() -> None:

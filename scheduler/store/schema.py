@@ -1,0 +1,65 @@
+"""Compares the schema of a database with this program's, without Alembic: cheap enough for every failed statement."""
+
+import time
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import inspect, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from scheduler.ports import StoreUnavailableError
+from scheduler.store.dialect import Dialect
+
+_VERSIONS: Final = Path(__file__).parent / "migrations" / "versions"
+_TABLE: Final = "alembic_version"
+_REVISION: Final = text(f"SELECT version_num FROM {_TABLE}")  # noqa: S608 - a constant
+
+
+class SchemaError(StoreUnavailableError):
+    """The tables are not those of this program; the message says whether they are older or newer, and what mends it."""
+
+
+@cache
+def list_revisions() -> tuple[str, ...]:
+    """The revisions that this program knows, oldest first; it needs the last one."""
+    return tuple(sorted(path.name.partition("_")[0] for path in _VERSIONS.glob("[0-9]*_*.py")))
+
+
+def judge_revision(current: str | None) -> str | None:
+    """What is wrong with a database at this revision (None: without tables), and what mends it; None if nothing is."""
+    known = list_revisions()
+    if current is None:
+        return "the database has no tables of Leasehold: run `leasehold migrate`"
+    if current == known[-1]:
+        return None
+    if current in known:
+        return (
+            f"the database's schema is older than this program (revision {current}, the program needs {known[-1]}):"
+            " run `leasehold migrate`"
+        )
+    return (
+        f"the database's schema is newer than this program (revision {current}, the program knows up to {known[-1]}):"
+        " upgrade Leasehold on this host"
+    )
+
+
+def find_fault(url: str) -> str | None:
+    """See `find_schema_fault`, for the database of a URL. Raises InvalidInputError for an unknown kind of URL."""
+    # The dialects import this module.
+    from scheduler.store.opening import MEMORY, choose_dialect  # noqa: PLC0415
+
+    return None if url == MEMORY else find_schema_fault(choose_dialect(url, time.time))
+
+
+def find_schema_fault(dialect: Dialect) -> str | None:
+    """What `judge_revision` says of this database; None, too, where the database cannot be asked."""
+    engine = dialect.create_engine()
+    try:
+        with engine.connect().execution_options(**dialect.options(writes=False)) as connection, connection.begin():
+            has_revision = inspect(connection).has_table(_TABLE)
+            return judge_revision(connection.execute(_REVISION).scalar() if has_revision else None)
+    except SQLAlchemyError:
+        return None
+    finally:
+        engine.dispose()

@@ -1,0 +1,36 @@
+"""Tries a write: a database that answers may still refuse every write, because its disk is full."""
+
+import secrets
+import time
+from typing import Final
+
+import msgspec
+from sqlalchemy import delete, insert
+
+from scheduler.store import tables
+from scheduler.store.opening import MEMORY, choose_dialect
+from scheduler.store.session import open_session
+
+PROBE_CHARACTERS: Final = 64 * 1024
+"""More than a file has to spare, so that the database has to ask for space on the disk."""
+
+
+def try_write(url: str) -> None:
+    """Commit a row among the stored answers, then delete it. No schema change, and no other row is touched.
+
+    A write that is rolled back proves nothing: SQLite keeps it in memory. Should the deletion fail, `prune` deletes the
+    row when it is as old as other answers. Raises StoreUnavailableError with the reason: NotPermittedError where this
+    user of the database may only read.
+    """
+    if url == MEMORY:
+        return
+    dialect = choose_dialect(url, time.time)
+    engine, row = dialect.create_engine(), f"leasehold-doctor-{secrets.token_hex(16)}"
+    try:
+        with open_session(engine, dialect, writes=True) as session:
+            answer = msgspec.json.encode({"padding": "x" * PROBE_CHARACTERS}).decode()
+            session.change(insert(tables.requests), id=row, at=session.read_clock(), answer=answer)
+        with open_session(engine, dialect, writes=True) as session:
+            session.change(delete(tables.requests).where(tables.requests.c.id == row))
+    finally:
+        engine.dispose()

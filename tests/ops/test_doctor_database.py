@@ -1,0 +1,104 @@
+"""What the doctor finds of a database that answers and takes no writes."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from sqlalchemy import create_engine, make_url
+
+from leasehold.doctor.database import WRITES
+from scheduler.store.try_write import PROBE_CHARACTERS, try_write
+from tests.e2e.stack import ROOT
+from tests.guarding import Guarded
+from tests.postgresql_server import PostgresServer
+
+Findings = Mapping[str, Mapping[str, Any]]
+FULL_AT: Final = PROBE_CHARACTERS
+"""No file of the doctor may become longer: beyond, the kernel refuses a write, as it does on a full disk."""
+
+
+def fill_disk() -> None:
+    """Called in the doctor's process before it begins."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_AT, FULL_AT))
+
+
+def examine(folder: Path, database_url: str, **options: Any) -> tuple[int, Findings]:
+    """The status and the findings of a doctor in a process of its own, where no Redis is configured."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LEASEHOLD_")}
+    environment = {**kept, "PYTHONPATH": str(ROOT), "LEASEHOLD_DATABASE__URL": database_url}
+    command = [sys.executable, "-m", "leasehold.cli", "doctor", "--no-aws", "--json", "--timeout", "15"]
+    process = Guarded(command, cwd=folder, env=environment, stdout=subprocess.PIPE, **options)
+    assert process.stdout is not None
+    with process.stdout as output:
+        document = json.load(output)
+    return process.wait(), {finding["check"]: finding for finding in document["findings"]}
+
+
+def count_answers(url: str) -> int:
+    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.connect() as connection:
+        found: int = connection.exec_driver_sql("SELECT count(*) FROM requests").scalar_one()
+    engine.dispose()
+    return found
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+def test_a_write_is_tried_and_nothing_of_it_stays(database_url: str, tmp_path: Path) -> None:
+    _, findings = examine(tmp_path, database_url)
+    assert (findings["database"]["outcome"], findings[WRITES]["outcome"]) == ("ok", "ok")
+    assert count_answers(database_url) == 0
+
+
+def test_a_full_disk_is_found_and_beat_is_not_blamed(sqlite_url: str, tmp_path: Path) -> None:
+    status, findings = examine(tmp_path, sqlite_url, preexec_fn=fill_disk)
+    assert status == 1
+    assert findings["database"]["outcome"] == "ok"
+    assert findings[WRITES]["outcome"] == "failure"
+    assert "Make room on the database's disk" in findings[WRITES]["remedy"]
+    assert findings["ticks"]["outcome"] == "failure"
+    assert "beat" not in findings["ticks"]["remedy"]
+    assert count_answers(sqlite_url) == 0
+
+
+def test_a_database_that_is_read_only_is_found(postgresql_url: str, tmp_path: Path) -> None:
+    _, findings = examine(tmp_path, f"{postgresql_url}?options=-c%20default_transaction_read_only%3Don")
+    assert findings["database"]["outcome"] == "ok"
+    assert findings[WRITES]["outcome"] == "failure"
+    assert "it is read-only" in findings[WRITES]["text"]
+
+
+@pytest.fixture
+def reader_url(postgresql_server: PostgresServer, postgresql_url: str) -> Iterator[str]:
+    """The same database for a user that may read every table and write none."""
+    name = make_url(postgresql_url).database
+    url = make_url(postgresql_url).set(username="onlooker", password="looks")
+    assert name is not None
+    with postgresql_server.connect(name) as connection:
+        connection.execute("CREATE ROLE onlooker LOGIN PASSWORD 'looks'")
+        connection.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO onlooker")
+    yield url.render_as_string(hide_password=False)
+    with postgresql_server.connect(name) as connection:
+        connection.execute("DROP OWNED BY onlooker")
+        connection.execute("DROP ROLE onlooker")
+
+
+def test_a_user_that_may_only_read_is_warned_and_no_failure_is_claimed(reader_url: str, tmp_path: Path) -> None:
+    _, findings = examine(tmp_path, reader_url)
+    assert findings["database"]["outcome"] == "ok"
+    assert findings[WRITES]["outcome"] == "warning"
+    assert "could not be tried as this user" in findings[WRITES]["text"]
+
+
+def test_a_store_in_memory_takes_writes() -> None:
+    try_write("memory://")

@@ -1,0 +1,108 @@
+"""A database whose schema is not this program's says which of the two is older, and what mends it."""
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine
+
+from scheduler.ports import Answered, StoreUnavailableError
+from scheduler.store.opening import open_store
+from scheduler.store.schema import judge_revision, list_revisions
+from tests.store.conftest import SQL_KINDS
+
+SCRIPTS = Path(__file__).parents[2] / "scheduler" / "store" / "migrations"
+HEAD = list_revisions()[-1]
+
+
+@pytest.fixture(params=SQL_KINDS)
+def url(request: pytest.FixtureRequest) -> str:
+    found: str = request.getfixturevalue(f"{request.param}_url")
+    return found
+
+
+def change(url: str, *statements: str) -> None:
+    """What a migration of another version did to the database."""
+    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+    engine.dispose()
+
+
+RENAMED = "ALTER TABLE slots RENAME COLUMN uses TO times_used"
+
+
+@pytest.fixture
+def other(url: str) -> str:
+    """A database with a column of another name than this program knows."""
+    change(url, RENAMED)
+    return url
+
+
+def complaint_of(url: str) -> str:
+    with closing(open_store(url)) as store, pytest.raises(StoreUnavailableError) as found:
+        store.find_slots()
+    assert "\n" not in str(found.value)
+    return str(found.value)
+
+
+def test_the_revisions_are_those_of_alembic() -> None:
+    script = ScriptDirectory(str(SCRIPTS))
+    assert list_revisions() == tuple(each.revision for each in script.walk_revisions())[::-1]
+
+
+@pytest.mark.parametrize(
+    ("current", "relation", "remedy"),
+    [
+        (None, "has no tables of Leasehold", "run `leasehold migrate`"),
+        ("0001", f"is older than this program (revision 0001, the program needs {HEAD})", "run `leasehold migrate`"),
+        (
+            "0999",
+            f"is newer than this program (revision 0999, the program knows up to {HEAD})",
+            "upgrade Leasehold on this host",
+        ),
+    ],
+)
+def test_each_revision_is_judged_with_what_mends_it(current: str | None, relation: str, remedy: str) -> None:
+    judged = judge_revision(current)
+    assert judged is not None
+    assert judged.endswith(f"{relation}: {remedy}")
+    assert judge_revision(HEAD) is None
+
+
+def test_a_statement_that_fails_on_a_newer_schema_says_so(other: str) -> None:
+    change(other, "UPDATE alembic_version SET version_num = '0999'")
+    complaint = complaint_of(other)
+    assert "newer than this program (revision 0999" in complaint
+    assert "upgrade Leasehold on this host" in complaint
+    assert "leasehold migrate" not in complaint
+
+
+def test_a_statement_that_fails_on_an_older_schema_says_so(other: str) -> None:
+    change(other, "UPDATE alembic_version SET version_num = '0001'")
+    assert "older than this program (revision 0001" in complaint_of(other)
+
+
+def test_a_column_of_a_newer_schema_without_a_value_is_no_conflict_of_writers(url: str) -> None:
+    columns = "id TEXT PRIMARY KEY, at DOUBLE PRECISION, answer TEXT, author TEXT NOT NULL"
+    change(url, "DROP TABLE requests", f"CREATE TABLE requests ({columns})")
+    change(url, "UPDATE alembic_version SET version_num = '0999'")
+    with (
+        closing(open_store(url)) as store,
+        pytest.raises(StoreUnavailableError, match="newer than this program"),
+        store.transaction() as transaction,
+    ):
+        transaction.save_answers([Answered("q1", 1.0, {"ok": True})])
+
+
+def test_the_program_s_own_schema_with_a_damaged_table_blames_no_version(other: str) -> None:
+    complaint = complaint_of(other)
+    assert "uses" in complaint
+    assert "this program" not in complaint
+
+
+def test_tables_that_were_never_made_are_named(tmp_path: Path) -> None:
+    (tmp_path / "empty.db").touch()
+    assert "no tables of Leasehold: run `leasehold migrate`" in complaint_of(f"sqlite:///{tmp_path}/empty.db")
