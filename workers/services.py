@@ -5,6 +5,7 @@ fork belongs to the parent.
 """
 
 import os
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -157,7 +158,8 @@ class Services:
 
     def _make_leader(self) -> Leader:
         ticks = self.settings.ticks
-        return Leader(holder=uuid4().hex, interval=ticks.interval, lock_seconds=ticks.lock_seconds)
+        process = f"{socket.gethostname()}:{os.getpid()}"
+        return Leader(uuid4().hex, interval=ticks.interval, lock_seconds=ticks.lock_seconds, process=process)
 
     def _wire(self) -> Engine:
         from scheduler.view.redis_bell import RedisBell

@@ -22,6 +22,7 @@ DOWN: Final = 2
 LATE_INTERVALS: Final = 3
 _SHOWN_IDS: Final = 10
 _CANARY_SECONDS: Final = 5.0
+_DATABASE_VARIABLE: Final = "LEASEHOLD_DATABASE__URL"
 
 
 class Status(msgspec.Struct, kw_only=True):
@@ -40,6 +41,12 @@ class Status(msgspec.Struct, kw_only=True):
     """The best level that each quota account can pay for; 5 = none."""
     waiting: list[str] = []
     """The ids of those that wait, in the order in which they are served."""
+    leader: str | None = None
+    """The process that made the last tick: `host:pid`."""
+    view_lag_seconds: float | None = None
+    """Age of the oldest committed change that the view lacked when the leader last looked; 0 = it lacked none."""
+    urls: dict[str, str] = {}
+    """Addresses without passwords: `broker`, and of a stack that runs here its pages."""
 
 
 def register(app: typer.Typer) -> None:
@@ -47,7 +54,8 @@ def register(app: typer.Typer) -> None:
     app.command(
         epilog=example("leasehold status", "leasehold status --probe --json", "leasehold status --watch 2")
         + "\n\nExit codes: 0 all is well; 1 degraded (no tick for three intervals, no valid view, or with --probe a"
-        " queue that nobody consumes); 2 down (no stack, or no Redis)."
+        " queue that nobody consumes, or a database schema that is older or newer than this program); 2 down (no"
+        " stack, or no Redis)."
     )(status)
 
 
@@ -60,7 +68,8 @@ def status(
 ) -> None:
     """Show whether all is well, and what is going on.
 
-    That is who leads, how many reservations and slots there are, and which reservations wait.
+    That is the leader and the lag of the view, counts of reservations and slots, waiting reservations, and the
+    addresses of the parts.
     """
     adopt_stack()
     code = DOWN
@@ -92,6 +101,7 @@ def _read(probe: bool) -> tuple[Status, int]:
 
 def _assess(client: "Client", probe: bool) -> tuple[Status, int]:
     found = Status(state="ok", problems=[])
+    found.urls = _find_urls(client.url)
     found.queues = client.probe.queue_lengths()
     found.leads_now = client.probe.is_led()
     _read_report(found, client.report())
@@ -105,8 +115,29 @@ def _assess(client: "Client", probe: bool) -> tuple[Status, int]:
         found.problems += [
             f"nobody consumes the queue {queue}" for queue in client.probe.silent_queues(_CANARY_SECONDS)
         ]
+    if fault := _find_schema_fault():
+        found.problems.append(fault)
     found.state = "degraded" if found.problems else "ok"
     return found, DEGRADED if found.problems else OK
+
+
+def _find_urls(broker_url: str) -> dict[str, str]:
+    from leasehold.running import find_running
+    from leasehold.wire import show_url
+
+    running = find_running()
+    is_here = running is not None and running.broker_url == broker_url
+    return {"broker": show_url(broker_url), **(running.urls if running and is_here else {})}
+
+
+def _find_schema_fault() -> str | None:
+    """What is wrong with the schema of the database, where one is configured: a client has none."""
+    url = os.environ.get(_DATABASE_VARIABLE)
+    if not url:
+        return None
+    from scheduler.store.schema import find_fault
+
+    return find_fault(url)
 
 
 def _read_report(found: Status, report: dict[str, Any]) -> None:
@@ -114,6 +145,7 @@ def _read_report(found: Status, report: dict[str, Any]) -> None:
         found.problems.append("there was no tick yet")
         return
     found.term, found.tick_seconds = report.get("term"), report.get("seconds")
+    found.leader, found.view_lag_seconds = report.get("leader") or None, report.get("view_lag")
     found.tick_age_seconds = max(time.time() - report["at"], 0.0)
     found.waiting = list(report.get("waiting", {}))
     late = LATE_INTERVALS * float(os.environ.get("LEASEHOLD_TICKS__INTERVAL") or 5)
@@ -127,7 +159,9 @@ def _describe(found: Status) -> list[object]:
     things: list[object] = [f"{found.state}: {'; '.join(found.problems)}" if found.problems else found.state]
     rows = [
         ("last tick", f"{age}{took}"),
-        ("term", f"{found.term}" + (" (a tick runs)" if found.leads_now else "")),
+        ("leader", (found.leader or "unknown") + (" (a tick runs)" if found.leads_now else "")),
+        ("term", f"{found.term}"),
+        ("view lag", "unknown" if found.view_lag_seconds is None else show_seconds(found.view_lag_seconds)),
         ("reservations", _join(found.reservations)),
         ("slots", _join(found.slots)),
         ("queues", _join(found.queues)),
@@ -135,6 +169,7 @@ def _describe(found: Status) -> list[object]:
     ]
     if found.accounts:
         rows.append(("accounts", _join_levels(found.accounts)))
+    rows += found.urls.items()
     return [*things, make_table(("", ""), rows, "")]
 
 

@@ -46,6 +46,8 @@ class Leader:
     """How often counts and versions of the whole view are compared with SQL."""
     pause: Callable[[float], None] = sleep
     """Lets so many seconds pass."""
+    process: str = ""
+    """Which process this is, for people: `host:pid`."""
     tenure: Tenure | None = None
     looked_at: float = 0.0
     """When rows changed behind the view's back were last looked for."""
@@ -253,6 +255,7 @@ def report(engine: Engine, leader: Leader, ticked: Ticked) -> None:
     engine.board.write_report(
         {
             "term": ticked.term,
+            "leader": leader.process,
             "at": ticked.now,
             "seconds": ticked.seconds,
             "wake_at": ticked.plan.wake_at,
