@@ -42,9 +42,7 @@ Phase = Annotated[
         "--for", metavar="PHASE", help=f"One of {', '.join(AWAITED)} (any end).", autocompletion=complete_phases
     ),
 ]
-AnyId = Annotated[
-    str, typer.Argument(metavar="RESERVATION", help="Its id.", autocompletion=complete_live_reservations)
-]
+AnyId = Annotated[str, typer.Argument(metavar="RESERVATION", help="Its id.", autocompletion=complete_live_reservations)]
 Patience = Annotated[
     float | None, typer.Option("--timeout", metavar="SECONDS", help="Wait at most so long (default: no end).", min=0)
 ]
@@ -134,9 +132,7 @@ def _give_up(client: "Client", name: str) -> str:
     return f"{name} is cancelled"
 
 
-def wait_for(
-    reservation: AnyId, phase: Phase = "leased", timeout: Patience = None, as_json: AsJson = False
-) -> None:
+def wait_for(reservation: AnyId, phase: Phase = "leased", timeout: Patience = None, as_json: AsJson = False) -> None:
     """Wait until a reservation is leased or in another phase.
 
     Status 1: not in time, or it has ended otherwise.
