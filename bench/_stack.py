@@ -10,7 +10,7 @@ from time import monotonic, perf_counter, sleep
 
 from leasehold.client import Client
 from leasehold.stack import Stack
-from tests.guarding import take_sigterm_as_interrupt
+from tests.guarding import take_signals_as_interrupts
 from tests.postgresql_server import start_own_postgresql
 
 SYSTEM = "bench"
@@ -22,7 +22,7 @@ def open_stack(slots: int, leases_per_slot: int, database_url: str | None = None
 
     SIGTERM ends it in order.
     """
-    take_sigterm_as_interrupt()
+    take_signals_as_interrupts()
     pool = {
         "system": SYSTEM,
         "min_slots": slots,

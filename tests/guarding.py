@@ -16,16 +16,20 @@ from typing import Any, Final
 
 from leasehold.stack.programs import Guardian, make_gated, open_gate
 
-__all__ = ["Guarded", "take_sigterm_as_interrupt"]
+__all__ = ["Guarded", "take_signals_as_interrupts"]
 
 END_SECONDS: Final = 5.0
 
 
-def take_sigterm_as_interrupt() -> None:
-    """From now on SIGTERM raises KeyboardInterrupt, unless somebody handles it already."""
-    is_main = threading.current_thread() is threading.main_thread()
-    if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+def take_signals_as_interrupts() -> None:
+    """From now on SIGTERM raises KeyboardInterrupt, unless it has a handler already; so does SIGINT where it was
+    inherited as ignored. Processes that are started afterwards begin with both as they are by default.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number, untouched in ((signal.SIGTERM, signal.SIG_DFL), (signal.SIGINT, signal.SIG_IGN)):
+        if signal.getsignal(number) is untouched:
+            signal.signal(number, signal.default_int_handler)
 
 
 class Guarded(subprocess.Popen[bytes]):
@@ -34,7 +38,7 @@ class Guarded(subprocess.Popen[bytes]):
     _is_cleared = False
 
     def __init__(self, command: Sequence[object], **options: Any) -> None:
-        take_sigterm_as_interrupt()
+        take_signals_as_interrupts()
         words = [str(word) for word in command]
         super().__init__(make_gated(words), stdin=subprocess.PIPE, start_new_session=True, **options)
         _running.add(self)

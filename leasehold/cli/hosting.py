@@ -14,7 +14,7 @@ import typer
 from leasehold.cli.checking import check
 from leasehold.cli.connecting import connect
 from leasehold.cli.failures import BAD_INPUT, FAILED, INTERRUPTED, CommandError, say_error
-from leasehold.cli.interrupts import inherited
+from leasehold.cli.interrupts import inherited, list_ending
 from leasehold.cli.output import AsJson, example, parse_amounts, parse_pairs, print_json, print_thing
 from leasehold.cli.sharing import with_options_of
 from leasehold.errors import Refused, Unavailable
@@ -169,7 +169,7 @@ def _leaving_on_signals(leave: "Callable[[], None]") -> "Iterator[list[int]]":
         came.append(number)
         leave()
 
-    before = {number: signal.signal(number, heed) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, heed) for number in list_ending()}
     try:
         yield came
     finally:

@@ -20,6 +20,12 @@ def take_interrupts() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def list_ending() -> list[int]:
+    """The signals on which a command that serves until it is stopped ends; SIGHUP is none under nohup(1)."""
+    hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGINT, signal.SIGTERM, *hangup]
+
+
 @contextmanager
 def inherited() -> Iterator[None]:
     """Within this context signals are ignored as they were inherited: for a program that is started in it."""

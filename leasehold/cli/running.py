@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from leasehold.cli.failures import INTERRUPTED, CommandError
+from leasehold.cli.interrupts import list_ending
 from leasehold.cli.output import example, print_thing, show_seconds
 from leasehold.running import FOLDER, find_running, is_locked, read_running
 
@@ -83,7 +84,7 @@ def _stop_on_signals() -> threading.Event:
             os._exit(INTERRUPTED)
         ended.set()
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in list_ending():
         signal.signal(number, end)
     return ended
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from tests.chaos.story import Verdict, tell
 from tests.chaos.switches import SWITCHES
-from tests.guarding import take_sigterm_as_interrupt
+from tests.guarding import take_signals_as_interrupts
 from tests.servers import start_own_postgresql
 
 INTERRUPTED: Final = 130
@@ -28,7 +28,7 @@ FAULTS_FOR: Final[dict[str, tuple[str, ...]]] = {
 def main(arguments: Sequence[str]) -> int:
     """Play the seeds; 1 when a promise was broken (with `--off`: when nobody noticed), 130 when it was interrupted."""
     options = _read(arguments)
-    take_sigterm_as_interrupt()
+    take_signals_as_interrupts()
     verdicts: list[Verdict] = []
     try:
         for verdict in _play_all(options):

@@ -22,6 +22,7 @@ from tests.e2e.processes import wait_for
 from tests.guarding import Guarded
 from workers.settings import Settings
 
+LEASEHOLD = (sys.executable, "-m", "leasehold.cli")
 SHOW = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('LEASEHOLD_')}))"
 DEAF = "trap '' TERM; sleep 600 & echo $! $$; wait"
 """A shell with a child, both of which ignore SIGTERM."""
@@ -41,18 +42,12 @@ def holder(stack: FakeIntake) -> Holder:
 
 
 class Started:
-    """`leasehold WORDS` as a process, with what it printed."""
+    """A command as a process, with what it printed."""
 
-    def __init__(self, folder: Path, words: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, command: tuple[str, ...]) -> None:
         self.out, self.err = folder / "out", folder / "err"
         with self.out.open("wb") as out, self.err.open("wb") as err:
-            self.process = Guarded(
-                [sys.executable, "-m", "leasehold.cli", *words],
-                cwd=folder,
-                stdout=out,
-                stderr=err,
-                env=dict(os.environ),
-            )
+            self.process = Guarded(command, cwd=folder, stdout=out, stderr=err, env=dict(os.environ))
 
     def read(self) -> str:
         return self.out.read_text()
@@ -60,6 +55,9 @@ class Started:
     def await_output(self) -> str:
         """The first whole line of the command."""
         return wait_for(lambda: self.read() if "\n" in self.read() else None, "the command").splitlines()[0]
+
+    def await_text(self, text: str) -> None:
+        wait_for(lambda: text in self.read(), repr(text))
 
     def await_status(self) -> int:
         return self.process.wait(40)
@@ -77,8 +75,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts `leasehold` with these words."""
     found: list[Started] = []
 
-    def begin(*words: str) -> Started:
-        found.append(Started(tmp_path, words))
+    def begin(*words: str, before: tuple[str, ...] = ()) -> Started:
+        found.append(Started(tmp_path, (*before, *LEASEHOLD, *words)))
         return found[-1]
 
     yield begin
@@ -91,7 +89,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 @pytest.fixture
 def hold(start: Start) -> Start:
     """Starts `leasehold run` of `r1` with these words."""
-    return lambda *words: start("run", "--id", "r1", "--system", "s", *words)
+    return lambda *words, **more: start("run", "--id", "r1", "--system", "s", *words, **more)
 
 
 def is_gone(pid: int) -> bool:
@@ -302,22 +300,17 @@ def test_signals_while_it_runs_go_to_the_command_each_time(number: signal.Signal
     found.await_output()
     for count in (1, 2):
         found.process.send_signal(number)
-        wait_for(lambda count=count: f"caught {count}" in found.read(), "the signal")
+        found.await_text(f"caught {count}")
     assert (found.await_status(), found.complaints()) == (9, [])
     assert holder.intake.verbs()[-1] == "release"
 
 
-def test_an_ignored_hangup_stays_ignored_by_the_command(holder: Holder, hold: Start) -> None:
-    """As under nohup."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        found = hold("--", "sh", "-c", "kill -HUP $$; echo alive")
-    finally:
-        signal.signal(signal.SIGHUP, before)
+@pytest.mark.parametrize("name", ["HUP", "INT"])
+def test_an_ignored_signal_stays_ignored_by_the_command(name: str, holder: Holder, hold: Start) -> None:
+    """As under nohup, and in the background of a script."""
+    ignoring = ("sh", "-c", f"trap '' {name}; exec \"$@\"", "sh")
+    found = hold("--", "sh", "-c", f"kill -{name} $$; echo alive", before=ignoring)
     assert (found.await_status(), found.read()) == (0, "alive\n")
-
-
-LEASEHOLD = (sys.executable, "-m", "leasehold.cli")
 
 
 class Typist:

@@ -1,6 +1,7 @@
 """`leasehold host`: each command a request or a heartbeat, one clear line for what is wrong."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from leasehold.machine import find_resources, find_slot_name
 from tests.builders import a_slot
 from tests.cli.conftest import Run
 from tests.client.intake import Document, FakeIntake
+from tests.e2e.processes import wait_for
+from tests.guarding import Guarded
 
 COMMANDS = {"run": "--pool lab", "register": "--pool lab", "heartbeat": "", "leave": "", "remove": ""}
 READY = {"ok": True, "slot": "lab-1", "state": "ready", "cordoned": False}
@@ -201,6 +204,17 @@ def test_exec_leaves_a_note_and_becomes_the_command(intake: FakeIntake, tmp_path
     assert last(intake) == ("leases", {"slot": "lab-1", "machine": "m1"})
 
 
+def test_the_command_of_exec_inherits_an_ignored_interrupt(intake: FakeIntake, tmp_path: Path) -> None:
+    """As without `host exec`, which itself is interrupted while it waits."""
+    grant(intake, LEASE)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        found = start_exec(tmp_path, "sh", "-c", "kill -INT $$; echo alive")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (found.returncode, found.stdout) == (0, "alive\n")
+
+
 def test_exec_says_what_cannot_be_run_and_leaves_nothing(run: Run, intake: FakeIntake, tmp_path: Path) -> None:
     grant(intake, LEASE)
     found = run(*EXEC, "--state", str(tmp_path), "--", "no-such-command")
@@ -246,3 +260,21 @@ def test_a_folder_that_is_no_cgroup_is_refused_before_anybody_is_asked(
     found = run("host", "run", "lab-1", "--pool", "lab", "--machine", "m1", "--cgroup", str(tmp_path))
     assert (found.status, len(found.complaints), intake.seen) == (1, 1, [])
     assert "--cgroup: expected a folder of cgroup v2" in found.err
+
+
+def test_under_nohup_the_agent_stays_when_its_terminal_goes(intake: FakeIntake, tmp_path: Path) -> None:
+    """A second signal would end it at once, with status 130."""
+    states = {"register": "ready", "leave": "empty"}
+
+    def handle(verb: str, _document: Document) -> Document:
+        left = any(each == "leave" for each in intake.verbs())
+        return {**READY, "state": states.get(verb, "empty" if left else "ready"), "leases": []}
+
+    intake.handler = handle
+    command = [sys.executable, "-m", "leasehold.cli", "host", "run", "lab-1", "--pool", "lab", "--machine", "m1"]
+    ignoring = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"]
+    process = Guarded([*ignoring, *command, "--state", tmp_path], stdout=subprocess.DEVNULL)
+    wait_for(lambda: "leases" in intake.verbs(), "the agent")
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(40) == 0

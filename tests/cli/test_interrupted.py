@@ -15,7 +15,9 @@ from tests.cli.conftest import Run
 from tests.client.intake import FakeIntake, a_row
 from tests.e2e.processes import wait_for
 
-CODE = "import sys; from leasehold.cli.failures import run_safely; sys.exit(run_safely(sys.argv[1:]))"
+LEASEHOLD = (sys.executable, "-m", "leasehold.cli")
+IGNORING = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")
+"""Starts what follows with SIGINT ignored, as a script starts what it runs in the background."""
 
 
 @pytest.fixture
@@ -36,10 +38,11 @@ def started(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
         process.communicate()
 
 
-def start(started: list[subprocess.Popen[str]], folder: Path, *words: str) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", CODE, *words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+def start(
+    started: list[subprocess.Popen[str]], folder: Path, *words: str, before: tuple[str, ...] = ()
+) -> subprocess.Popen[str]:
+    command = [*before, *LEASEHOLD, *words]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     started.append(process)
     return process
 
@@ -68,10 +71,12 @@ def test_a_reservation_that_is_waited_for_stays_and_is_named(
     assert stack.verbs() == ["submit"]
 
 
+@pytest.mark.parametrize("before", [(), IGNORING])
 def test_a_view_that_is_shown_again_and_again(
-    stack: FakeIntake, started: list[subprocess.Popen[str]], tmp_path: Path
+    before: tuple[str, ...], stack: FakeIntake, started: list[subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    process = start(started, tmp_path, "list", "--watch", "0.1")
+    """Also one that a script runs in the background: its own Ctrl-C reaches both."""
+    process = start(started, tmp_path, "list", "--watch", "0.1", before=before)
     assert process.stdout is not None
     assert process.stdout.readline()
     assert interrupt(process) == (130, ["leasehold: interrupted"])

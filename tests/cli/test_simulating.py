@@ -225,9 +225,8 @@ def process(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     (tmp_path / "long.swf").write_text(make_log(jobs=4_000))
     ours, theirs = pty.openpty()
     words = ("simulate", "long.swf", "--config", "fleet.toml", "--slots", "128", "--compare", "queue=fifo,size")
-    code = "import sys; from leasehold.cli.failures import run_safely; sys.exit(run_safely(sys.argv[1:]))"
     started = subprocess.Popen(
-        [sys.executable, "-c", code, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=theirs, text=False
+        [sys.executable, "-m", "leasehold.cli", *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=theirs, text=False
     )
     os.close(theirs)
     yield started, ours

@@ -39,9 +39,12 @@ RELEASED: dict[str, Any] = {"phase": "released", "version": 2, "finished_at": 1.
 
 def start(stack: FakeIntake, tmp_path: Path, *words: str) -> subprocess.Popen[str]:
     """The command as a process of its own."""
-    code = "import sys; from leasehold.cli.failures import run_safely; sys.exit(run_safely(sys.argv[1:]))"
     return subprocess.Popen(
-        [sys.executable, "-c", code, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "leasehold.cli", *words],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
