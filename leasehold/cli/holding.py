@@ -34,7 +34,7 @@ _GOODBYE_SECONDS: Final = 5.0
 
 Command = Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="What to run, with its arguments.")]
 Wait = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="Wait so long for the lease (default: without end).", min=0)
+    float | None, typer.Option(metavar="SECONDS", help="Wait at most so long for the lease (default: no end).", min=0)
 ]
 Phase = Annotated[
     str,
@@ -56,7 +56,7 @@ def register(app: typer.Typer) -> None:
             "leasehold run --system x86_64-linux --cpus 2 -- make -j2",
             "leasehold run --pool linux --wait 600 -- sh -c 'ssh \"$LEASEHOLD_ADDRESS\" nproc'",
         ),
-    )(with_options_of(describe_request)(run))
+    )(with_options_of(describe_request, without={"restart"})(run))
     app.command("wait", epilog=example("leasehold wait build-7", "leasehold wait build-7 --for ended --timeout 600"))(
         wait_for
     )
