@@ -20,7 +20,6 @@ from leasehold.cli.failures import BAD_INPUT, FAILED, INTERRUPTED, CommandError,
 from leasehold.cli.output import AsJson, example, parse_amounts, parse_pairs, parse_time, print_json, print_thing
 from leasehold.cli.sharing import with_options_of
 from leasehold.errors import Refused
-from scheduler.model.json_text import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -169,6 +168,8 @@ def _number_or_text(text: str | None) -> float | str | None:
 
 
 def _read_file(path: Path) -> Any:
+    from scheduler.model.json_text import parse_json
+
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
         items = parse_json(text)

@@ -29,6 +29,13 @@ def list_slots(search: Search) -> Iterable[tuple[Slot, Pool]]:
             yield slot, pools[slot.pool]
 
 
+def list_hosts(search: Search) -> Iterable[tuple[Slot, Pool]]:
+    """Those of them that are hosts of static pools: an operator can give a host more resources and other labels. A
+    machine of EC2 stays as it was launched.
+    """
+    return ((slot, pool) for slot, pool in list_slots(search) if not pool.is_elastic)
+
+
 def count_wanted(search: Search) -> int:
     """Slots that all who wait could use, at most; those before it take theirs first."""
     wanted = 0

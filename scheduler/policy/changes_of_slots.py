@@ -22,6 +22,7 @@ from scheduler.policy.candidates import (
     describe_labels,
     find_lacking,
     list_components,
+    list_hosts,
     list_pools,
     list_slots,
     required_labels,
@@ -51,7 +52,7 @@ def list_uncordoned(search: Search) -> Iterator[Suggestion]:
 
 
 def enlarge_slot(search: Search) -> Suggestion | None:
-    """What a slot lacks to take one instance more, of a gang any of them: the fewest names first, then the least of
+    """What a host lacks to take one instance more, of a gang any of them: the fewest names first, then the least of
     them.
 
     Where others before it in the queue would take that room, as much more as they ask for.
@@ -70,12 +71,12 @@ def enlarge_slot(search: Search) -> Suggestion | None:
 
 
 def _list_different(search: Search) -> Iterator[tuple[Slot, Pool]]:
-    """Of all slots that are alike in what a larger one could be used for one for each instance, a dozen at most: the
+    """Of all hosts that are alike in what a larger one could be used for one for each instance, a dozen at most: the
     others of a gang may have taken those before it.
     """
     instances = list_instances(search.reservation.request, "essential")
     seen, most = Counter[Hashable](), min(len(instances), MOST_CANDIDATES)
-    for slot, pool in list_slots(search):
+    for slot, pool in list_hosts(search):
         alike = (
             slot.pool,
             shape_of_resources(capacity_of(slot, pool) or {}),
@@ -148,11 +149,11 @@ def _used_on(search: Search, slot: Slot) -> Missing:
 
 
 def list_relabelled(search: Search) -> Iterator[Suggestion]:
-    """Labels that a slot lacks, the fewest first."""
+    """Labels that a host lacks, the fewest first."""
     found = [
         (len(lacking), number, slot, lacking)
         for component in list_components(search.reservation)
-        for number, (slot, _) in enumerate(list_slots(search))
+        for number, (slot, _) in enumerate(list_hosts(search))
         if not slot.cordoned and (lacking := find_lacking(slot.labels, required_labels(search.reservation, component)))
     ]
     for *_, slot, lacking in sorted(found, key=lambda each: each[:2])[:MOST_CANDIDATES]:

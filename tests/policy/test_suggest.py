@@ -129,6 +129,30 @@ CASES: dict[str, tuple[dict[str, Any], list[Row], str | None]] = {
         [wish(resources={"cpus": 99}), Slot(id="linux-1", pool="linux")],
         "needs an offering with 99 cpus in pool linux",
     ),
+    "a machine of EC2 that is too small: a larger offering, not a larger machine": (
+        {"offerings": OFFERINGS},
+        [
+            wish(resources={"cpus": 99}),
+            a_slot("linux-1", offering="small", resources={"cpus": 2}),
+            Slot(id="linux-2", pool="linux"),
+        ],
+        "needs an offering with 99 cpus in pool linux",
+    ),
+    "a machine of EC2 that is full, where the pool is too": (
+        {"resources": {"cpus": 4}, "max_slots": 1},
+        [wish(resources={"cpus": 4}), a_slot("linux-1", resources={"cpus": 4}), holder("linux-1", 2)],
+        "pool linux is at its max_slots of 1: 2 would do",
+    ),
+    "a machine of EC2 that is full and too small, where the pool is full too": (
+        {"offerings": OFFERINGS[:1], "max_slots": 1},
+        [wish(resources={"cpus": 99}), a_slot("linux-1", resources={"cpus": 2}), holder("linux-1", 2)],
+        "only together: needs an offering with 99 cpus in pool linux; pool linux is at its max_slots of 1: 2 would do",
+    ),
+    "a machine of EC2 that lacks a label: the label on new ones, not on it": (
+        {"resources": {"cpus": 4}},
+        [wish(labels={"disk": "ssd"}), a_slot("linux-1", resources={"cpus": 4}), Slot(id="linux-2", pool="linux")],
+        "needs disk=ssd on new slots of pool linux",
+    ),
     "larger machines": (
         {"resources": {"cpus": 4}},
         [wish(resources={"cpus": 64}), Slot(id="linux-1", pool="linux")],
@@ -350,6 +374,10 @@ def test_kinds_that_others_come_before_end_waits_as_well(kind: Kind, least: int)
 def check_change(fleet: Document, look: Look, change: Document, name: str) -> None:
     """It serves that reservation when it is applied, and less of it does not."""
     assert is_served_after(fleet, change, name), f"{fleet}, {name}: {change}"
+    changed = [each["slot"] for each in change["actions"] if "slot" in each]
+    assert not any(look[1].pools[each["pool"]].is_elastic for each in changed), (
+        "an operator changes hosts, not machines"
+    )
     for less in list_smaller(look, change):
         assert not is_served_after(fleet, less, name), f"{fleet}, {name}: {change}; and so does {less}"
 
