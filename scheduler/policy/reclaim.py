@@ -12,7 +12,7 @@ from scheduler.model.decisions import Assign, Claim, Decision, Grant, Revoke
 from scheduler.model.resources import SLACK, Resources
 from scheduler.policy.draft import Draft
 from scheduler.policy.places import Place
-from scheduler.policy.seats import Seat
+from scheduler.policy.seats import Group, Seat
 
 State = Literal["held", "revoking", "claimed"]
 
@@ -93,6 +93,8 @@ class Settlement:
         self._early: dict[str, list[Seat]] = {}
         """By holder: granted with its assignment, or before all of them."""
         self._claiming: set[str] = set()
+        self._nameless: dict[Group, list[Seat]] = {}
+        """By component: the instances that may be granted and are not yet, highest index first."""
 
     def add(self, seats: Sequence[Seat], *, takes_back: bool) -> None:
         """The seats of one queue, in rank order."""
@@ -196,8 +198,22 @@ class Settlement:
             place.wanted = True
             yield Grant(
                 reservation=seat.holder.id,
-                component=seat.instance.name,
+                component=self._take_name(seat.group),
                 slot=slot.id,
                 epoch=slot.epoch,
                 resources=dict(amounts),
             )
+
+    def _take_name(self, group: Group) -> str:
+        """The lowest index of the component that is not held nor granted yet: its instances are alike, and which of
+        their places came to nothing in between says nothing of their names. Source: Zoe.
+        """
+        if group not in self._nameless:
+            self._nameless[group] = [seat for seat in reversed(group.seats) if self._may_be_granted(seat)]
+        return self._nameless[group].pop().instance.name
+
+    def _may_be_granted(self, seat: Seat) -> bool:
+        """Whether it holds nothing, or gives back at once what it holds."""
+        if seat.lease is None:
+            return True
+        return seat.is_revoked and not self._find_grace(seat.holder.id)

@@ -184,7 +184,7 @@ class Seating:
             if seat.place is not None:
                 on.setdefault(seat.place, []).append(seat)
         for place, lifted in on.items():
-            if _is_overfull(place):
+            if _is_overfull(place) or _lacks_a_name(place, lifted):
                 self._lift_all(place, lifted)
 
     def _lift_all(self, place: Place, seats: Sequence[Seat]) -> None:
@@ -217,6 +217,17 @@ class Seating:
         place.free = None if free is None else {name: free[name] + amounts.get(name, 0) for name in free}
         self.use -= weigh_use(place, amounts, self._totals)
         self._changed[place.order] = place
+
+
+def _lacks_a_name(place: Place, seats: Iterable[Seat]) -> bool:
+    """Whether these seats use a resource that the slot no longer names: its host has registered again without it, and
+    a name that a slot lacks counts as 0. Source: Orchard.
+    """
+    capacity = place.capacity
+    if capacity is None:
+        return False
+    used = (seat.amounts_on(place) for seat in seats)
+    return any(amount > 0 and name not in capacity for amounts in used for name, amount in amounts.items())
 
 
 def _is_overfull(place: Place) -> bool:

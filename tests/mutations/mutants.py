@@ -364,6 +364,18 @@ MUTANTS = (
         '(waits is not None and waits[0] != "booting")',
         "False",
     ),
+    Mutant(
+        "limits",
+        "cordoned slots with room are the reason, not max_slots",
+        'return "cordoned" if code == "at_max_slots" and',
+        'return "cordoned" if not code and',
+    ),
+    Mutant(
+        "attempt",
+        "for a gang of which a part could be launched max_slots is the reason",
+        "return self.held if self.launched else",
+        "return",
+    ),
     *OF_QUOTA,
     *OF_ELASTIC,
 )

@@ -90,4 +90,16 @@ OF_ELASTIC = (
     Mutant(
         "rounds", "what this tick has assigned is gone", "for lease in staying), *given])", "for lease in staying)])"
     ),
+    Mutant(
+        "reclaim",
+        "instances of one component are granted lowest index first",
+        "component=self._take_name(seat.group)",
+        "component=seat.instance.name",
+    ),
+    Mutant(
+        "seats",
+        "a resource that a host no longer names counts as 0",
+        " or _lacks_a_name(place, lifted):",
+        ":",
+    ),
 )

@@ -34,4 +34,10 @@ OF_QUOTA = (
         "(each not in earned, -each)",
         "-each",
     ),
+    Mutant(
+        "claims",
+        "min_run_time counts from the assignment, not from the claim",
+        'state="held", assigned_at=draft.now)',
+        'state="held")',
+    ),
 )

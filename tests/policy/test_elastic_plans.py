@@ -1,5 +1,8 @@
 """Sums that must hold for every plan with elastic components, whatever the fleet and the setting of `elastic`."""
 
+import json
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +20,8 @@ from tests.policy.test_plans import (
     the_plan_is_pure,
 )
 from tests.policy.watching import Seen, watch
-from tests.scenarios.playing import Document
+from tests.scenarios.playing import Document, act, ticks
+from tests.scenarios.zoe import a_lab, component, decided, submitted
 
 pytestmark = pytest.mark.no_cover
 SOME = settings(QUICKLY, max_examples=30)
@@ -78,6 +82,16 @@ def everybody_who_gives_way_gives_it_to_somebody(seen: Seen) -> None:
     assert revoked <= served
 
 
+def instances_are_granted_lowest_index_first(seen: Seen) -> None:
+    """What is granted leaves no instance of the same component with a lower index without its lease."""
+    rows = {row.id: row for row in seen.after if isinstance(row, Reservation)}
+    for decision in seen.plan.decisions:
+        if isinstance(decision, Grant):
+            component, _, index = decision.component.partition(".")
+            held = {lease.component for lease in rows[decision.reservation].leases}
+            assert held >= {f"{component}.{lower}" for lower in range(int(index or 0))}
+
+
 def by_quota(fleet: Document) -> Document:
     """The same fleet with the queue `quota`: some have saved, others have no account or nothing."""
     scheduler = {**fleet["config"].get("scheduler", {}), "queue": "quota"}
@@ -105,6 +119,7 @@ def test_every_plan_with_elastic_instances_keeps_to_the_rules(fleet: Document) -
         what_is_revoked_for_an_assignment_comes_before_it,
         everybody_who_gives_way_gives_it_to_somebody,
         nobody_is_leased_without_all_that_is_essential,
+        instances_are_granted_lowest_index_first,
         the_plan_is_pure,
         spare_cores_are_shared,
     )
@@ -129,6 +144,64 @@ def test_under_quota_too(fleet: Document) -> None:
         what_is_revoked_for_an_assignment_comes_before_it,
         everybody_who_gives_way_gives_it_to_somebody,
         nobody_is_leased_without_all_that_is_essential,
+        instances_are_granted_lowest_index_first,
         a_second_tick_decides_nothing,
         the_plan_is_pure,
     )
+
+
+PART = st.builds(
+    lambda count, units, gpus: {"kind": "elastic", "count": count, "resources": {"units": units, "gpus": gpus}},
+    st.integers(1, 4),
+    st.integers(1, 2),
+    st.integers(0, 1),
+)
+WISH = st.tuples(st.integers(1, 4), st.lists(PART, max_size=2))
+"""Units of its essential instance, and its elastic components."""
+
+
+@st.composite
+def labs(draw: st.DrawFn, words: Callable[[st.DrawFn], list[Document]] = lambda _: []) -> Document:
+    """Hosts with units and gpus, and a few who come one after the other, some of them at once; `words` come beside."""
+    wishes = [
+        {
+            "id": f"r{number}",
+            "system": "sim",
+            "components": [component("core", 1, core), *({"name": f"c{at}", **part} for at, part in enumerate(parts))],
+        }
+        for number, (core, parts) in enumerate(draw(st.lists(WISH, min_size=2, max_size=4)))
+    ]
+    hosts: list[Document] = [
+        {"id": f"lab-{number}", "pool": "lab", "machine": f"m{number}", "resources": {"units": units, "gpus": 2}}
+        for number, units in enumerate(draw(st.lists(st.integers(2, 9), min_size=2, max_size=3)), 1)
+    ]
+    timeline = [submitted(draw(st.sampled_from([0, 0, 1])), wish) for wish in wishes] + words(draw)
+    scheduler = {"preemption_grace": draw(st.sampled_from([0, 0, 4])), "profile": draw(st.sampled_from(PROFILES))}
+    elastic = draw(st.sampled_from(["flexible", "yielding", "yielding"]))
+    timeline.sort(key=lambda each: each["at"])
+    return a_lab(*timeline, *ticks(3, 9), elastic=elastic, slots=hosts, scheduler=scheduler)
+
+
+PROFILES = ("pack", "spread")
+MANY = settings(QUICKLY, max_examples=100)
+
+
+@MANY
+@given(labs())
+def test_of_a_component_the_lowest_indices_are_held(lab: Document) -> None:
+    watch(lab, instances_are_granted_lowest_index_first)
+
+
+@MANY
+@given(labs(lambda draw: [act(2, "register", _come_back(draw(st.integers(3, 9))))]))
+def test_a_name_that_a_host_comes_back_without_counts_as_0(lab: Document) -> None:
+    """Orchard: whatever was granted before, the same is decided as if the host had said 0 of it."""
+    said = json.loads(json.dumps(lab))
+    for item in said["timeline"]:
+        if "register" in item:
+            item["register"]["resources"]["gpus"] = 0
+    assert decided(lab) == decided(said)
+
+
+def _come_back(units: int) -> Document:
+    return {"id": "lab-1", "pool": "lab", "machine": "m1", "resources": {"units": units}}

@@ -6,6 +6,16 @@ from scheduler.model.validation import InvalidInputError
 from tests.scenarios.playing import Document, play_out, tick
 from tests.scenarios.zoe import MODES, a_lab, an_application, component, decided, holdings, on_slot, submitted
 
+WITH_GPUS = {
+    "id": "r1",
+    "system": "sim",
+    "components": [
+        component("core", 1),
+        component("plain", 1, kind="elastic"),
+        {**component("more", 2, kind="elastic"), "resources": {"units": 1, "gpus": 1}},
+    ],
+}
+
 CASES: dict[str, tuple[Document, list[str]]] = {
     "a component that needs exactly what is free fits": (
         a_lab(submitted(0, an_application("r1", 1, units=10))),
@@ -258,6 +268,18 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             "1 revoke r1 more.1 lab-1 reclaimed",
         ],
     ),
+    "a slot that came back without a resource gives back what used it, as with 0 of it": (
+        a_lab(
+            submitted(0, WITH_GPUS),
+            {"at": 1, "register": {"id": "lab-1", "pool": "lab", "machine": "m", "resources": {"units": 9}}},
+            slots=[{"id": "lab-1", "pool": "lab", "machine": "m", "resources": {"units": 9, "gpus": 2}}],
+        ),
+        [
+            "0 assign r1 lab-1",
+            *("0 grant r1 plain lab-1 room", "0 grant r1 more.0 lab-1 room", "0 grant r1 more.1 lab-1 room"),
+            *("1 revoke r1 more.1 lab-1 reclaimed", "1 revoke r1 more.0 lab-1 reclaimed"),
+        ],
+    ),
     "spread: an instance goes where the fewest leases are, counted anew after each": (
         a_lab(submitted(0, an_application("r1", 1, 3)), slots=[4, 4], scheduler={"profile": "spread"}),
         [
@@ -335,3 +357,16 @@ def test_a_reservation_needs_an_essential_component() -> None:
     wish = {"id": "r1", "system": "sim", "components": [component("more", 2, 1, "elastic")]}
     with pytest.raises(InvalidInputError, match="at least one essential component"):
         play_out(a_lab(submitted(0, wish)))
+
+
+@pytest.mark.parametrize("elastic", ["flexible", "yielding"])
+@pytest.mark.parametrize("grace", [0, 5])
+def test_instances_are_granted_lowest_index_first_also_where_a_newcomer_takes_room(elastic: str, grace: float) -> None:
+    """r2 takes the room on lab-1 that the second of the three would have had; the third one's, on lab-2, is left."""
+    r1 = {"id": "r1", "system": "sim", "components": [component("core", 1), component("more", 3, 2, "elastic")]}
+    scheduler = {"preemption_grace": grace}
+    lab = a_lab(submitted(0, r1, an_application("r2", 1, units=3)), elastic=elastic, slots=[6, 2], scheduler=scheduler)
+    assert decided(lab) == [
+        *("0 assign r1 lab-1", "0 assign r2 lab-1"),
+        *("0 grant r1 more.0 lab-1 room", "0 grant r1 more.1 lab-2 room"),
+    ]
