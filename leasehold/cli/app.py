@@ -16,6 +16,7 @@ from leasehold.cli import (
     operating,
     reading,
     requesting,
+    ruling,
     running,
     simulating,
     status,
@@ -95,6 +96,7 @@ listing.register(app)
 status.register(app)
 alive.register(app)
 operating.register(app)
+ruling.register(app)
 accounts.register(app)
 hosting.register(app)
 configuring.register(app)

@@ -1,18 +1,29 @@
-"""Applying a file's rules to the database, with the kick that makes the next tick see them."""
+"""Applying rules to the database: what they would do, a question where something is taken away, and the kick that makes
+the next tick see them.
+"""
 
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from leasehold.cli.failures import CommandError
+import msgspec
+import typer
+
+from leasehold.cli.failures import CommandError, say_error
+from leasehold.cli.output import print_json, print_thing, show_levels
 from leasehold.errors import LeaseholdError
 from leasehold.stack.preparing import QuietDispatcher
 from leasehold.wire import Wire
-from scheduler.operations.apply import apply_rules
+from scheduler.operations.apply import RulesChangedError, apply_rules
+from scheduler.operations.preview import Preview, preview_rules
 from workers.commented import format_value
-from workers.configuration import read_configuration
+from workers.configuration import load_settings, read_configuration
 from workers.services import Services
 from workers.settings import Settings
+
+MOST_LINES: Final = 20
+"""Of each kind of consequence, for people; `--json` has all."""
 
 
 class _Kicker(QuietDispatcher):
@@ -32,17 +43,136 @@ class _Kicker(QuietDispatcher):
             wire.close()
 
 
-def apply_file(path: Path) -> tuple[int, bool]:
-    """The version of the rules then in force, and whether they changed.
+def apply_file(path: Path, *, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Put the rules of a file in force, or print what they would do.
 
     Raises InvalidInputError, StoreUnavailableError, ViewUnavailableError (after the commit: it may be repeated).
     """
     configuration = read_configuration(path)
-    settings = configuration.settings
-    if settings.broker_url is None:
-        raise CommandError("no stack runs here or in a folder above, and broker.url is not set")
-    engine = Services(settings, lambda: _Kicker(settings)).engine
-    return apply_rules(engine, configuration.rules_document)
+    change = _Change(configuration.settings, configuration.rules_document, f"leasehold apply {path.name}")
+    change.carry_out(dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+def apply_version(version: int, *, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Put the rules of an earlier version in force again, as a new version. Raises like `apply_file`."""
+    settings = load_settings()
+    store = Services(settings, QuietDispatcher).open_store()
+    found = store.read_rules_history(version=version)
+    store.close()
+    if not found:
+        raise CommandError(f"there is no version {version} of the rules: `leasehold rules history` lists them")
+    change = _Change(settings, found[0].document, f"leasehold rules rollback {version}")
+    change.carry_out(dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+class _Change:
+    """A document that is to become the rules."""
+
+    def __init__(self, settings: Settings, document: Mapping[str, Any], source: str) -> None:
+        if settings.broker_url is None:
+            raise CommandError("no stack runs here or in a folder above, and broker.url is not set")
+        self._engine = Services(settings, lambda: _Kicker(settings)).engine
+        self._document, self._source = document, source
+
+    def carry_out(self, *, dry_run: bool, yes: bool, as_json: bool) -> None:
+        """Print what it does; unless that is all, apply it, after a question where it takes something away."""
+        preview = preview_rules(self._engine.store, self._document)
+        if dry_run:
+            self._show(preview, as_json)
+            return
+        if preview.takes_away and not yes:
+            _confirm(preview)
+        try:
+            version, changed = apply_rules(self._engine, self._document, source=self._source, expected=preview.version)
+        except RulesChangedError as error:
+            raise CommandError(str(error)) from None
+        if as_json:
+            print_json({"version": version, "changed": changed, **_describe(preview)})
+        else:
+            print_thing(f"rules version {version}" + ("" if changed else ", unchanged"))
+
+    def _show(self, preview: Preview, as_json: bool) -> None:
+        if as_json:
+            print_json({"version": preview.version, "changed": preview.changed, "dry_run": True, **_describe(preview)})
+        else:
+            print_thing("\n".join(_write(preview)))
+
+
+def _describe(preview: Preview) -> dict[str, Any]:
+    """Its changes and consequences, for programs."""
+    document: dict[str, Any] = msgspec.to_builtins(preview)
+    for name in ("version", "changed"):
+        del document[name]
+    return document | {"takes_away": preview.takes_away}
+
+
+def _confirm(preview: Preview) -> None:
+    """Ask on a terminal whether to go on. Raises CommandError unless the answer is yes."""
+    if not sys.stdin.isatty():
+        raise CommandError(f"{_sum_up(preview)}: nothing was changed; --dry-run shows the details, --yes applies it")
+    for line in _write(preview):
+        say_error(line)
+    if not typer.confirm(f"{_sum_up(preview)}: apply it?", err=True):
+        raise CommandError("nothing was changed")
+
+
+def _sum_up(preview: Preview) -> str:
+    """What is taken away, in a clause."""
+    counts = (
+        (len(preview.departures), "machine goes", "machines go"),
+        (len(preview.endings), "reservation loses leases", "reservations lose leases"),
+        (len(preview.accounts), "account loses balance", "accounts lose balance"),
+    )
+    return ", ".join(f"{count} {one if count == 1 else many}" for count, one, many in counts if count)
+
+
+def _write(preview: Preview) -> list[str]:
+    """The changes and what they do, for people."""
+    if not preview.changed:
+        return [f"rules version {preview.version}, unchanged"]
+    lines = [f"changes to rules version {preview.version}:"]
+    lines += [f"  {change}" for change in preview.changes] or ["  none: only defaults are written differently"]
+    told = list(_tell(preview))
+    lines.append("consequences:" if told else "consequences: none that the next tick decides")
+    return [*lines, *(f"  {line}" for line in told)]
+
+
+def _tell(preview: Preview) -> Iterator[str]:
+    yield from _cut(
+        f"{each.slot}: {_ACTIONS.get(each.action, each.action)} ({each.reason})" + _tell_leases(each.reservations)
+        for each in preview.departures
+    )
+    yield from _cut(f"{each.reservation}: {each.action} ({each.reason})" for each in preview.endings)
+    yield from _cut(
+        f"account {each.account}: balance {show_levels(each.before)} -> "
+        + ("forgotten" if each.after is None else show_levels(each.after))
+        for each in preview.accounts
+    )
+    yield from _cut(
+        f"{each.reservation} can no longer be served: {each.code}: {each.detail}" for each in preview.unservable
+    )
+    yield from (f"pool {pool}: launches {count} now" for pool, count in preview.launches.items())
+
+
+_ACTIONS: Final = {
+    "drain": "drains, its leases run on until they end",
+    "terminate": "its machine is terminated",
+    "reset": "becomes empty",
+}
+
+
+def _tell_leases(reservations: tuple[str, ...]) -> str:
+    if not reservations:
+        return ""
+    shown = ", ".join(reservations[:MOST_LINES])
+    return f": {shown}" + (f" and {len(reservations) - MOST_LINES} more" if len(reservations) > MOST_LINES else "")
+
+
+def _cut(lines: Iterable[str]) -> Iterator[str]:
+    found = list(lines)
+    yield from found[:MOST_LINES]
+    if len(found) > MOST_LINES:
+        yield f"and {len(found) - MOST_LINES} more"
 
 
 def format_toml(document: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Commands of operators: slots in and out of use, rules, the schema."""
+"""Commands of operators: slots in and out of use, the schema."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,7 +7,7 @@ import typer
 
 from leasehold.cli.checking import check_each
 from leasehold.cli.completing import complete_slots
-from leasehold.cli.connecting import adopt_stack, connect, load_settings, open_store
+from leasehold.cli.connecting import connect, load_settings
 from leasehold.cli.failures import FAILED, CommandError
 from leasehold.cli.output import AsJson, example, print_json, print_thing
 from leasehold.cli.waiting import (
@@ -39,16 +39,7 @@ def register(app: typer.Typer) -> None:
     app.command(epilog=example("leasehold uncordon linux-1"))(uncordon)
     waited = example("leasehold drain linux-1", "leasehold drain linux-1 linux-2 --wait 600")
     app.command(cls=WaitingCommand, epilog=waited)(drain)
-    app.command(epilog=example("leasehold apply leasehold.toml"))(apply)
     app.command(epilog=example("leasehold migrate"))(migrate)
-    rules = typer.Typer(help="Show the rules in force.", no_args_is_help=True, rich_markup_mode=None)
-    rules.command("show", epilog=example("leasehold rules show", "leasehold rules show --json"))(show_rules)
-    rules.callback()(_group)
-    app.add_typer(rules, name="rules", epilog=example("leasehold rules show"))
-
-
-def _group() -> None:
-    """The rules in force: scheduler, pools, accounts."""
 
 
 def cordon(names: SlotIds, wait: Wait = None, timeout: Timeout = None, as_json: AsJson = False) -> None:
@@ -103,33 +94,6 @@ def _say(word: "Callable[[str], Answer]", names: list[str], as_json: bool, said:
             print_thing(f"{answer.slot} {answer.state}" + (" cordoned" if answer.cordoned else ""))
     if refused:
         raise CommandError("\n".join(refused), FAILED)
-
-
-def apply(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A leasehold.toml.")], as_json: AsJson = False
-) -> None:
-    """Check a configuration file and put its rules in force."""
-    adopt_stack()
-    from leasehold.cli.applying import apply_file
-
-    version, changed = apply_file(file)
-    if as_json:
-        print_json({"version": version, "changed": changed})
-    else:
-        print_thing(f"rules version {version}" + ("" if changed else ", unchanged"))
-
-
-def show_rules(as_json: AsJson = False) -> None:
-    """Show the rules in force, as they were applied."""
-    stored = open_store().load_rules()
-    if not stored.version:
-        raise CommandError("no rules were applied yet: `leasehold apply FILE`")
-    if as_json:
-        print_json({"version": stored.version, "rules": stored.document})
-        return
-    from leasehold.cli.applying import format_toml
-
-    print_thing(f"# version {stored.version}\n{format_toml(stored.document)}")
 
 
 def migrate(as_json: AsJson = False) -> None:

@@ -56,7 +56,7 @@ def prepare_rules(
     if rules is None and not engine.store.rules_version():
         rules = example
     if rules is not None:
-        apply_rules(engine, rules)
+        apply_rules(engine, rules, source="the start of a local stack")
     if machines_are_gone:
         forget_machines(engine)
     return engine.store.rules_version()

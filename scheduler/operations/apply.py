@@ -1,11 +1,11 @@
 """Apply: make a document the rules in force, give each pool the slots that it lists, and have its accounts."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from scheduler.model.accounts import NOTHING
+from scheduler.model.accounts import NOTHING, Account
 from scheduler.model.events import Event
 from scheduler.model.moves import Cause
 from scheduler.model.rules import Rules, read_rules, slot_ids
@@ -14,39 +14,57 @@ from scheduler.operations.account_words import drop_account, put_account
 from scheduler.operations.engine import Engine, announce
 from scheduler.operations.ledger import Ledger
 from scheduler.operations.repeating import repeated_if_overtaken
-from scheduler.ports import Transaction
+
+RULES_CHANGED = "rules_changed"
+"""The event of new rules: their `version`, and the `source` that applied them where it is known."""
+
+
+class RulesChangedError(Exception):
+    """The rules in force are other ones than those that were looked at before; nothing was written."""
 
 
 @repeated_if_overtaken
 def apply_rules(
-    engine: Engine, document: Mapping[str, Any], *, prefix: str = "", cause: Cause = "operator"
+    engine: Engine,
+    document: Mapping[str, Any],
+    *,
+    prefix: str = "",
+    cause: Cause = "operator",
+    source: str | None = None,
+    expected: int | None = None,
 ) -> tuple[int, bool]:
     """Check the document, write it, make the slots of its pools and its accounts; (version, whether anything changed).
 
-    The same document again changes nothing. Raises InvalidInputError, with nothing written.
+    The same document again changes nothing. `source`: what applies it, for the history. `expected`: the version of the
+    rules that this change was decided on. Raises InvalidInputError and RulesChangedError, with nothing written.
     """
     rules = read_rules(dict(document), prefix)
     with engine.store.transaction() as transaction:
         stored = transaction.load_rules()
+        if expected is not None and stored.version != expected:
+            raise RulesChangedError(
+                f"the rules changed meanwhile: version {stored.version} is in force, not {expected}"
+            )
         if stored.version and stored.document == document:
             return stored.version, False
         ledger = Ledger(transaction, cause)
         ledger.count_submitted()
         version = transaction.save_rules(document, stored.version)
-        fit_slots(ledger, transaction, rules)
-        fit_accounts(ledger, transaction, stored.rules, rules)
-        ledger.tell(Event(at=ledger.now, name="rules_changed", cause=cause, detail={"version": version}))
+        fit_slots(ledger, transaction.load_all_slots(), rules)
+        fit_accounts(ledger, transaction.load_all_accounts(), stored.rules, rules)
+        detail: dict[str, Any] = {"version": version} | ({"source": source} if source else {})
+        ledger.tell(Event(at=ledger.now, name=RULES_CHANGED, cause=cause, detail=detail))
         outcome = ledger.flush()
     announce(engine, outcome, kick=True)
     return version, True
 
 
-def fit_slots(ledger: Ledger, transaction: Transaction, rules: Rules) -> None:
+def fit_slots(ledger: Ledger, slots: Iterable[Slot], rules: Rules) -> None:
     """Each ec2 pool has the slots `POOL-1` … `POOL-max_slots`; empty ones beyond that, or of a pool that is no
     longer listed, go, and others stay until they are empty.
     """
     wanted = {slot: name for name, pool in rules.pools.items() for slot in slot_ids(name, pool)}
-    present = {slot.id: slot for slot in transaction.load_all_slots()}
+    present = {slot.id: slot for slot in slots}
     for slot_id, pool in wanted.items():
         if slot_id not in present:
             ledger.put(Slot(id=slot_id, pool=pool, since=ledger.now))
@@ -56,12 +74,12 @@ def fit_slots(ledger: Ledger, transaction: Transaction, rules: Rules) -> None:
             ledger.delete(slot)
 
 
-def fit_accounts(ledger: Ledger, transaction: Transaction, before: Rules, rules: Rules) -> None:
+def fit_accounts(ledger: Ledger, accounts: Iterable[Account], before: Rules, rules: Rules) -> None:
     """An account whose table is new or has changed gets these settings, and a balance where the table's list of it is
     new or has changed; one whose table is gone is forgotten. What was said by a word stays where its table says the
     same as before. When accounts begin to earn and pay at all, they begin now.
     """
-    ledger.accounts.update((account.id, account) for account in transaction.load_all_accounts())
+    ledger.accounts.update((account.id, account) for account in accounts)
     if rules.has_quota and not before.has_quota:
         for account in list(ledger.accounts.values()):
             ledger.put(msgspec.structs.replace(account, charged_at=ledger.now, due=NOTHING))

@@ -234,6 +234,11 @@ class Ledger:
         if account is not None and (billed := bill(account, lease, follower, self.now)) != account:
             self.put(billed)
 
+    @property
+    def staged(self) -> tuple[list[Row], list[Row]]:
+        """The rows that are to be written, and those that are to be deleted."""
+        return list(self._changed.values()), list(self._deleted)
+
     def flush(self) -> Outcome:
         """Write everything that was staged, with its events and callbacks."""
         rows = self.transaction.save(list(self._changed.values())) if self._changed else []

@@ -12,6 +12,7 @@ from scheduler.ports.notices import INTERRUPTION_SECONDS, Message, Notice, Notic
 from scheduler.ports.pulse import Heard, Pulse
 from scheduler.ports.store import (
     Answered,
+    AppliedRules,
     ConflictError,
     DeposedError,
     EventFilter,
@@ -30,6 +31,7 @@ from scheduler.ports.view import Board, Lock, ViewUnavailableError
 __all__ = [
     "INTERRUPTION_SECONDS",
     "Answered",
+    "AppliedRules",
     "Bell",
     "Board",
     "Category",

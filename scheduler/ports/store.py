@@ -79,6 +79,14 @@ class StoredRules(msgspec.Struct, frozen=True):
     rules: Rules
 
 
+class AppliedRules(msgspec.Struct, frozen=True):
+    """One version of the rules: the document, and when it was applied."""
+
+    version: int
+    applied_at: float
+    document: dict[str, Any]
+
+
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which events to read: all that match every field that is given, `after` a running number."""
 
@@ -224,6 +232,9 @@ class Store(Protocol):
 
     def load_rules(self) -> StoredRules:
         """The rules in force."""
+
+    def read_rules_history(self, *, version: int | None = None, limit: int = 1000) -> list[AppliedRules]:
+        """The newest `limit` versions of the rules, or this version alone; oldest first. All versions are kept."""
 
     def load_tenure(self) -> Tenure:
         """The present leadership; term 0 before the first."""

@@ -10,7 +10,7 @@ from scheduler.model.moves import PHASES
 from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.slots import Slot
 from scheduler.model.view import KINDS, Row
-from scheduler.ports import EventFilter, Outgoing, Stamp, StoredRules, Tenure
+from scheduler.ports import AppliedRules, EventFilter, Outgoing, Stamp, StoredRules, Tenure
 from scheduler.store.memory_transaction import MemoryTransaction
 from scheduler.store.world import World
 
@@ -49,6 +49,11 @@ class MemoryStore:
     def load_rules(self) -> StoredRules:
         """See Store."""
         return self._world.rules
+
+    def read_rules_history(self, *, version: int | None = None, limit: int = 1000) -> list[AppliedRules]:
+        """See Store."""
+        found = [each for each in self._world.applied if version in {None, each.version}]
+        return found[-limit:]
 
     def load_tenure(self) -> Tenure:
         """See Store."""

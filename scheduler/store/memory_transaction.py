@@ -18,6 +18,7 @@ from scheduler.model.view import KINDS, Gone, Row
 from scheduler.policy.charging import sum_running
 from scheduler.ports import (
     Answered,
+    AppliedRules,
     DeposedError,
     Outgoing,
     StaleWriteError,
@@ -278,6 +279,8 @@ class MemoryTransaction:
                 world.outgoing[row_id] = outgoing
         world.sequence, world.token = self._sequence, self._token
         world.buried = self._buried
+        if self._rules.version != world.rules.version:
+            world.applied.append(AppliedRules(self._rules.version, self._now, self._rules.document))
         world.tenure, world.rules = self._tenure, self._rules
 
 

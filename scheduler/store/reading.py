@@ -7,7 +7,7 @@ from sqlalchemy import select
 
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import Rules, read_rules
-from scheduler.ports import StoredRules, StoreUnavailableError, Tenure
+from scheduler.ports import AppliedRules, StoredRules, StoreUnavailableError, Tenure
 from scheduler.store import tables
 from scheduler.store.session import Session
 from scheduler.store.shapes import LEASES, RESERVATIONS, Record
@@ -18,7 +18,17 @@ NO_RULES = StoredRules(version=0, document={}, rules=Rules())
 _TENURE = select(tables.leader.c.term, tables.leader.c.holder, tables.leader.c.ticked_at)
 _TENURE_LOCKED = _TENURE.with_for_update()
 _RULES = select(tables.rules.c.version, tables.rules.c.document).order_by(tables.rules.c.version.desc()).limit(1)
+_RULES_ROW = tables.rules.c
 _ID = [column.name for column in RESERVATIONS.columns].index("id")
+
+
+def read_rules_history(session: Session, version: int | None, limit: int) -> Iterator[AppliedRules]:
+    """The newest versions of the rules, or this one alone, oldest first."""
+    found = select(_RULES_ROW.version, _RULES_ROW.applied_at, _RULES_ROW.document)
+    if version is not None:
+        found = found.where(_RULES_ROW.version == version)
+    newest = list(session.fetch(found.order_by(_RULES_ROW.version.desc()).limit(limit)))
+    return (AppliedRules(number, at, msgspec.json.decode(text)) for number, at, text in reversed(newest))
 
 
 def load_tenure(session: Session, *, lock: bool = False) -> Tenure:

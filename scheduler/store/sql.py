@@ -16,11 +16,11 @@ from scheduler.model.moves import ENDED, PHASES
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row
-from scheduler.ports import EventFilter, Outgoing, Stamp, StoredRules, StoreUnavailableError, Tenure
+from scheduler.ports import AppliedRules, EventFilter, Outgoing, Stamp, StoredRules, StoreUnavailableError, Tenure
 from scheduler.store import tables
 from scheduler.store.dialect import Dialect
 from scheduler.store.pruning import prune_before, prune_ended
-from scheduler.store.reading import RulesReader, load_tenure, read_reservations
+from scheduler.store.reading import RulesReader, load_tenure, read_reservations, read_rules_history
 from scheduler.store.retention import RECENT_SECONDS
 from scheduler.store.session import Session, open_session
 from scheduler.store.shapes import ACCOUNTS, BALANCES, EVENTS, HOLDS, OUTGOING, RESERVATIONS, SLOTS
@@ -114,6 +114,11 @@ class SqlStore:
         """See Store."""
         with self._reading() as session:
             return self._rules.load(session)
+
+    def read_rules_history(self, *, version: int | None = None, limit: int = 1000) -> list[AppliedRules]:
+        """See Store."""
+        with self._reading() as session:
+            return list(read_rules_history(session, version, limit))
 
     def load_tenure(self) -> Tenure:
         """See Store."""

@@ -14,7 +14,7 @@ from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import KINDS, Row
-from scheduler.ports import Answered, EventFilter, Outgoing, StoredRules, Tenure
+from scheduler.ports import Answered, AppliedRules, EventFilter, Outgoing, StoredRules, Tenure
 from scheduler.store.retention import RECENT_SECONDS
 
 Key = tuple[type[Row], str]
@@ -39,6 +39,7 @@ class World:
         self.answers: dict[str, Answered] = {}
         self.outgoing: dict[str, Outgoing] = {}
         self.rules = StoredRules(version=0, document={}, rules=Rules())
+        self.applied: list[AppliedRules] = []
         self.tenure = Tenure(term=0, holder="")
         self.sequence = self.token = self.event_number = self.buried = 0
         self._written: dict[Key, float] = {}

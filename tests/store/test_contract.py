@@ -364,6 +364,20 @@ class TestKept:
         assert (stored.version, stored.document, store.rules_version()) == (2, document, 2)
         assert stored.rules.pools["linux"].max_slots == 3
 
+    def test_every_version_of_the_rules_is_kept(self, store: Store) -> None:
+        documents = [{"scheduler": {"queue": name}} for name in ("size", "priority", "size")]
+        assert store.read_rules_history() == []
+        begun = store.now()
+        for version, document in enumerate(documents):
+            with store.transaction() as transaction:
+                transaction.save_rules(document, version)
+        found = store.read_rules_history()
+        assert [(each.version, each.document) for each in found] == list(enumerate(documents, 1))
+        assert all(begun <= each.applied_at <= store.now() for each in found)
+        assert store.read_rules_history(limit=2) == found[1:]
+        assert store.read_rules_history(version=2) == [found[1]]
+        assert store.read_rules_history(version=9) == []
+
     def test_rules_that_are_none_are_refused(self, store: Store) -> None:
         with losing(store, InvalidInputError) as transaction:
             transaction.save_rules({"pools": 3}, 0)

@@ -115,6 +115,19 @@ def test_rows_that_are_there_are_kept(url: str) -> None:
         assert store.find_slots() == [Slot(**OLD_SLOT, labels={"role": "build"}, cordoned=True)]
 
 
+def test_rules_that_were_applied_before_an_upgrade_are_in_the_history(url: str) -> None:
+    with connected(url) as connection:
+        command.upgrade(_configure(connection), "0001")
+        rules = Table("rules", MetaData(), autoload_with=connection)
+        for version, queue in ((1, "size"), (2, "priority")):
+            document = f'{{"scheduler": {{"queue": "{queue}"}}}}'
+            connection.execute(rules.insert(), {"version": version, "document": document, "applied_at": 4.5 + version})
+    assert migrate(url)
+    with closing(open_store(url)) as store:
+        found = [(each.version, each.applied_at, each.document["scheduler"]) for each in store.read_rules_history()]
+    assert found == [(1, 5.5, {"queue": "size"}), (2, 6.5, {"queue": "priority"})]
+
+
 def test_a_database_of_the_first_schema_is_refused_with_what_to_do(url: str) -> None:
     with connected(url) as connection:
         command.upgrade(_configure(connection), "0001")

@@ -1,0 +1,146 @@
+"""Commands about the rules: apply a file, show the rules in force and earlier ones, go back to earlier ones."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from leasehold.cli.connecting import adopt_stack, open_store
+from leasehold.cli.failures import CommandError
+from leasehold.cli.output import AsJson, example, print_json, print_table, print_thing, show_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.ports import AppliedRules, Store
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes and what they would do; apply nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Apply without a question, whatever is taken away.")]
+_NONE = "no rules were applied yet: `leasehold apply FILE`"
+MOST_CHANGES = 3
+"""Changes that a line of the history names."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    applied = ("leasehold apply leasehold.toml", "leasehold apply --dry-run leasehold.toml")
+    app.command(epilog=example(*applied, "leasehold apply leasehold.toml --yes --json"))(apply)
+    rules = typer.Typer(help="Show the rules in force, and earlier ones.", no_args_is_help=True, rich_markup_mode=None)
+    shown = example("leasehold rules show", "leasehold rules show --version 3 --json")
+    rules.command("show", epilog=shown)(show_rules)
+    rules.command(epilog=example("leasehold rules history", "leasehold rules history --limit 5 --json"))(history)
+    back = example("leasehold rules rollback 3 --dry-run", "leasehold rules rollback 3 --yes")
+    rules.command(epilog=back)(rollback)
+    rules.callback()(_group)
+    app.add_typer(rules, name="rules", epilog=example("leasehold rules show"))
+
+
+def _group() -> None:
+    """The rules in force, and earlier ones: scheduler, pools, accounts."""
+
+
+def apply(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A leasehold.toml.")],
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check a configuration file and put its rules in force.
+
+    Where machines go, leases end or accounts lose balance, it asks on a terminal; elsewhere it refuses without --yes.
+    """
+    adopt_stack()
+    from leasehold.cli.applying import apply_file
+
+    apply_file(file, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+def show_rules(
+    version: Annotated[int | None, typer.Option(help="An earlier version. Default: the rules in force.", min=1)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the rules in force, or an earlier version, as they were applied."""
+    store = open_store()
+    number, document = _find_version(store, version)
+    if as_json:
+        print_json({"version": number, "rules": document})
+        return
+    from leasehold.cli.applying import format_toml
+
+    print_thing(f"# version {number}\n{format_toml(document)}")
+
+
+def _find_version(store: "Store", version: int | None) -> tuple[int, dict[str, Any]]:
+    if version is None:
+        stored = store.load_rules()
+        if not stored.version:
+            raise CommandError(_NONE)
+        return stored.version, stored.document
+    found = store.read_rules_history(version=version)
+    if not found:
+        raise CommandError(f"there is no version {version} of the rules: `leasehold rules history` lists them")
+    return found[0].version, found[0].document
+
+
+def history(
+    limit: Annotated[int, typer.Option(help="The newest so many versions.", min=1, max=10_000)] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List the versions of the rules: when each was applied, by what, and what it changed; oldest first."""
+    store = open_store()
+    found = store.read_rules_history(limit=limit + 1)
+    if not found:
+        raise CommandError(_NONE)
+    lines = _describe_versions(found, _find_sources(store))[-limit:]
+    if as_json:
+        print_json(lines)
+        return
+    rows = [
+        (str(each["version"]), show_time(each["applied_at"]), each["source"] or "", _sum_up(each)) for each in lines
+    ]
+    print_table(("version", "applied (UTC)", "by", "changes"), rows, "")
+
+
+def _describe_versions(found: "Sequence[AppliedRules]", sources: dict[int, str]) -> list[dict[str, Any]]:
+    """Each version with its changes to the one before; of the first that was read, the one before may be missing."""
+    from scheduler.model.rule_changes import list_changes
+
+    before: dict[str, Any] = {}
+    described = []
+    for each in found:
+        changes = [str(change) for change in list_changes(before, each.document)]
+        source = sources.get(each.version)
+        described.append({"version": each.version, "applied_at": each.applied_at, "source": source, "changes": changes})
+        before = each.document
+    return described
+
+
+def _find_sources(store: "Store") -> dict[int, str]:
+    """By version what applied it, as long as its event is kept."""
+    from scheduler.operations.apply import RULES_CHANGED
+    from scheduler.ports import EventFilter
+
+    events = store.read_events(EventFilter(name=RULES_CHANGED, newest=True, limit=10_000))
+    return {int(str(each.detail["version"])): str(each.detail["source"]) for each in events if "source" in each.detail}
+
+
+def _sum_up(version: dict[str, Any]) -> str:
+    changes: list[str] = version["changes"]
+    shown = "; ".join(changes[:MOST_CHANGES]) or "only defaults are written differently"
+    return shown + (f"; and {len(changes) - MOST_CHANGES} more" if len(changes) > MOST_CHANGES else "")
+
+
+def rollback(
+    version: Annotated[int, typer.Argument(metavar="VERSION", help="As `leasehold rules history` lists it.", min=1)],
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Apply the rules of an earlier version again, as a new version.
+
+    It asks on a terminal, and refuses without --yes elsewhere, as `leasehold apply` does.
+    """
+    adopt_stack()
+    from leasehold.cli.applying import apply_version
+
+    apply_version(version, dry_run=dry_run, yes=yes, as_json=as_json)

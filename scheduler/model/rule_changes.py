@@ -1,0 +1,86 @@
+"""What differs between two documents of rules, key by key."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from scheduler.model.rules import read_rules
+from scheduler.model.validation import InvalidInputError, show
+
+_TABLES: Final = (("pools",), ("accounts",), ("scheduler", "system"))
+"""Tables of tables: an entry that comes or goes is one change."""
+_OFFERINGS: Final = "offerings"
+_IDENTITY: Final = ("name", "market", "zone")
+_HIDDEN: Final = "user_data"
+"""May be long, and its content is nobody's business here."""
+_ABSENT: Final = object()
+
+Path = tuple[str, ...]
+
+
+class RuleChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One key whose value differs. None stands for a value that is not set and has no default."""
+
+    path: str
+    before: Any
+    after: Any
+    kind: str = "changed"
+    """`changed`, or `added` or `removed` for a whole pool, account or table of a system."""
+
+    def __str__(self) -> str:
+        if self.kind != "changed":
+            return f"{self.path}: {self.kind}"
+        return f"{self.path}: {_show(self.path, self.before)} -> {_show(self.path, self.after)}"
+
+
+def list_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[RuleChange]:
+    """The changes from one document to the other, in the order of their paths. A key that is not set has its default
+    value; a change between a default and the same value in writing is none.
+    """
+    found = _compare((), _complete(before), _complete(after))
+    return [_describe(*each) for each in sorted(found, key=lambda each: each[0])]
+
+
+def _complete(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The document with its defaults; as it is where this version of the program cannot read it."""
+    try:
+        return read_rules(dict(document)).model_dump(mode="json")
+    except InvalidInputError:
+        return document
+
+
+def _compare(path: Path, before: Any, after: Any) -> Iterator[tuple[Path, Any, Any]]:
+    if path[-1:] == (_OFFERINGS,):
+        before, after = _by_name(before), _by_name(after)
+    is_table = isinstance(before, Mapping) and isinstance(after, Mapping)
+    if not is_table:
+        if before != after:
+            yield path, before, after
+        return
+    for key in {*before, *after}:
+        yield from _compare((*path, str(key)), before.get(key, _ABSENT), after.get(key, _ABSENT))
+
+
+def _by_name(offerings: Any) -> Any:
+    """Offerings as a table, by what tells them apart."""
+    if not isinstance(offerings, list) or not all(isinstance(each, Mapping) for each in offerings):
+        return offerings
+    named = {"/".join(str(each[key]) for key in _IDENTITY if each.get(key)): each for each in offerings}
+    return named if len(named) == len(offerings) else offerings
+
+
+def _describe(path: Path, before: Any, after: Any) -> RuleChange:
+    known = [None if each is _ABSENT else each for each in (before, after)]
+    kind = "changed"
+    if path[:-1] in _TABLES or path[-2:-1] == (_OFFERINGS,):
+        kind = "added" if before is _ABSENT else "removed"
+    return RuleChange(path=".".join(path), before=known[0], after=known[1], kind=kind)
+
+
+def _show(path: str, value: Any) -> str:
+    if value is None:
+        return "not set"
+    if path.endswith(f".{_HIDDEN}"):
+        return f"{len(str(value))} characters"
+    return f"{value:g}" if isinstance(value, float) else show(value)
