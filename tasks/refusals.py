@@ -17,7 +17,7 @@ from scheduler.ports import Defect, RefusedMessage
 from workers.logs import MASK, mask_secrets, mask_text
 
 _HIDDEN: Final = frozenset({"token", "reply_to"})
-"""Fields of documents whose values are shown to nobody."""
+"""Fields of documents whose values are never shown."""
 _TYPES: Final = {'"': "a text", "{": "a table", "[": "a list"}
 
 

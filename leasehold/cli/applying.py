@@ -69,27 +69,32 @@ class _Change:
     """A document that is to become the rules."""
 
     def __init__(self, settings: Settings, document: Mapping[str, Any], source: str) -> None:
-        if settings.broker_url is None:
-            raise CommandError("no stack runs here or in a folder above, and broker.url is not set")
-        self._engine = Services(settings, lambda: _Kicker(settings)).engine
-        self._document, self._source = document, source
+        self._settings, self._document, self._source = settings, document, source
+        self._services = Services(settings, lambda: _Kicker(settings))
 
     def carry_out(self, *, dry_run: bool, yes: bool, as_json: bool) -> None:
         """Print what it does; unless that is all, apply it, after a question where it takes something away."""
-        preview = preview_rules(self._engine.store, self._document)
+        store = self._services.open_store()
+        preview = preview_rules(store, self._document)
+        store.close()
         if dry_run:
             self._show(preview, as_json)
             return
+        if self._settings.broker_url is None:
+            raise CommandError("no stack runs here or in a folder above, and broker.url is not set")
         if preview.takes_away and not yes:
             _confirm(preview)
-        try:
-            version, changed = apply_rules(self._engine, self._document, source=self._source, expected=preview.version)
-        except RulesChangedError as error:
-            raise CommandError(str(error)) from None
+        version, changed = self._apply(preview.version)
         if as_json:
             print_json({"version": version, "changed": changed, **_describe(preview)})
         else:
             print_thing(f"rules version {version}" + ("" if changed else ", unchanged"))
+
+    def _apply(self, expected: int) -> tuple[int, bool]:
+        try:
+            return apply_rules(self._services.engine, self._document, source=self._source, expected=expected)
+        except RulesChangedError as error:
+            raise CommandError(str(error)) from None
 
     def _show(self, preview: Preview, as_json: bool) -> None:
         if as_json:
@@ -157,7 +162,6 @@ def _tell(preview: Preview) -> Iterator[str]:
 _ACTIONS: Final = {
     "drain": "drains, its leases run on until they end",
     "terminate": "its machine is terminated",
-    "reset": "becomes empty",
 }
 
 

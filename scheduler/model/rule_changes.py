@@ -13,7 +13,7 @@ _TABLES: Final = (("pools",), ("accounts",), ("scheduler", "system"))
 _OFFERINGS: Final = "offerings"
 _IDENTITY: Final = ("name", "market", "zone")
 _HIDDEN: Final = "user_data"
-"""May be long, and its content is nobody's business here."""
+"""A text that may be long: its length is shown."""
 _ABSENT: Final = object()
 
 Path = tuple[str, ...]

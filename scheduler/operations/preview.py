@@ -19,7 +19,6 @@ from scheduler.model.decisions import (
     Plan,
     Preempt,
     Requeue,
-    Reset,
     Revoke,
     Terminate,
 )
@@ -42,7 +41,7 @@ class Departure(msgspec.Struct, frozen=True, kw_only=True):
     action: str
     reason: str
     reservations: tuple[str, ...] = ()
-    """Those that hold a lease on it."""
+    """The reservations that hold a lease on it."""
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,8 +134,8 @@ def _fit(rows: Iterable[Row], before: Rules, rules: Rules, now: float) -> list[R
     return [row for key, row in known.items() if key not in gone]
 
 
-def _departures_of(planned: Plan) -> dict[str, Drain | Terminate | Reset]:
-    return {each.slot: each for each in planned.decisions if isinstance(each, Drain | Terminate | Reset)}
+def _departures_of(planned: Plan) -> dict[str, Drain | Terminate]:
+    return {each.slot: each for each in planned.decisions if isinstance(each, Drain | Terminate)}
 
 
 def _list_departures(view: View, before: Plan, after: Plan) -> tuple[Departure, ...]:

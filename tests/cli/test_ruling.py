@@ -134,3 +134,10 @@ def test_a_version_that_never_was_is_one_line(database: str, run: Run, words: tu
     line = "leasehold: there is no version 9 of the rules: `leasehold rules history` lists them"
     assert (found.status, found.complaints) == (1, [line])
     assert version(database) == 1
+
+
+def test_a_dry_run_needs_the_database_alone(database: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LEASEHOLD_BROKER__URL")
+    assert "pools.linux.max_slots: 2 -> 4" in run("apply", "--dry-run", "more.toml").out
+    found = run("apply", "more.toml")
+    assert (found.status, len(found.complaints), version(database)) == (1, 1, 1)

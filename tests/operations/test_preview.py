@@ -105,7 +105,7 @@ def test_a_machine_that_goes_anyway_is_no_consequence() -> None:
     assert [each.slot for each in look(rig, without("small")).departures] == []
 
 
-def test_those_that_can_no_longer_be_served_are_named() -> None:
+def test_pending_reservations_that_can_no_longer_be_served_are_named() -> None:
     """Not the one that no rules serve, and not the one that is leased."""
     rig = a_rig({"pools": {**RULES["pools"], "linux": {**LINUX, "max_slots": 2}}})
     rig.submit("large", resources={"cpus": 7})
