@@ -74,27 +74,38 @@ class _Change:
 
     def carry_out(self, *, dry_run: bool, yes: bool, as_json: bool) -> None:
         """Print what it does; unless that is all, apply it, after a question where it takes something away."""
+        if yes and not dry_run and not as_json:
+            # No plan is made where it decides nothing and is not shown: the database may be large.
+            self._report(*self._apply(), None)
+            return
         store = self._services.open_store()
         preview = preview_rules(store, self._document)
         store.close()
         if dry_run:
             self._show(preview, as_json)
             return
-        if self._settings.broker_url is None:
-            raise CommandError("no stack runs here or in a folder above, and broker.url is not set")
+        self._check_broker()
         if preview.takes_away and not yes:
             _confirm(preview)
-        version, changed = self._apply(preview.version)
-        if as_json:
-            print_json({"version": version, "changed": changed, **_describe(preview)})
-        else:
-            print_thing(f"rules version {version}" + ("" if changed else ", unchanged"))
+        self._report(*self._apply(preview.version), preview if as_json else None)
 
-    def _apply(self, expected: int) -> tuple[int, bool]:
+    def _check_broker(self) -> None:
+        if self._settings.broker_url is None:
+            raise CommandError("no stack runs here or in a folder above, and broker.url is not set")
+
+    def _apply(self, expected: int | None = None) -> tuple[int, bool]:
+        self._check_broker()
         try:
             return apply_rules(self._services.engine, self._document, source=self._source, expected=expected)
         except RulesChangedError as error:
             raise CommandError(str(error)) from None
+
+    @staticmethod
+    def _report(version: int, changed: bool, preview: Preview | None) -> None:
+        if preview is not None:
+            print_json({"version": version, "changed": changed, **_describe(preview)})
+        else:
+            print_thing(f"rules version {version}" + ("" if changed else ", unchanged"))
 
     def _show(self, preview: Preview, as_json: bool) -> None:
         if as_json:
@@ -137,14 +148,14 @@ def _write(preview: Preview) -> list[str]:
         return [f"rules version {preview.version}, unchanged"]
     lines = [f"changes to rules version {preview.version}:"]
     lines += [f"  {change}" for change in preview.changes] or ["  none: only defaults are written differently"]
-    told = list(_tell(preview))
-    lines.append("consequences:" if told else "consequences: none that the next tick decides")
-    return [*lines, *(f"  {line}" for line in told)]
+    found = list(_list_consequences(preview))
+    lines.append("consequences:" if found else "consequences: none that the next tick decides")
+    return [*lines, *(f"  {line}" for line in found)]
 
 
-def _tell(preview: Preview) -> Iterator[str]:
+def _list_consequences(preview: Preview) -> Iterator[str]:
     yield from _cut(
-        f"{each.slot}: {_ACTIONS.get(each.action, each.action)} ({each.reason})" + _tell_leases(each.reservations)
+        f"{each.slot}: {_ACTIONS.get(each.action, each.action)} ({each.reason})" + _name_holders(each.reservations)
         for each in preview.departures
     )
     yield from _cut(f"{each.reservation}: {each.action} ({each.reason})" for each in preview.endings)
@@ -165,7 +176,7 @@ _ACTIONS: Final = {
 }
 
 
-def _tell_leases(reservations: tuple[str, ...]) -> str:
+def _name_holders(reservations: tuple[str, ...]) -> str:
     if not reservations:
         return ""
     shown = ", ".join(reservations[:MOST_LINES])
