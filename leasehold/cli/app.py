@@ -13,6 +13,7 @@ from leasehold.cli import (
     holding,
     hosting,
     listing,
+    logs,
     operating,
     reading,
     requesting,
@@ -93,6 +94,7 @@ requesting.register(app)
 holding.register(app)
 reading.register(app)
 listing.register(app)
+logs.register(app)
 status.register(app)
 alive.register(app)
 operating.register(app)

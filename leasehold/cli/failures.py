@@ -13,6 +13,7 @@ from leasehold.extras import explain_missing
 FAILED: Final = 1
 BAD_INPUT: Final = 2
 INTERRUPTED: Final = 130
+ERROR_PREFIX: Final = "leasehold: "
 UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
 """What the parser raises for options and arguments that are wrong; typer itself does not export it."""
 
@@ -70,7 +71,7 @@ def explain(error: Exception) -> tuple[list[str], int]:
     faults = getattr(error, "faults", None)
     if faults:
         return [one_line(str(each)) for each in faults], BAD_INPUT
-    return [one_line(str(error))], FAILED
+    return [one_line(str(error)), *map(one_line, getattr(error, "details", ()))], FAILED
 
 
 _OURS: Final = (
@@ -97,4 +98,4 @@ def one_line(text: str) -> str:
 def say_error(line: str) -> None:
     """Say it on standard error."""
     with contextlib.suppress(OSError):
-        sys.stderr.write(f"leasehold: {line}\n")
+        sys.stderr.write(f"{ERROR_PREFIX}{line}\n")

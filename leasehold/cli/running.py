@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from leasehold.cli.failures import INTERRUPTED, CommandError
+from leasehold.cli.failures import ERROR_PREFIX, INTERRUPTED, CommandError
 from leasehold.cli.interrupts import list_ending
 from leasehold.cli.output import example, print_thing, show_seconds
 from leasehold.running import FOLDER, find_running, is_locked, read_running
@@ -134,14 +134,16 @@ def _detach(config: Path | None) -> None:
             return
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_LOOK_SECONDS)
-            raise CommandError(_last_error(log))
+            raise CommandError("\n".join(_read_errors(log)) or f"see {log}")
     process.terminate()
     raise CommandError(f"not up after {show_seconds(_DETACHED_SECONDS)}: see {log}")
 
 
-def _last_error(log: Path) -> str:
-    lines = [line.removeprefix("leasehold: ") for line in log.read_text(errors="replace").splitlines()]
-    return next((line for line in reversed(lines) if line.strip() and "stopping" not in line), f"see {log}")
+def _read_errors(log: Path) -> list[str]:
+    """The errors with which a stack ended, or else its last line."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip() and "stopping" not in line]
+    errors = [line for line in lines if line.startswith(ERROR_PREFIX)]
+    return [line.removeprefix(ERROR_PREFIX) for line in errors or lines[-1:]]
 
 
 def down() -> None:

@@ -15,6 +15,7 @@ from leasehold.probing import QUEUES, Canaries
 from leasehold.running import FOLDER
 from leasehold.stack.folder import AlreadyRunningError, StackFolder
 from leasehold.stack.preparing import prepare_database, prepare_rules
+from leasehold.stack.process_logs import find_last_warning, list_logs
 from leasehold.stack.procfile import ProcfileError, find_procfile, read_procfile
 from leasehold.stack.programs import Guardian, Program
 from leasehold.stack.readiness import Check, answers_ping, listens, serves
@@ -23,6 +24,7 @@ from leasehold.stack.surroundings import EMULATOR, EXAMPLE_RULES, REDIS, StackEr
 from leasehold.wire import Wire
 from scheduler.ports import Store, StoreUnavailableError, ViewUnavailableError
 from scheduler.store.opening import open_store
+from workers.logs import mask_text
 
 START_SECONDS: Final = 90.0
 """How long a stack may take until all of it answers."""
@@ -257,9 +259,10 @@ class Stack:
                 return
             for name in open_checks:
                 if self.restarts().get(name, 0) >= MOST_DEATHS:
-                    raise StackError(f"{name} does not stay up: {self._last_words(name)}")
+                    raise StackError(f"{name} does not stay up: {self._last_words(name)}", self._list_warnings())
             if time.monotonic() >= until:
-                raise StackError(f"not ready in time: {', '.join(open_checks)} (see {self.folder.logs})")
+                late = f"not ready in time: {', '.join(open_checks)} (see `leasehold logs`, {self.folder.logs})"
+                raise StackError(late, self._list_warnings())
             # Not `sleep`: a signal handler that stops the stack ends this wait.
             self._stopped.wait(_LOOK_SECONDS)
             self._refuse_when_stopped()
@@ -267,6 +270,11 @@ class Stack:
     def _refuse_when_stopped(self) -> None:
         if self._stopped.is_set():
             raise StackError("stopped while it started")
+
+    def _list_warnings(self) -> list[str]:
+        """The last warning or error of each process, with its name."""
+        found = {name: find_last_warning(log) for name, log in list_logs(self.folder.logs).items()}
+        return [f"{name}: {mask_text(line)}" for name, line in found.items() if line is not None]
 
     def _last_words(self, name: str) -> str:
         try:

@@ -4,7 +4,7 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,7 +37,13 @@ EXAMPLE_RULES: Final[dict[str, Any]] = {
 
 
 class StackError(Exception):
-    """The stack cannot be started or kept up; the message is one line that says why."""
+    """The stack cannot be started or kept up; the message is one line that says why. `details`: a line for each process
+    that had warned of something.
+    """
+
+    def __init__(self, message: str, details: Sequence[str] = ()) -> None:
+        self.details = tuple(details)
+        super().__init__(message)
 
 
 @dataclass(frozen=True)

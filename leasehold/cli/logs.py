@@ -1,0 +1,101 @@
+"""`leasehold logs`: what the processes of the stack on this machine wrote."""
+
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from leasehold.cli.failures import CommandError
+from leasehold.cli.output import example
+from leasehold.running import FOLDER
+
+if TYPE_CHECKING:
+    from leasehold.stack.process_logs import LogReader
+
+_LOOK_SECONDS: Final = 0.2
+_COLOURS: Final = (
+    *(typer.colors.CYAN, typer.colors.YELLOW, typer.colors.GREEN, typer.colors.MAGENTA, typer.colors.BLUE),
+    *(typer.colors.BRIGHT_CYAN, typer.colors.BRIGHT_YELLOW, typer.colors.BRIGHT_GREEN, typer.colors.BRIGHT_MAGENTA),
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(epilog=example("leasehold logs", "leasehold logs ticks launch --follow", "leasehold logs --lines 100"))(
+        logs
+    )
+
+
+def logs(
+    processes: Annotated[
+        list[str] | None, typer.Argument(metavar="[PROCESS]...", help="Only these processes (default: all).")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what is written from now on, until Ctrl-C.")
+    ] = False,
+    lines: Annotated[int, typer.Option(help="How many of the last lines of each process.", min=0)] = 20,
+) -> None:
+    """Print the logs of the stack's processes.
+
+    The stack is the one of this folder or of the nearest folder above, also after it has ended.
+    """
+    folder = _find_folder()
+    with closing(_Printer(folder, processes or [], lines)) as printer:
+        try:
+            printer.print_new()
+            while follow:
+                sys.stdout.flush()
+                # Files cannot be waited for in the same way on every system.
+                time.sleep(_LOOK_SECONDS)
+                printer.print_new()
+        except KeyboardInterrupt:
+            # The usual end, and no error.
+            return
+
+
+def _find_folder() -> Path:
+    here = Path.cwd().absolute()
+    for folder in (here, *here.parents):
+        if (folder / FOLDER / "logs").is_dir():
+            return folder / FOLDER / "logs"
+    raise CommandError("no stack has run here or in a folder above: start one with `leasehold up`")
+
+
+class _Printer:
+    """Prints lines with the name of their process, in a colour of its own on a terminal."""
+
+    def __init__(self, folder: Path, wanted: list[str], lines: int) -> None:
+        from leasehold.stack.process_logs import list_logs
+
+        self._folder, self._wanted, self._lines = folder, wanted, lines
+        self._readers: dict[str, LogReader] = {}
+        known = list_logs(folder)
+        for name in wanted:
+            if name not in known:
+                expected = f"expected one of {', '.join(known)}" if known else "no process has a log"
+                raise typer.BadParameter(f"{expected}, got {name!r}", param_hint="PROCESS")
+
+    def print_new(self) -> None:
+        """Print the lines that came since the last call."""
+        from leasehold.stack.process_logs import LogReader, list_logs, merge_by_time
+
+        for name, path in list_logs(self._folder).items():
+            if name not in self._readers and (not self._wanted or name in self._wanted):
+                self._readers[name] = LogReader(path, self._lines)
+        # A log that appears later is new from its first line on.
+        self._lines = -1
+        width = max(map(len, self._readers), default=0)
+        for name, line in merge_by_time({name: reader.read() for name, reader in self._readers.items()}):
+            label = typer.style(f"{name.ljust(width)} |", fg=self._colour_of(name))
+            typer.echo(f"{label} {line.decode(errors='replace')}")
+
+    def close(self) -> None:
+        """Close the logs."""
+        for reader in self._readers.values():
+            reader.close()
+
+    def _colour_of(self, name: str) -> str:
+        return _COLOURS[list(self._readers).index(name) % len(_COLOURS)]

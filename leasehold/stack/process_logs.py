@@ -1,0 +1,96 @@
+"""The logs of an embedded stack's processes: the last lines, what is written from now on, the last warning of each."""
+
+import os
+import re
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+_TIME: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
+_WARNING: Final = re.compile(
+    r"""(?x) ^\S+\ \[(?:warning|error|critical)\s*\]   # our text format, Celery's lines too
+      | "level":\s*"(?:warning|error|critical)"        # our JSON format
+      | ^leasehold:\                                   # a process that refuses to start
+      | ^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b  # the last line of a traceback
+    """
+)
+_EMPTY: Final = b""
+
+
+def list_logs(folder: Path) -> dict[str, Path]:
+    """The logs in a folder by the name of their process."""
+    return {path.stem: path for path in sorted(folder.glob("*.log"))}
+
+
+def find_last_warning(log: Path) -> str | None:
+    """The last line of a log that is a warning or an error; None if there is none, or no such file."""
+    try:
+        with log.open(encoding="utf-8", errors="replace") as lines:
+            found = deque((line for line in lines if _WARNING.search(line)), maxlen=1)
+    except OSError:
+        return None
+    return " ".join(found[0].split()) if found else None
+
+
+class LogReader:
+    """Reads one log from its last `lines` on, also when it is truncated or replaced: by a rotation or a restart."""
+
+    def __init__(self, path: Path, lines: int) -> None:
+        self._path, self._lines = path, lines
+        self._file: BinaryIO | None = None
+        self._rest = _EMPTY
+
+    def read(self) -> list[bytes]:
+        """The whole lines that came since the last call; at the first one the last `lines` of the file."""
+        first = self._lines
+        if self._file is None:
+            self._open()
+        if self._file is None:
+            return []
+        found = self._split(self._file.read())
+        if self._is_replaced(self._file):
+            self.close()
+            self._open()
+            found += self._split(self._file.read()) if self._file is not None else []
+        self._lines = -1
+        return found if first < 0 else list(deque(found, maxlen=first))
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+        self._file, self._rest = None, _EMPTY
+
+    def _open(self) -> None:
+        try:
+            self._file = self._path.open("rb")
+        except FileNotFoundError:
+            self._file = None
+
+    def _split(self, text: bytes) -> list[bytes]:
+        """The whole lines; a line that is not complete yet waits for its end."""
+        *lines, self._rest = (self._rest + text).split(b"\n")
+        return lines
+
+    def _is_replaced(self, file: BinaryIO) -> bool:
+        """Whether the path names another file by now, or the file is shorter than what was read of it."""
+        try:
+            now = self._path.stat()
+        except FileNotFoundError:
+            return False
+        return now.st_ino != os.fstat(file.fileno()).st_ino or now.st_size < file.tell()
+
+
+def merge_by_time(logs: dict[str, list[bytes]]) -> Iterator[tuple[str, bytes]]:
+    """The lines of several logs in the order of their times, each with its process. A line without a time, as in a
+    traceback, stays behind the line before it.
+    """
+    dated: list[tuple[bytes, str, bytes]] = []
+    for name, lines in logs.items():
+        at = _EMPTY
+        for line in lines:
+            found = _TIME.search(line)
+            at = found[0] if found else at
+            dated.append((at, name, line))
+    yield from ((name, line) for _, name, line in sorted(dated, key=lambda each: each[0]))
