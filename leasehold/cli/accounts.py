@@ -4,7 +4,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -12,6 +12,7 @@ from leasehold.cli.checking import check, check_each
 from leasehold.cli.completing import complete_accounts
 from leasehold.cli.connecting import connect, open_store
 from leasehold.cli.failures import BAD_INPUT, FAILED, CommandError
+from leasehold.cli.formats import Output, choose_format, print_csv, print_document
 from leasehold.cli.output import (
     AsJson,
     Watched,
@@ -22,11 +23,13 @@ from leasehold.cli.output import (
     print_json,
     print_table,
     print_thing,
+    print_wide,
     repeat,
     show_age,
     show_levels,
     show_seconds,
 )
+from leasehold.cli.tables import Column
 from leasehold.errors import Refused
 
 if TYPE_CHECKING:
@@ -35,6 +38,16 @@ if TYPE_CHECKING:
     from leasehold.client import Client
     from leasehold.results import Account, Answer, Reservation
 
+_COLUMNS: Final = (
+    Column("account"),
+    Column("balance"),
+    Column("best level", rank=2),
+    Column("earns a second", rank=4),
+    Column("for at most", rank=5),
+    Column("running", rank=1),
+    Column("waiting", rank=3),
+    Column("description", "cut", 6),
+)
 _ALIVE = ("pending", "leased", "revoking")
 Names = Annotated[
     list[str], typer.Argument(metavar="ACCOUNT...", help="Names of accounts.", autocompletion=complete_accounts)
@@ -48,7 +61,9 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     accounts = typer.Typer(help="Show and manage quota accounts.", no_args_is_help=True, rich_markup_mode=None)
     accounts.callback()(_group)
-    accounts.command("list", epilog=example("leasehold accounts list", "leasehold accounts list --json"))(list_)
+    accounts.command("list", epilog=example("leasehold accounts list --watch 5", "leasehold accounts list -o csv"))(
+        list_
+    )
     shown = example("leasehold accounts show ci", "leasehold accounts show ci --plot --span 6h")
     accounts.command(epilog=shown)(show)
     accounts.command(
@@ -67,18 +82,21 @@ def _group() -> None:
     """Quota accounts: what they earn, what they have left, who runs for them."""
 
 
-def list_(as_json: AsJson = False, watch: Watched = None) -> None:
+def list_(output: Output = None, as_json: AsJson = False, watch: Watched = None) -> None:
     """List accounts with their balances and their work."""
-    columns = ("account", "balance", "best level", "earns a second", "for at most", "running", "waiting", "")
+    chosen = choose_format(output, as_json=as_json)
     with connect() as client:
 
         def show_all() -> None:
             rows = client.list(_ALIVE)
             found = [_describe(account, rows) for account in client.accounts()]
-            if as_json:
-                print_json(found)
+            if chosen in {"json", "yaml"}:
+                print_document(found, chosen)
+            elif chosen == "csv":
+                print_csv([column.name.replace(" ", "_") for column in _COLUMNS], map(_row, found))
             else:
-                print_table(columns, map(_row, found), "no accounts: `leasehold accounts set NAME` makes one")
+                show = print_wide if chosen == "wide" else print_table
+                show(_COLUMNS, map(_row, found), "no accounts: `leasehold accounts set NAME` makes one")
 
         repeat(show_all, watch)
 

@@ -69,7 +69,7 @@ def _list_lines(value: Any, indent: str = "") -> Iterator[str]:
     if isinstance(value, dict) and value:
         for key, each in value.items():
             yield from _nest(f"{indent}{_show_scalar(key)}:", each, indent)
-    elif isinstance(value, list) and value:
+    elif isinstance(value, (list, tuple)) and value:
         for each in value:
             first, *rest = _list_lines(each, f"{indent}  ")
             yield f"{indent}- {first.lstrip(' ')}"
@@ -79,7 +79,7 @@ def _list_lines(value: Any, indent: str = "") -> Iterator[str]:
 
 
 def _nest(key: str, value: Any, indent: str) -> Iterator[str]:
-    if value and isinstance(value, (dict, list)):
+    if value and isinstance(value, (dict, list, tuple)):
         yield key
         yield from _list_lines(value, f"{indent}  ")
     else:

@@ -161,9 +161,9 @@ def list_(  # noqa: PLR0913, PLR0917 - an option each
 
 def _say_hidden(more: int, ended: int, limit: int) -> None:
     if more:
-        print_thing(f"{more} more are not shown (--limit {limit})")
+        print_thing(f"not shown: {more} more (--limit {limit})")
     if ended:
-        print_thing(f"{ended} ended are not shown (--all)")
+        print_thing(f"not shown: {ended} ended (--all)")
 
 
 def _requires(row: "Reservation", labels: Mapping[str, str]) -> bool:

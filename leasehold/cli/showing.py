@@ -65,14 +65,17 @@ def _instant(at: float | None) -> str:
     return "" if at is None else show_time(at)
 
 
-def _describe_reason(seen: SeenReservation) -> str:
+def _find_reason(seen: SeenReservation) -> str:
     """Why it waits, has to give back, or ended."""
     row = seen.row
     if row.phase == "pending" and seen.waiting:
         return ": ".join(filter(None, seen.waiting))
-    if row.phase == "revoking" and row.revoke_by is not None:
-        return f"{row.revoke_reason or row.reason or ''}, due {show_age(row.revoke_by)}".lstrip(", ")
-    return row.reason or ""
+    return (row.revoke_reason if row.phase == "revoking" else None) or row.reason or ""
+
+
+def _describe_reason(seen: SeenReservation) -> str:
+    due = show_age(seen.row.revoke_by) if seen.row.phase == "revoking" else ""
+    return ", ".join(filter(None, (_find_reason(seen), due and f"due {due}")))
 
 
 def _describe_wish(seen: SeenReservation) -> str:
@@ -89,7 +92,9 @@ def _list_levels(seen: SeenReservation) -> str:
 
 
 def _list_slots(seen: SeenReservation) -> tuple[str, ...]:
-    return tuple(each.slot + (" (claimed)" if each.state == "claimed" else "") for each in seen.row.leases)
+    """Each once, however many of its instances are there."""
+    slots = (each.slot + (" (claimed)" if each.state == "claimed" else "") for each in seen.row.leases)
+    return tuple(dict.fromkeys(slots))
 
 
 def _list(read: Callable[["Placement"], str | None]) -> Callable[[SeenReservation], tuple[str, ...]]:
@@ -100,7 +105,7 @@ _R = Field[SeenReservation]
 RESERVATIONS: Final[tuple[_R, ...]] = (
     _R(Column("id"), lambda seen: seen.row.id, "id"),
     _R(Column("phase", is_state=True), lambda seen: seen.row.phase, "phase"),
-    _R(Column("why", "cut", 1), _describe_reason, "why"),
+    _R(Column("why", "cut", 1, least=32), _describe_reason, "why", _find_reason),
     _R(Column("asked for", "cut", 3), _describe_wish, "asked_for"),
     _R(Column("account", rank=5), lambda seen: seen.row.request.account or "", "account"),
     _R(Column("level", rank=7), _list_levels, "level"),

@@ -39,6 +39,8 @@ class Column:
     name: str
     fit: Literal["whole", "cut", "wrap"] = "whole"
     rank: int = 0
+    least: int = _SHORTEST
+    """Of a text that may be cut: others are hidden before it is shorter."""
     is_state: bool = False
     """Whether it is coloured by what it says."""
 
@@ -85,31 +87,35 @@ class Grid:
 def fit(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None) -> tuple[dict[int, int], bool]:
     """The widths of the columns that are shown, by their place, and whether several ids stand below each other.
 
-    First texts are cut or wrapped, then ids are stacked, then columns are hidden, by rank. What remains may still be
-    wider than the terminal: ids stay whole.
+    First texts are cut or wrapped, then ids are stacked, then columns are hidden, by rank. A text is cut further before
+    its column is hidden. What remains may still be wider than the terminal: ids stay whole.
     """
     shown = list(range(len(columns)))
-    joined = [_measure(column, [row[place] for row in rows], _join) for place, column in enumerate(columns)]
+    least = {place: column.least for place, column in enumerate(columns)}
+    cells = [[row[place] for row in rows] for place in shown]
     if width is None:
-        return {place: joined[place][0] for place in shown}, False
-    stacked = [_measure(column, [row[place] for row in rows], _stack) for place, column in enumerate(columns)]
+        return {place: _measure(columns[place], cells[place], _join, 0)[0] for place in shown}, False
     while True:
         room = width - _GAP * (len(shown) - 1)
-        for sizes, is_stacked in ((joined, False), (stacked, True)):
-            if sum(sizes[place][1] for place in shown) <= room:
-                return _shrink({place: sizes[place] for place in shown}, room), is_stacked
-        hidden = max(shown, key=lambda place: (columns[place].rank, place))
-        if not columns[hidden].rank:
-            return {place: stacked[place][1] for place in shown}, True
-        shown.remove(hidden)
+        for show in (_join, _stack):
+            sizes = {place: _measure(columns[place], cells[place], show, least[place]) for place in shown}
+            if sum(smallest for _, smallest in sizes.values()) <= room:
+                return _shrink(sizes, room), show is _stack
+        last = max(shown, key=lambda place: (columns[place].rank, place))
+        if not columns[last].rank:
+            return {place: _measure(columns[place], cells[place], _stack, least[place])[1] for place in shown}, True
+        if columns[last].fit == "cut" and least[last] > _SHORTEST:
+            least[last] = _SHORTEST
+        else:
+            shown.remove(last)
 
 
-def _measure(column: Column, cells: Iterable[Cell], show: Callable[[Cell], str]) -> tuple[int, int]:
-    """The width in full, and the least one."""
+def _measure(column: Column, cells: Iterable[Cell], show: Callable[[Cell], str], least: int) -> tuple[int, int]:
+    """The width in full, and the smallest one."""
     texts = [column.name, *map(show, cells)]
     full = max(_width(line) for text in texts for line in text.split("\n"))
     if column.fit == "cut":
-        return full, min(full, max(_SHORTEST, _width(column.name)))
+        return full, min(full, max(least, _width(column.name)))
     if column.fit == "wrap":
         return full, max(_width(word) for text in texts for word in (text.split() or [""]))
     return full, full

@@ -1,11 +1,13 @@
 """Commands for quota accounts and notices: what they print, what they send, how they end."""
 
+import csv
 import json
 from datetime import datetime
 from io import StringIO
 from typing import Any
 
 import pytest
+import yaml
 
 from leasehold.cli.plotting import draw_balances
 from scheduler.model.accounts import Account, BalanceSample
@@ -72,6 +74,9 @@ def test_accounts_are_listed_with_who_runs_and_waits_for_them(stack: FakeIntake,
     assert (ci["id"], ci["balance"], ci["level"]) == ("ci", [-1.5, 20.0, 0.0, 0.0, 0.0], 1)
     assert (ci["running"], ci["waiting"]) == ([0, 1, 0, 0, 0, 1], 1)
     assert (lab["id"], lab["level"], lab["running"], lab["waiting"]) == ("lab", 5, [0] * 6, 1)
+    rows = list(csv.DictReader(StringIO(run("accounts", "list", "-o", "csv").out)))
+    assert [(row["account"], row["description"]) for row in rows] == [("ci", "nightly builds"), ("lab", "")]
+    assert yaml.safe_load(run("accounts", "list", "-o", "yaml").out) == [ci, lab]
     shown = run("accounts", "list").out
     assert "-1.5 20 0 0 0" in shown
     assert "nightly builds" in shown

@@ -34,6 +34,12 @@ def test_ids_are_never_folded_nor_cut(
         assert any(name in line for line in shown.splitlines()), shown
 
 
+def test_the_ids_that_wait_are_not_folded_in_the_status(stack: FakeIntake, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack.board.write_report({"at": 5.0, "term": 1, "waiting": {"second": ["at_max_slots", "full"], LONG: ["x", "y"]}})
+    shown = strip_colours(run_on_terminal(monkeypatch, 80, "status"))
+    assert any(LONG in line for line in shown.splitlines()), shown
+
+
 @pytest.mark.parametrize("words", [("list",), ("get", LONG), ("slots",), ("explain", LONG)], ids=lambda each: each[0])
 def test_a_pipe_has_no_width(words: tuple[str, ...], stack: FakeIntake, run: Run) -> None:
     """With two long ids on a line it is longer than 200 characters."""
