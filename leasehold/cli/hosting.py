@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leasehold.cli.checking import check
+from leasehold.cli.completing import complete_held_reservations, complete_slots
 from leasehold.cli.connecting import connect
 from leasehold.cli.failures import BAD_INPUT, FAILED, INTERRUPTED, CommandError, say_error
 from leasehold.cli.interrupts import inherited, list_ending
@@ -114,7 +115,12 @@ def _make_enforcer(
 
 
 def execute(
-    reservation: Annotated[str, typer.Argument(metavar="RESERVATION", help="Whose lease on this host it is.")],
+    reservation: Annotated[
+        str,
+        typer.Argument(
+            metavar="RESERVATION", help="Whose lease on this host it is.", autocompletion=complete_held_reservations
+        ),
+    ],
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="What to run.")],
     component: Annotated[str, typer.Option(help="Which instance of it.")] = "main",
     slot: Annotated[str | None, typer.Option(help="The slot (default: the name of this host).")] = None,
@@ -237,7 +243,7 @@ def leave(
 
 
 def remove(
-    slot: Annotated[str, typer.Argument(metavar="SLOT", help="Its slot.")],
+    slot: Annotated[str, typer.Argument(metavar="SLOT", help="Its slot.", autocompletion=complete_slots)],
     timeout: Timeout = 30,
     as_json: AsJson = False,
 ) -> None:

@@ -146,7 +146,9 @@ def explain(reservation: ReservationId, as_json: AsJson = False, watch: Watched 
                 print_json(found)
                 return
             print_thing(str(found))
-            row = row or next(iter(client.recall(reservation)), None)
+            if row is None or row.phase != found.phase:
+                # It left the view, or was served meanwhile.
+                row = client.get(reservation) or next(iter(client.recall(reservation)), None)
             if row is not None:
                 for line in _describe_course(row):
                     print_thing(line)

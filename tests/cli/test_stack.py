@@ -1,5 +1,6 @@
 """A whole stack of real processes, up and down: the slowest tests there are. Nothing may be left of it."""
 
+import csv
 import json
 import os
 import signal
@@ -9,11 +10,13 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from leasehold import Client
+from leasehold.results import Reservation
 from leasehold.running import RunningStack, find_running, is_locked
 from tests.guarding import Guarded
 from workers.embedded_redis import NO_SERVER, find_redis_server
@@ -99,8 +102,9 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 def test_a_stack_serves_heals_itself_and_leaves_nothing_behind(shell: Shell) -> None:
     running = shell.start()
     with Client(running.broker_url) as client:
-        row = client.reserve(system="x86_64-linux", resources={"cpus": 1})
+        row = client.reserve(system="x86_64-linux", resources={"cpus": 1}, tags={"run": "7"})
         leased = client.wait(row.id, timeout=60)
+        _look_at(shell, leased)
         _interrupt(running, str(leased.leases[0].instance_id))
         await_(lambda: getattr(client.get(row.id), "phase", None) == "revoking", "the interruption's notice")
         client.release(row.id, leased.token)
@@ -119,6 +123,17 @@ def test_a_stack_serves_heals_itself_and_leaves_nothing_behind(shell: Shell) -> 
     assert shell.up.wait(SECONDS) == 0
     assert list_processes(shell.folder) == []
     assert find_running(shell.folder) is None
+
+
+def _look_at(shell: Shell, leased: Reservation) -> None:
+    """Commands show what is on the slot, and where the reservation is."""
+    (lease,) = leased.leases
+    (slot,) = csv.DictReader(StringIO(shell.run("slots", "--tag", "run=7", "-o", "csv").stdout))
+    total = leased.leases[0].resources["cpus"]
+    assert (slot["slot"], slot["held_by"], slot["machine"]) == (lease.slot, leased.id, lease.instance_id)
+    assert f"cpus {total:g}/" in slot["used"]
+    told = shell.run("explain", leased.id).stdout
+    assert f"on {lease.slot} {lease.instance_id} {lease.address} {lease.type}" in told
 
 
 def _interrupt(running: RunningStack, machine: str) -> None:
