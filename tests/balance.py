@@ -13,6 +13,7 @@ import pytest
 E2E: Final = "tests/e2e"
 LONG: Final = (
     E2E,
+    "tests/ops/test_containers.py",
     "tests/chaos/test_chaos.py",
     "tests/cli/test_stack.py",
     "tests/ops/test_redis_acl.py",

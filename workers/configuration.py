@@ -175,11 +175,17 @@ def _parse(path: Path | None) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_bytes().decode("utf-8"))
     except OSError as error:
-        raise fault(str(path), "a file that can be read", error.strerror) from None
+        raise fault(str(path), "a file that can be read", _describe(error)) from None
     except UnicodeDecodeError as error:
         raise fault(str(path), "a text in UTF-8", f"byte {error.start}") from None
     except (ValueError, RecursionError) as error:
         raise InvalidInputError([_syntax_fault(path, str(error))]) from None
+
+
+def _describe(error: OSError) -> str:
+    """In a container the uid is what an operator has to know, to give the file an owner or a mode that serves."""
+    denied = isinstance(error, PermissionError)
+    return f"{error.strerror} (as uid {os.geteuid()})" if denied else str(error.strerror)
 
 
 def _syntax_fault(path: Path, message: str) -> Fault:
@@ -218,7 +224,7 @@ def _fill_in(ec2: dict[str, Any], folder: Path, path: str) -> list[Fault]:
     try:
         ec2["user_data"] = (folder / file).read_text(encoding="utf-8")
     except OSError as error:
-        return [Fault(f"{path}.user_data_file", "a file that can be read", f"{show(file)}: {error.strerror}")]
+        return [Fault(f"{path}.user_data_file", "a file that can be read", f"{show(file)}: {_describe(error)}")]
     except ValueError:
         return [Fault(f"{path}.user_data_file", "the name of a text in UTF-8", show(file))]
     return []

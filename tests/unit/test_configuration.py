@@ -147,6 +147,20 @@ def test_a_file_that_is_named_and_missing_is_one_line(monkeypatch: pytest.Monkey
         load_settings()
 
 
+def test_a_file_that_may_not_be_read_names_the_uid_that_has_to_read_it(tmp_path: Path) -> None:
+    file = tmp_path / "leasehold.toml"
+    file.touch(mode=0o000)
+    uid = os.geteuid()
+    stranger = 10001 if uid == 0 else uid
+    # root may read any file.
+    os.seteuid(stranger)
+    try:
+        faults = [str(fault) for fault in check_configuration(file)]
+    finally:
+        os.seteuid(uid)
+    assert faults == [f'{file}: expected a file that can be read, got "Permission denied (as uid {stranger})"']
+
+
 def test_a_process_reads_its_settings_past_broken_rules_but_not_past_an_unknown_table() -> None:
     Path("leasehold.toml").write_text("[scheduler]\nqueue = 1\n[log]\nlevel = 'debug'", encoding="utf-8")
     assert load_settings().log.level == "debug"

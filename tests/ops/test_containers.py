@@ -1,0 +1,293 @@
+"""compose/ on a real container engine: built and started as docs/aws.md says, with the emulator in place of EC2.
+
+The files that are mounted have mode 600. The project has a name, ports and image tags of its own. Skipped where no
+engine answers, or where it neither has the base images nor can pull them.
+"""
+
+import configparser
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.ci_rules import NO_ENGINE
+from tests.e2e.processes import wait_for
+
+# Two images are built and fourteen containers are started, on a machine that may be busy.
+pytestmark = pytest.mark.timeout(2400)
+
+ROOT: Final = Path(__file__).parents[2]
+COPIED: Final = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "Procfile")
+FOLDERS: Final = ("examples", "leasehold", "tasks", "workers", "scheduler", "compose")
+OURS: Final = (
+    "reservations",
+    "ticks",
+    "launch",
+    "health",
+    "terminate",
+    "beat",
+    "beat-2",
+    "flower",
+    "metrics",
+    "emulator",
+)
+PATIENCE: Final = 600.0
+COMMAND_SECONDS: Final = 1200.0
+KILLED: Final = 137
+"""The exit code of a container that was ended with SIGKILL: its grace was over."""
+
+
+def run(*words: str, folder: Path = ROOT, seconds: float = COMMAND_SECONDS) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=seconds, check=False)
+
+
+def has_engine() -> bool:
+    """Whether a container engine answers, has Compose, and has the base images or can pull them."""
+    commands = (("docker", "info"), ("docker", "compose", "version"))
+    if shutil.which("docker") is None or any(run(*words).returncode for words in commands):
+        return False
+    texts = [(ROOT / "compose" / name).read_text(encoding="utf-8") for name in ("compose.yaml", "Dockerfile")]
+    images = re.findall(r"^(?: +image:|FROM) ((?!leasehold)[a-z0-9/.-]+:[a-z0-9.-]+)", "\n".join(texts), re.MULTILINE)
+    assert len(set(images)) == 4
+    return all(
+        run("docker", "image", "inspect", image).returncode == 0 or run("docker", "pull", image).returncode == 0
+        for image in sorted(set(images))
+    )
+
+
+def find_free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def write_pip_configuration(path: Path) -> None:
+    """What pip is configured with here, in one file."""
+    lines = run(sys.executable, "-m", "pip", "config", "list").stdout.splitlines()
+    pairs = [line.partition("=") for line in lines if line.startswith("global.")]
+    parser = configparser.RawConfigParser()
+    parser["global"] = {name.removeprefix("global."): value.strip("'\"") for name, _, value in pairs}
+    with path.open("w", encoding="utf-8") as file:
+        parser.write(file)
+
+
+class Containers:
+    """A copy of the checkout with a compose project of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.compose_folder = folder, folder / "compose"
+        self.name = f"leasehold-test-{secrets.token_hex(4)}"
+        self.tags = [self.name, f"{self.name}-next"]
+        self.started = ""
+        for name in COPIED:
+            shutil.copy(ROOT / name, folder)
+        for name in FOLDERS:
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".env"))
+        self._write_settings()
+        self._make_private()
+
+    def _write_settings(self) -> None:
+        write_pip_configuration(self.folder / "pip.conf")
+        self.owner = 12345 if os.geteuid() == 0 else os.geteuid()
+        text = (self.compose_folder / "env.example").read_text(encoding="utf-8")
+        users = (self.compose_folder / "redis" / "users.acl").read_text(encoding="utf-8")
+        for placeholder in sorted(set(re.findall(r"CHANGE-ME(?:-[A-Z]+)?", text + users)), reverse=True):
+            password = secrets.token_hex(16)
+            text, users = (re.sub(rf"{placeholder}\b(?!-)", password, each) for each in (text, users))
+        (self.compose_folder / "redis" / "users.acl").write_text(users, encoding="utf-8")
+        values = {
+            "IMAGE_TAG": self.tags[0],
+            "PIP_CONFIG_FILE": self.folder / "pip.conf",
+            "CONTAINER_USER": f"{self.owner}:{self.owner}",
+            "EMULATOR_URL": "http://emulator:4579",
+            "EMULATOR_KEY": "any",
+            "FLOWER_PORT": find_free_port(),
+            "PROMETHEUS_PORT": find_free_port(),
+        }
+        self._environment = text
+        self.set_values(values)
+        self._write_overrides()
+
+    def _write_overrides(self) -> None:
+        """A build has the network of this host: the package index may be there only. A health check that starts a
+        Python takes long on a busy machine, and fourteen services start at once.
+        """
+        services: dict[str, Any] = {name: {"healthcheck": {"timeout": "120s"}} for name in OURS}
+        for name in ("prepare", "emulator"):
+            services.setdefault(name, {})["build"] = {"network": "host"}
+        # JSON is YAML.
+        (self.compose_folder / "test.yaml").write_text(json.dumps({"services": services}), encoding="utf-8")
+
+    def set_values(self, values: dict[str, Any]) -> None:
+        """Change variables of .env."""
+        for name, value in values.items():
+            self._environment, count = re.subn(rf"(?m)^{name}=.*$", f"{name}={value}", self._environment)
+            assert count == 1, name
+        (self.compose_folder / ".env").write_text(self._environment, encoding="utf-8")
+
+    def _make_private(self) -> None:
+        for name in (".env", "redis/users.acl", "leasehold.toml", "aws/config"):
+            (self.compose_folder / name).chmod(0o600)
+            if os.geteuid() == 0 and name != ".env":
+                os.chown(self.compose_folder / name, self.owner, self.owner)
+
+    def compose(self, *words: str, status: int | None = 0) -> subprocess.CompletedProcess[str]:
+        """`docker compose WORDS` in compose/; it has to end with this status."""
+        files = ("--file", "compose.yaml", "--file", "test.yaml")
+        command = ("docker", "compose", "--project-name", self.name, *files, "--profile", "emulator", *words)
+        done = run(*command, folder=self.compose_folder)
+        assert status is None or done.returncode == status, f"{words}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+        return done
+
+    def leasehold(self, service: str, *words: str, status: int = 0) -> str:
+        """What `leasehold WORDS` prints in the container of a service."""
+        done = self.compose("exec", "-T", service, "leasehold", *words, status=status)
+        return done.stdout + done.stderr
+
+    def list_containers(self) -> dict[str, dict[str, Any]]:
+        """The containers of the project by service, ended ones too."""
+        lines = self.compose("ps", "--all", "--format", "json").stdout.splitlines()
+        return {each["Service"]: each for each in map(json.loads, lines)}
+
+    def await_healthy(self) -> None:
+        """Until every service but `prepare`, which has ended, is healthy."""
+        wait_for(lambda: not self._list_others(), "healthy services", PATIENCE)
+
+    def _list_others(self) -> list[str]:
+        found = self.list_containers()
+        assert len(found) == 14
+        return [name for name, each in found.items() if each["Health"] != "healthy" and name != "prepare"]
+
+    def await_phase(self, name: str, phase: str) -> dict[str, Any]:
+        """The reservation once it is in this phase."""
+
+        def look() -> dict[str, Any] | None:
+            done = self.compose("exec", "-T", "ticks", "leasehold", "get", name, "--json", status=None)
+            found: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
+            return found if found.get("phase") == phase else None
+
+        return wait_for(look, f"{name} to be {phase}", PATIENCE)
+
+    def remove(self) -> None:
+        """End and remove all that was made, except the layers in the builder's cache."""
+        self.compose("down", "--volumes", "--timeout", "10", status=None)
+        for tag in self.tags:
+            run("docker", "image", "rm", f"leasehold:{tag}", f"leasehold-emulator:{tag}")
+
+
+@pytest.fixture(scope="module")
+def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]:
+    """The project, built and started with the one command of compose.yaml's head."""
+    if not has_engine():
+        pytest.skip(NO_ENGINE)
+    found = Containers(tmp_path_factory.mktemp("containers"))
+    try:
+        done = found.compose("up", "--detach", "--build")
+        found.started = done.stdout + done.stderr
+        found.await_healthy()
+        yield found
+    finally:
+        found.remove()
+
+
+def test_up_builds_both_images_before_it_starts_anything_and_pulls_neither(containers: Containers) -> None:
+    assert "Pull" not in containers.started
+    assert "rror" not in re.sub(r"(?m)^#\d+ .*$", "", containers.started)
+    images = {name: each["Image"] for name, each in containers.list_containers().items()}
+    assert images["emulator"] == f"leasehold-emulator:{containers.tags[0]}"
+    assert images["launch"] == images["beat-2"] == f"leasehold:{containers.tags[0]}"
+
+
+def test_the_image_of_the_workers_has_no_emulator_and_keeps_no_pip_configuration(containers: Containers) -> None:
+    has = "import importlib.util as u, os; print([n for n in {} if u.find_spec(n)], os.path.exists('/etc/pip.conf'))"
+    words = ("python", "-c", has.format(["moto", "sympy", "pip", "boto3", "psycopg"]))
+    assert containers.compose("exec", "-T", "launch", *words).stdout.strip() == "['boto3', 'psycopg'] False"
+    assert containers.compose("exec", "-T", "emulator", *words).stdout.strip().startswith("['moto', 'sympy', ")
+
+
+def test_files_of_mode_600_are_read_and_a_stranger_is_named_by_its_uid(containers: Containers) -> None:
+    assert containers.compose("exec", "-T", "ticks", "id", "-u").stdout.strip() == str(containers.owner)
+    words = ("run", "--rm", "--no-deps", "-T", "--user", "4321", "ticks")
+    done = containers.compose(*words, status=None)
+    line = '/etc/leasehold/leasehold.toml: expected a file that can be read, got "Permission denied (as uid 4321)"'
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"leasehold: {line}" in done.stderr.splitlines()
+
+
+def test_a_lease_is_taken_and_released_in_a_container_and_the_doctor_finds_nothing(containers: Containers) -> None:
+    containers.leasehold(
+        "ticks", "reserve", "--system", "x86_64-linux", "--cpus", "1", "--id", "first", "--wait", "300"
+    )
+    assert "first released" in containers.leasehold("ticks", "release", "first")
+    found = json.loads(containers.leasehold("ticks", "doctor", "--no-aws", "--timeout", "60", "--json"))
+    assert [each for each in found["findings"] if each["outcome"] not in {"ok", "skipped"}] == []
+    said = containers.leasehold("metrics", "status", status=2)
+    assert "user metrics may not read the leader lock" in said
+
+
+def test_a_stop_of_launch_while_ec2_does_not_answer_ends_within_the_grace(containers: Containers) -> None:
+    containers.compose("pause", "emulator")
+    try:
+        for name in ("second", "third"):
+            containers.leasehold("ticks", "reserve", "--system", "x86_64-linux", "--cpus", "4", "--id", name)
+        wait_for(partial(is_connected, containers, "launch"), "a call to EC2", PATIENCE)
+        containers.compose("stop", "launch")
+    finally:
+        containers.compose("unpause", "emulator")
+    ended = containers.list_containers()["launch"]
+    assert (ended["State"], ended["ExitCode"] == KILLED) == ("exited", False)
+    log = containers.compose("logs", "--no-log-prefix", "launch").stdout
+    assert '"action": "worker.left"' in log
+    assert "Traceback" not in log
+    containers.compose("up", "--detach", "--no-deps", "launch")
+    for name in ("second", "third"):
+        containers.await_phase(name, "leased")
+
+
+def is_connected(containers: Containers, service: str) -> bool:
+    """Whether a process of the service has an open connection to the emulator's port."""
+    table = containers.compose("exec", "-T", service, "cat", "/proc/net/tcp").stdout.splitlines()[1:]
+    established, port = "01", f"{4579:04X}"
+    return any(words[2].endswith(f":{port}") and words[3] == established for words in map(str.split, table))
+
+
+def test_redis_may_die(containers: Containers) -> None:
+    containers.compose("kill", "redis")
+    containers.compose("up", "--detach", "--no-deps", "redis")
+    containers.leasehold(
+        "ticks", "reserve", "--system", "x86_64-linux", "--cpus", "1", "--id", "after", "--wait", "300"
+    )
+
+
+def test_an_upgrade_as_the_page_describes_replaces_every_process(containers: Containers) -> None:
+    page = (ROOT / "docs" / "aws.md").read_text(encoding="utf-8")
+    assert "docker compose run --rm --no-deps prepare" in page
+    assert "docker compose up -d --no-deps $(docker compose ps --services)" in page
+    old, new = containers.tags
+    for image in ("leasehold", "leasehold-emulator"):
+        assert run("docker", "tag", f"{image}:{old}", f"{image}:{new}").returncode == 0
+    containers.set_values({"IMAGE_TAG": new})
+    containers.compose("run", "--rm", "--no-deps", "-T", "prepare")
+    services: Sequence[str] = containers.compose("ps", "--services").stdout.split()
+    assert "beat-2" in services
+    containers.compose("up", "-d", "--no-deps", *services)
+    images = {name: each["Image"] for name, each in containers.list_containers().items()}
+    ours = {name: image for name, image in images.items() if image.startswith("leasehold") and name != "prepare"}
+    assert set(ours) == set(OURS)
+    assert all(image.endswith(f":{new}") for image in ours.values())
+
+
+def test_what_was_leased_fails_honestly_when_the_emulator_and_its_machines_are_gone(containers: Containers) -> None:
+    """The upgrade has replaced the emulator's container: for Leasehold EC2 has lost every machine."""
+    for name in ("second", "third", "after"):
+        assert containers.await_phase(name, "failed")["reason"] == "slot_gone"
+    containers.leasehold("ticks", "reserve", "--system", "x86_64-linux", "--cpus", "1", "--id", "last", "--wait", "300")
