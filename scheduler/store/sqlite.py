@@ -172,7 +172,11 @@ class SqliteDialect:
             # The pool hands a connection to one thread at a time.
             check_same_thread=False,
         )
-        _set_up(connection)
+        try:
+            _set_up(connection)
+        except sqlite3.Error:
+            connection.close()
+            raise
         return connection
 
 

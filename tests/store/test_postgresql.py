@@ -252,7 +252,8 @@ class TestErrors:
     def test_a_missing_driver(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "psycopg", None)
         store = open_store("postgresql://leasehold:secret@127.0.0.1/db")
-        with pytest.raises(StoreUnavailableError, match=r"PostgreSQL needs psycopg: install `leasehold\[postgresql\]`"):
+        install = r"install `leasehold\[server,postgresql\]`"
+        with pytest.raises(StoreUnavailableError, match=f"PostgreSQL needs psycopg: {install}"):
             store.now()
 
 

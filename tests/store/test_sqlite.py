@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import pytest
 from sqlalchemy import ClauseElement, Engine, Executable, event, text
@@ -168,6 +169,24 @@ class TestErrors:
         path = tmp_path / "leasehold.db"
         path.write_text("this is no database, but long enough to be read as one\n" * 100)
         assert failing(opened(path)) == f"{path}: the file is no SQLite database"
+
+    def test_a_connection_that_cannot_be_set_up_is_closed(
+        self, tmp_path: Path, opened: OpenPath, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path, connect = tmp_path / "leasehold.db", sqlite3.connect
+        made: list[sqlite3.Connection] = []
+        path.write_text("this is no database, but long enough to be read as one\n" * 100)
+
+        def remember(*words: Any, **options: Any) -> sqlite3.Connection:
+            made.append(connect(*words, **options))
+            return made[-1]
+
+        monkeypatch.setattr(sqlite3, "connect", remember)
+        failing(opened(path))
+        assert made
+        for connection in made:
+            with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+                connection.execute("SELECT 1")
 
     def test_a_directory(self, tmp_path: Path, opened: OpenPath) -> None:
         assert failing(opened(tmp_path)) == f"{tmp_path}: it cannot be opened"
