@@ -3,6 +3,7 @@
 import os
 import time
 from collections import Counter
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -131,9 +132,12 @@ def _find_urls(broker_url: str) -> dict[str, str]:
 
 
 def _find_schema_fault() -> str | None:
-    """What is wrong with the schema of the database, where one is configured: a client has none."""
+    """What is wrong with the schema of the database, where one is configured: a client has none.
+
+    A plain installation cannot look at it: SQLAlchemy comes with the extra `server`.
+    """
     url = os.environ.get(_DATABASE_VARIABLE)
-    if not url:
+    if not url or find_spec("sqlalchemy") is None:
         return None
     from scheduler.store.schema import find_fault
 

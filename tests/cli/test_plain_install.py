@@ -21,14 +21,20 @@ NEEDS: Final = "leasehold: this command needs the extra "
 ABSENT: Final = frozenset(EXTRAS) - {"pydantic", "pydantic_core"}
 """What a plain installation lacks; recent releases of typer depend on pydantic, so that it may be there."""
 BLOCK: Final = """
-import importlib.abc, json, sys
+import json, sys
 
-class Blocked(importlib.abc.MetaPathFinder):
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {names!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+        absent = name.partition(".")[0] in {names!r}
+        return None if absent else self.finder.find_spec(name, path, target)
 
-sys.meta_path.insert(0, Blocked())
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+sys.meta_path[:] = map(Without, sys.meta_path)
 """
 IMPORTS: Final = """
 import leasehold, leasehold.agent, leasehold.client, leasehold.cli.app
@@ -134,3 +140,13 @@ def test_the_client_works_without_the_modules_that_windows_lacks(redis_url: str,
     found = run_python(BLOCK.format(names=posix) + CLIENT, tmp_path, redis_url)
     assert found[0].startswith("no stack runs here")
     assert found[1:] == [False, 0]
+
+
+def test_the_status_of_a_stack_is_shown_without_a_look_at_its_database(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As the run.json of a stack gives it to every command in its folder.
+    monkeypatch.setenv("LEASEHOLD_BROKER__URL", redis_url)
+    monkeypatch.setenv("LEASEHOLD_DATABASE__URL", f"sqlite:///{tmp_path}/leasehold.db")
+    ((status, out, err),) = run_commands(tmp_path, ABSENT, [["status", "--json"]])
+    assert (status, json.loads(out)["state"], err) == (1, "degraded", "")
