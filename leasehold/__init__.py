@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from leasehold.errors import Ended, LeaseholdError, NoStack, NotAnswered, Refused, Unavailable, Unknown
 
 if TYPE_CHECKING:
+    from leasehold.aio import AsyncClient
     from leasehold.client import Client
     from leasehold.lease import Lease
 
     __version__: str
 
 __all__ = [
+    "AsyncClient",
     "Client",
     "Ended",
     "Lease",
@@ -31,12 +33,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`Client` and `Lease` on first use: importing redis takes longer than most programs that only want the errors.
+    """The clients and `Lease` on first use: importing redis takes longer than most programs that only want the errors.
     `__version__` is the version of the installed distribution.
     """
     match name:
         case "Client" | "Lease":
             return getattr(import_module(f"leasehold.{name.lower()}"), name)
+        case "AsyncClient":
+            return import_module("leasehold.aio").AsyncClient
         case "__version__":
             return version("leasehold")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -76,6 +76,11 @@ class Changes:
             self._is_over = True
             self._news.notify_all()
 
+    def since(self, number: int) -> tuple[list[Change], bool]:
+        """What was told after so many, and whether nothing more comes."""
+        with self._news:
+            return self._told[number:], self._is_over
+
     def read(self, seconds_left: Callable[[], float | None]) -> Iterator[Change]:
         """Everything in its order, as it comes, until the end or until no time is left (None: there is no limit)."""
         number = 0

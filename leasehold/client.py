@@ -118,6 +118,11 @@ class Client(Words):
         """Raise Unavailable unless Redis answers and holds a valid view."""
         self._reader.check()
 
+    def _check_open(self) -> None:
+        """Raise Unavailable once `close` was called."""
+        if self._wire.is_closed:
+            raise Unavailable("the client was closed while it waited")
+
     @property
     def probe(self) -> Probe:
         """For operators: whether the stack is alive."""
@@ -139,7 +144,7 @@ class Client(Words):
 
     def submit(self, document: Mapping[str, Any], *, timeout: float | None = None) -> Reservation:
         """The same with the fields as a document, whatever is in it: what is wrong is refused."""
-        return self._describe(self._ask("submit", _with_id(document), timeout))
+        return self._describe(self._ask("submit", with_id(document), timeout))
 
     def reserve_many(self, items: Iterable[ReservationFields], *, timeout: float | None = None) -> tuple[Answer, ...]:
         """Ask for many at once, a thousand a message; the answers by index: good ones are accepted, bad ones
@@ -175,14 +180,19 @@ class Client(Words):
         found = self._query(reservations, timeout)
         return tuple(each.row for each in found if each.row is not None)
 
-    def _query(self, reservations: Iterable[str], timeout: float | None) -> Iterator[Joined]:
-        """The rows of the database; a worker that knows the machine of a lease names its instance id, if only None."""
+    def _query(self, reservations: Iterable[str], timeout: float | None) -> tuple[Joined, ...]:
+        """The rows that `recall` gives, each with the slots of leases whose machine the worker does not know."""
         answer = self._wire.ask("query", {"ids": list(reservations)}, self._timeout(timeout))
         if not answer.get("ok"):
             raise Refused(read_faults(answer.get("errors", [])))
-        for row in answer["reservations"]:
-            missing = {lease["slot"] for lease in row.get("leases", ()) if "instance_id" not in lease}
-            yield Joined(msgspec.convert(row, Reservation), frozenset(missing))
+        return tuple(
+            # A worker that knows the machine of a lease names its instance id, if only as null.
+            Joined(
+                msgspec.convert(row, Reservation),
+                frozenset(lease["slot"] for lease in row.get("leases", ()) if "instance_id" not in lease),
+            )
+            for row in answer["reservations"]
+        )
 
     def slots(self, *, pool: str | None = None, state: str | None = None) -> tuple[Slot, ...]:
         """The slots of the view, those of a pool, or those in a state, in order of their names."""
@@ -270,6 +280,7 @@ class Client(Words):
                 return next(iter(self._query([watch.reservation], seconds)), Joined(None))
             case Pause(seconds):
                 watch.wait_for_hint(seconds)
+                self._check_open()
                 return None
             case _:
                 assert_never(step)
@@ -289,7 +300,7 @@ class Client(Words):
         """A lease to hold: `with client.lease(system="x86_64-linux") as lease:` reserves, waits for `wait` seconds
         at most (None: for ever), renews by itself and releases at the end. See Lease.
         """
-        lease = Lease(self, _with_id(fields), wait)
+        lease = Lease(self, with_id(fields), wait)
         for callback, add in ((on_revoke, lease.on_revoke), (on_lost, lease.on_lost)):
             if callback is not None:
                 add(callback)
@@ -338,7 +349,7 @@ class Client(Words):
         return msgspec.structs.replace(row, waiting=waiting, notes=answer.notes)
 
 
-def _with_id(fields: Mapping[str, Any]) -> dict[str, Any]:
+def with_id(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields as JSON values, with an id made up where none is given; a None says nothing."""
     said = {key: value for key, value in fields.items() if value is not None}
     document: dict[str, Any] = msgspec.to_builtins(said)
@@ -347,7 +358,7 @@ def _with_id(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _chunks(items: Iterable[Mapping[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     iterator = iter(items)
-    while chunk := [_with_id(item) for item in islice(iterator, ITEMS_A_REQUEST)]:
+    while chunk := [with_id(item) for item in islice(iterator, ITEMS_A_REQUEST)]:
         yield chunk
 
 

@@ -4,7 +4,7 @@ import base64
 import json
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
@@ -15,6 +15,7 @@ from scheduler.model.view import Row
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_board import RedisBoard
 from tests.builders import a_reservation
+from tests.client.facade import open_blocking
 
 Document = dict[str, Any]
 Handler = Callable[[str, Document], Document | None]
@@ -108,6 +109,20 @@ def client(intake: FakeIntake, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clie
     monkeypatch.setattr("leasehold.wire.RESEND_SECONDS", 0.1)
     with Client(intake.url, timeout=5) as made:
         yield made
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
+def either_client(
+    intake: FakeIntake, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Client]:
+    """Both kinds of client, one after the other: one suite holds for both."""
+    monkeypatch.setattr("leasehold.wire.RESEND_SECONDS", 0.1)
+    if request.param == "blocking":
+        with Client(intake.url, timeout=5) as made:
+            yield made
+    else:
+        with open_blocking(intake.url, timeout=5) as facade:
+            yield cast("Client", facade)
 
 
 def a_row(name: str = "r1", *, version: int = 1, **changes: Any) -> Reservation:

@@ -126,7 +126,7 @@ def test_every_field_of_an_answer_is_read() -> None:
 
 def test_importing_the_client_pulls_in_nothing_of_the_application() -> None:
     code = (
-        "import sys; from leasehold import Client, Refused; Client('redis://127.0.0.1:1/0')\n"
+        "import sys; from leasehold import AsyncClient, Client, Refused; Client('redis://127.0.0.1:1/0')\n"
         "heavy = {'tasks', 'scheduler', 'workers', 'boto3', 'botocore', 'sqlalchemy', 'pydantic', 'celery'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

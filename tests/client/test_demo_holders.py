@@ -70,11 +70,11 @@ def a_job(number: int, run_seconds: float = 1) -> Job:
 
 
 @pytest.fixture
-def play(client: Client) -> Iterator[Callable[..., Holders]]:
+def play(blocking_client: Client) -> Iterator[Callable[..., Holders]]:
     opened: list[Holders] = []
 
     def make(*jobs: Job, speed: float = 1.0) -> Holders:
-        opened.append(Holders(client, Stretch(jobs, speed)))
+        opened.append(Holders(blocking_client, Stretch(jobs, speed)))
         return opened[-1]
 
     yield make

@@ -77,12 +77,12 @@ def host(intake: FakeIntake) -> FakeHost:
 
 
 @pytest.fixture
-def start(client: Client) -> Iterator[Callable[[], Running]]:
+def start(blocking_client: Client) -> Iterator[Callable[[], Running]]:
     """Starts the agent, and ends it after the test."""
     started: list[Running] = []
 
     def begin() -> Running:
-        started.append(Running(client))
+        started.append(Running(blocking_client))
         return started[-1]
 
     yield begin

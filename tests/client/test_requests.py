@@ -173,21 +173,21 @@ def test_threads_share_a_client(intake: FakeIntake, client: Client) -> None:
     assert sorted(found) == sorted(f"r{n}" for n in range(8))
 
 
-def test_a_forked_child_uses_connections_of_its_own(intake: FakeIntake, client: Client) -> None:
-    client.reserve(id="parent", system="s")
+def test_a_forked_child_uses_connections_of_its_own(intake: FakeIntake, blocking_client: Client) -> None:
+    blocking_client.reserve(id="parent", system="s")
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         # No exception may get out of the child: it would run the tests a second time.
         try:
-            os.write(writer, client.reserve(id="child", system="s").id.encode())
+            os.write(writer, blocking_client.reserve(id="child", system="s").id.encode())
         finally:
             os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as answer:
         assert answer.read() == "child"
     os.waitpid(child, 0)
-    assert client.reserve(id="parent-again", system="s").id == "parent-again"
+    assert blocking_client.reserve(id="parent-again", system="s").id == "parent-again"
 
 
 def test_closing_ends_the_wait_for_an_answer(intake: FakeIntake, client: Client) -> None:
