@@ -32,6 +32,7 @@ LONG: Final = (
     "tests/policy/test_elastic_plans.py",
     "tests/ops/test_tls.py",
     "tests/store/test_contract.py",
+    "tests/cli/test_holding.py",
     "tests/cli/test_hosting.py",
     "tests/cli/test_commands.py",
     "tests/store/test_postgresql.py",

@@ -66,8 +66,8 @@ def run(items: Any, command: Command, wait: Wait = None, timeout: Timeout = 30) 
     """Run a command on this machine while holding a lease.
 
     Reserves, waits, renews, and releases at the end. The lease is in the command's environment (LEASEHOLD_ADDRESS,
-    LEASEHOLD_TOKEN, ...). The status is the command's; 124: not leased in time, 125: the
-    lease was lost and the command killed, 126: not executable, 127: not found. Without --ttl it is 60 seconds.
+    LEASEHOLD_TOKEN, ...). The status is the command's; 124: not leased in time, 125: the lease was lost and the
+    command killed, 126: not executable, 127: not found. Without --ttl it is 60 seconds.
     """
     if isinstance(items, list):
         raise CommandError("--file: expected one reservation, got a list", BAD_INPUT)

@@ -14,8 +14,9 @@ import pytest
 
 from leasehold.command import VARIABLES
 from scheduler.model.reservations import Reservation
-from tests.builders import a_lease
+from tests.builders import a_lease, a_slot
 from tests.cli.conftest import Run
+from tests.cli.test_plain_install import ABSENT, BLOCK
 from tests.client.intake import Document, FakeIntake, a_row
 from tests.client.test_lease import Holder
 from tests.e2e.processes import wait_for
@@ -135,6 +136,14 @@ def test_the_command_has_its_lease_in_its_environment_and_it_is_released(
         "LEASEHOLD_RESOURCES": '{"cpus": 2.0}',
     }
     assert (stack.seen[0][1]["ttl"], stack.verbs()[-1]) == (60, "release")
+
+
+def test_a_plain_installation_runs_commands(holder: Holder, tmp_path: Path) -> None:
+    code = BLOCK.format(names=set(ABSENT)) + "from leasehold.cli import main; main()"
+    words = ("run", "--id", "r1", "--system", "s", "--", "sh", "-c", "exit 7")
+    found = Started(tmp_path, (sys.executable, "-c", code, *words))
+    assert (found.await_status(), found.complaints()) == (7, [])
+    assert holder.intake.verbs()[-1] == "release"
 
 
 def test_no_variable_of_a_command_is_a_setting(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
@@ -403,7 +412,7 @@ def test_wait_returns_when_it_is_leased(stack: FakeIntake, start: Start) -> None
     stack.publish(a_row("r1"))
     found = start("wait", "r1", "--json")
     wait_for(lambda: stack.count_listeners("r1"), "the wait")
-    stack.publish(leased())
+    stack.publish(a_slot("linux-1", version=1), leased())
     assert (found.await_status(), found.complaints()) == (0, [])
     row = json.loads(found.read())
     assert (row["id"], row["phase"], row["leases"][0]["slot"]) == ("r1", "leased", "linux-1")
@@ -431,7 +440,7 @@ def test_wait_is_for_a_phase_and_for_a_time(
 
 
 def test_one_that_ended_long_ago_is_asked_for(stack: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasehold.watching.UNKNOWN_SECONDS", 0.1)
+    monkeypatch.setattr("leasehold.waiting.UNKNOWN_SECONDS", 0.1)
     row = {"id": "r1", "phase": "released", "request": {}}
     stack.handler = lambda _verb, _document: {"ok": True, "reservations": [row]}
     assert run("wait", "r1", "--for", "ended").out == "r1 released\n"
