@@ -121,7 +121,7 @@ def _enter(client: "Client", fields: dict[str, Any], wait: float | None, stack: 
 
 
 def _give_up(client: "Client", name: str) -> str:
-    """Cancel what is not leased yet; what has become of it, in words."""
+    """Cancel a reservation that is not leased yet; a text about the result."""
     try:
         client.cancel(name, timeout=_GOODBYE_SECONDS)
     except Refused:

@@ -366,9 +366,20 @@ def typist(tmp_path: Path) -> Iterator[Callable[..., Typist]]:
         each.close()
 
 
-def test_the_command_reads_the_terminal_and_gets_its_ctrl_c(holder: Holder, typist: Callable[..., Typist]) -> None:
+@pytest.mark.parametrize(
+    "before",
+    [
+        # An interactive shell started it: the command has the terminal from the start.
+        (),
+        # A script did: the command gets the terminal when it reads it.
+        ("sh", "-c", '"$@"; exit $?', "sh"),
+    ],
+)
+def test_the_command_reads_the_terminal_and_gets_its_ctrl_c(
+    before: tuple[str, ...], holder: Holder, typist: Callable[..., Typist]
+) -> None:
     script = "read line; echo got $line; trap 'echo caught; exit 4' INT; echo ready; while :; do sleep 0.05; done"
-    found = typist(*LEASEHOLD, "run", "--id", "r1", "--system", "s", "--", "sh", "-c", script)
+    found = typist(*before, *LEASEHOLD, "run", "--id", "r1", "--system", "s", "--", "sh", "-c", script)
     found.type("hello\n")
     found.await_shown("got hello")
     found.await_shown("ready")
