@@ -1,0 +1,65 @@
+"""Quota holds as launches are answered one after the other, which on the virtual clock all happens at one instant."""
+
+from typing import Any
+
+from scheduler.model.holds import Hold
+from scheduler.operations.launch import launch
+from scheduler.ports import CloudError
+from tests.builders import a_slot
+from tests.operations.rig import Rig
+
+TWO_MARKETS: dict[str, Any] = {
+    "system": "x86_64-linux",
+    "max_slots": 4,
+    "max_leases_per_slot": 1,
+    "lease_ttl": 0,
+    "offerings": [
+        {"name": "small", "market": "spot", "price": 1, "resources": {"cpus": 1}},
+        {"name": "large", "market": "on-demand", "price": 2, "resources": {"cpus": 8}},
+    ],
+}
+
+
+def a_rig(*cpus: int) -> Rig:
+    """One slot is active, and a launch for each of these was decided."""
+    rig = Rig({"pools": {"linux": TWO_MARKETS}})
+    rig.put(a_slot("linux-4", state="ready", offering="small", cordoned=True, instance_id="i-4", version=1))
+    for number, each in enumerate(cpus, 1):
+        rig.submit(f"r{number}", resources={"cpus": each})
+    rig.tick()
+    return rig
+
+
+def answer(rig: Rig, slot: str, *errors: str) -> str:
+    rig.fleet.errors = [CloudError(each, "Code", "no") for each in errors]  # type: ignore[arg-type]
+    return launch(rig.engine, slot, rig.slot(slot).launch_id or "")
+
+
+def counted(rig: Rig) -> dict[str, int]:
+    """By market, the active slots at the refusal."""
+    holds = (row for row in rig.store.read_rows() if isinstance(row, Hold) and row.kind == "quota")
+    return {hold.subject: hold.active for hold in holds}
+
+
+def test_launches_of_one_tick_that_are_refused_one_after_the_other_count_for_neither_hold() -> None:
+    rig = a_rig(1, 8)
+    assert answer(rig, "linux-1", "quota") == "quota"
+    rig.now += 0.3
+    assert answer(rig, "linux-2", "quota") == "quota"
+    assert counted(rig) == {"spot": 1, "on-demand": 1}
+    assert rig.tick().plan.decisions == ()
+
+
+def test_a_launch_that_was_decided_before_the_refusal_was_known_leaves_the_hold_as_it_is() -> None:
+    rig = a_rig(1)
+    rig.now += 1
+    rig.submit("r2", resources={"cpus": 1})
+    rig.tick()
+    assert answer(rig, "linux-1", "quota") == "quota"
+    rig.now += 1
+    assert answer(rig, "linux-2") == "success"
+    assert counted(rig).keys() == {"spot"}
+    rig.now += 60
+    rig.tick()
+    assert answer(rig, "linux-1") == "success", "it was launched when the hold was over"
+    assert counted(rig) == {}
