@@ -226,8 +226,8 @@ def _lacks_a_name(place: Place, seats: Iterable[Seat]) -> bool:
     capacity = place.capacity
     if capacity is None:
         return False
-    used = (seat.amounts_on(place) for seat in seats)
-    return any(amount > 0 and name not in capacity for amounts in used for name, amount in amounts.items())
+    unknown = (used for seat in seats if not (used := seat.amounts_on(place)).keys() <= capacity.keys())
+    return any(amount > 0 and name not in capacity for used in unknown for name, amount in used.items())
 
 
 def _is_overfull(place: Place) -> bool:

@@ -44,7 +44,7 @@ OF_ELASTIC = (
     Mutant(
         "seats",
         "a host that came back smaller gives back",
-        "            if _is_overfull(place):",
+        "            if _is_overfull(place) or _lacks_a_name(place, lifted):",
         "            if False:",
     ),
     Mutant(
