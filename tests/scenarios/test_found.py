@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scheduler.model.validation import InvalidInputError
-from tests.scenarios.playing import Document, a_scenario, a_slot, act, play_out, submit, tick, ticks, told
+from tests.scenarios.playing import Document, a_holder, a_scenario, a_slot, act, play_out, submit, tick, ticks, told
 
 TWO = [
     {"name": "small", "price": 1, "resources": {"cpus": 2}},
@@ -58,7 +58,8 @@ def test_until_it_is_gone_it_counts_towards_max_slots() -> None:
         found(0),
         submit(0, "r1"),
         *ticks(0, 19, 20),
-        slots=[a_slot("linux-1", cordoned=True)],
+        slots=[a_slot("linux-1", "ready", "h1")],
+        reservations=[a_holder("h1")],
         pool={"max_slots": 2},
         cloud={"terminate": 20},
     ) == [["r1 waits at_max_slots"], ["r1 waits at_max_slots"], ["launch linux-2 demand", "r1 waits booting"]]
