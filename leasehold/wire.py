@@ -155,6 +155,8 @@ class _Sender:
                     ignore_result=True,
                     expires=expires,
                     argsrepr=shown,
+                    # By it the metrics process knows how long the message has waited.
+                    headers={"sent_at": time.time()},
                     retry=False,
                 )
         except (OperationalError, redis.RedisError, OSError) as error:

@@ -5,11 +5,12 @@ Why each setting is what it is stands in docs/operations.md.
 
 import ssl
 import sys
+import time
 from contextlib import suppress
 from typing import Any, Final
 
 from celery import Celery
-from celery.signals import celeryd_after_setup, celeryd_init, setup_logging, worker_process_init
+from celery.signals import before_task_publish, celeryd_after_setup, celeryd_init, setup_logging, worker_process_init
 from kombu.utils.url import parse_url
 
 from scheduler.model.validation import InvalidInputError
@@ -18,6 +19,7 @@ from tasks.dispatch import CeleryDispatcher
 from tasks.queues import RESERVATIONS, list_queues, list_routes
 from workers.configuration import load_settings
 from workers.logs import configure_logging, get_logger
+from workers.queue_watch import SENT_AT
 from workers.services import Services
 from workers.settings import Settings
 
@@ -160,6 +162,12 @@ def _report_schema(**_signal: object) -> None:
     with suppress(InvalidInputError):
         if fault := services.find_schema_fault():
             log.error("The schema of the database is not this program's.", action="schema.unfit", error=fault)
+
+
+@before_task_publish.connect(weak=False)
+def _note_time(headers: dict[str, Any], **_signal: object) -> None:
+    """In what this process sends: by it the metrics process knows how old a message is that waits."""
+    headers[SENT_AT] = time.time()
 
 
 @worker_process_init.connect(weak=False)

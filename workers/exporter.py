@@ -10,6 +10,7 @@ from scheduler.view.redis_meter import RedisMeter
 from workers.configuration import load_settings
 from workers.logs import configure_logging
 from workers.metrics import serve_metrics
+from workers.queue_watch import QueueWatch
 
 
 def main() -> int:
@@ -19,7 +20,8 @@ def main() -> int:
         configure_logging(settings.log.format, settings.log.level)
         client, prefix = make_redis(settings.view_url or ""), settings.view.prefix
         store, meter, board = open_store(settings.database_url), RedisMeter(client, prefix), RedisBoard(client, prefix)
-        serve_metrics(store, meter, settings.metrics.host, settings.metrics.port, board)
+        broker = client if settings.broker_url == settings.view_url else make_redis(settings.broker_url or "")
+        serve_metrics(store, meter, settings.metrics.host, settings.metrics.port, board, QueueWatch(broker))
     except InvalidInputError as error:
         sys.stderr.writelines(f"leasehold: {fault}\n" for fault in error.faults)
         return 1

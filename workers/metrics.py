@@ -20,6 +20,7 @@ from scheduler.view.metric_table import BOOT_OUTCOMES, LAUNCH_RESULTS, METRICS, 
 from scheduler.view.redis_meter import Labels, Spread, Tally
 from workers.gauges import list_holders, measure_fleet, measure_probe_age, measure_waits
 from workers.gauges_of_accounts import add_zeros, measure_account_waits, measure_accounts
+from workers.queue_watch import WaitingMessages, measure_queues
 
 LAUNCHES, BOOTS = "leasehold_launches_total", "leasehold_boot_outcomes_total"
 INTERRUPTIONS = "leasehold_interruptions_total"
@@ -40,11 +41,20 @@ class ReportReader(Protocol):
         """See Board.read_report."""
 
 
-def collect(store: Store, meter: MeterReader, reports: ReportReader | None = None) -> Iterator[Family]:
+class QueueReader(Protocol):
+    """Whatever knows the queues of the broker."""
+
+    def read(self) -> Mapping[str, WaitingMessages]:
+        """What waits in each queue. Raises ViewUnavailableError when the broker cannot be reached."""
+
+
+def collect(
+    store: Store, meter: MeterReader, reports: ReportReader | None = None, queues: QueueReader | None = None
+) -> Iterator[Family]:
     """All families of one scrape. Of SQL or Redis, what cannot be reached is left out; `leasehold_up` says so."""
     gauges, rules, accounts = _read_gauges(store)
     probed, counts = _read_counts(meter, rules, accounts)
-    yield from (*gauges, *counts, *_read_report(reports, rules, accounts))
+    yield from (*gauges, *counts, *_read_report(reports, rules, accounts), *_read_queues(queues))
     if rules is not None and probed is not None:
         yield measure_probe_age(store, rules, probed)
     up = GaugeMetricFamily("leasehold_up", "Whether the database and Redis could be read", labels=["part"])
@@ -56,12 +66,14 @@ def collect(store: Store, meter: MeterReader, reports: ReportReader | None = Non
 class LeaseholdCollector(Collector):
     """Asks anew at every scrape, so no process exports what it knew when it still led."""
 
-    def __init__(self, store: Store, meter: MeterReader, reports: ReportReader | None = None) -> None:
-        self._store, self._meter, self._reports = store, meter, reports
+    def __init__(
+        self, store: Store, meter: MeterReader, reports: ReportReader | None = None, queues: QueueReader | None = None
+    ) -> None:
+        self._store, self._meter, self._reports, self._queues = store, meter, reports, queues
 
     def collect(self) -> Iterator[Family]:
         """See `collect`."""
-        return collect(self._store, self._meter, self._reports)
+        return collect(self._store, self._meter, self._reports, self._queues)
 
     def describe(self) -> list[Family]:
         """Nothing: registering it must read neither SQL nor Redis."""
@@ -69,14 +81,19 @@ class LeaseholdCollector(Collector):
 
 
 def start_metrics(
-    store: Store, meter: MeterReader, host: str, port: int, reports: ReportReader | None = None
+    store: Store,
+    meter: MeterReader,
+    host: str,
+    port: int,
+    reports: ReportReader | None = None,
+    queues: QueueReader | None = None,
 ) -> tuple[WSGIServer, Thread]:
     """Serve `/metrics` in a thread; port 0 takes any free one. `host` should be loopback: there is no password.
 
     End it with the server's `shutdown()` and `server_close()`. Raises OSError when the port is taken.
     """
     registry = CollectorRegistry()
-    registry.register(LeaseholdCollector(store, meter, reports))
+    registry.register(LeaseholdCollector(store, meter, reports, queues))
     return start_http_server(port, addr=host, registry=registry)
 
 
@@ -86,9 +103,10 @@ def serve_metrics(
     host: str = "127.0.0.1",
     port: int = 9108,
     reports: ReportReader | None = None,
+    queues: QueueReader | None = None,
 ) -> None:
     """Serve `/metrics` until the process is told to end. Raises OSError when the port is taken."""
-    _, thread = start_metrics(store, meter, host, port, reports)
+    _, thread = start_metrics(store, meter, host, port, reports, queues)
     thread.join()
 
 
@@ -125,6 +143,14 @@ def _read_report(reports: ReportReader | None, rules: Rules | None, accounts: Se
     if "view_lag" in report:
         said = "Age of the oldest committed change that the view lacked when the leader last looked; 0 = it lacked none"
         yield GaugeMetricFamily("leasehold_view_lag_seconds", said, float(report["view_lag"]))
+
+
+def _read_queues(queues: QueueReader | None) -> Iterator[Family]:
+    try:
+        found = queues.read() if queues else {}
+    except ViewUnavailableError:
+        return
+    yield from measure_queues(found)
 
 
 def _count_slots(store: Store, rules: Rules) -> Family:

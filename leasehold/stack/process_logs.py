@@ -51,8 +51,8 @@ class LogReader:
         found = self._split(self._file.read())
         if self._is_replaced(self._file):
             self.close()
-            self._open()
-            found += self._split(self._file.read()) if self._file is not None else []
+            self._lines = -1
+            found += self.read()
         self._lines = -1
         return found if first < 0 else list(deque(found, maxlen=first))
 

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from scheduler.model.decisions import WAITING_CODES
 from scheduler.view.metric_table import METRICS
+from tasks.queues import QUEUE_NAMES
 from tests.e2e.conftest import RULES
 from tests.e2e.processes import Process, wait_for
 from tests.e2e.stack import Stack, a_pool
@@ -56,6 +57,9 @@ def test_prometheus_sees_a_lease_come_and_go(stack: Stack, address: str) -> None
             assert of(before, f"{name}{suffix}") is not None, name
     for code in WAITING_CODES:
         assert of(before, "leasehold_reservations_waiting", code=code) is not None
+    for queue in QUEUE_NAMES:
+        assert of(before, "leasehold_queue_messages", queue=queue) is not None
+        assert of(before, "leasehold_queue_oldest_message_seconds", queue=queue) is not None
     for pool in ("linux", "warm"):
         assert of(before, "leasehold_at_quota", pool=pool) == 0
         assert of(before, "leasehold_slots_offline", pool=pool) == 0

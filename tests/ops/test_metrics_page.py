@@ -8,6 +8,7 @@ from scheduler.store.memory import MemoryStore
 from scheduler.view.metric_table import METRICS
 from scheduler.view.redis_meter import Tally
 from workers.metrics import collect
+from workers.queue_watch import WaitingMessages
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
 
@@ -22,11 +23,18 @@ class NothingCounted:
         return {"view_lag": 0.0}
 
 
+class EmptyQueues:
+    """A broker with nothing to do."""
+
+    def read(self) -> dict[str, WaitingMessages]:
+        return {"ticks": WaitingMessages(0, 0.0)}
+
+
 def list_gauges() -> set[tuple[str, str]]:
     store = MemoryStore(lambda: 1.0)
     with store.transaction() as transaction:
         transaction.note_tick(transaction.take_term("me"), 1.0)
-    families = collect(store, NothingCounted(), NothingCounted())
+    families = collect(store, NothingCounted(), NothingCounted(), EmptyQueues())
     return {(family.name, family.type) for family in families if family.type == "gauge"}
 
 

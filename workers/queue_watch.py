@@ -1,0 +1,106 @@
+"""Lengths of the queues and ages of their oldest messages: what the metrics process reads from the broker."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, cast
+
+import msgspec
+import redis
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+
+from scheduler.view.connection import redis_errors
+from scheduler.view.metric_table import QUEUES
+
+SENT_AT: Final = "sent_at"
+"""The header in which our senders put the time, in seconds since the epoch."""
+_PRIORITIES: Final = ("", "\x06\x163", "\x06\x166", "\x06\x169")
+"""What kombu adds to a queue's name for messages of a lower priority: each of the four is a list."""
+
+
+class WaitingMessages(msgspec.Struct, frozen=True):
+    """`oldest_seconds` None: it could not be read."""
+
+    count: int
+    oldest_seconds: float | None
+
+
+class _Headers(msgspec.Struct):
+    sent_at: float | None = None
+
+
+class _Envelope(msgspec.Struct):
+    headers: _Headers = msgspec.field(default_factory=_Headers)
+
+
+class QueueWatch:
+    """Reads lengths and the next message of each queue; remembers the next messages that bear no time."""
+
+    def __init__(self, client: redis.Redis, clock: Callable[[], float] = time.time) -> None:
+        self._client, self._clock = client, clock
+        self._seen: dict[str, tuple[int, float]] = {}
+        """By list: the next message without a time (its hash), and since when it is the next."""
+
+    @redis_errors()
+    def read(self) -> dict[str, WaitingMessages]:
+        """The queues as they are now. Raises ViewUnavailableError without the broker's Redis."""
+        keys = [f"{queue}{priority}" for queue in QUEUES for priority in _PRIORITIES]
+        with self._client.pipeline(transaction=False) as pipeline:
+            for key in keys:
+                pipeline.llen(key)
+                # Producers push at the head; workers take from the tail.
+                pipeline.lindex(key, -1)
+            answers = pipeline.execute(raise_on_error=False)
+        now = self._clock()
+        pairs = zip(keys, answers[::2], answers[1::2], strict=True)
+        lists = {key: self._measure(key, count, message, now) for key, count, message in pairs}
+        return {queue: _add_up([lists[f"{queue}{priority}"] for priority in _PRIORITIES]) for queue in QUEUES}
+
+    def _measure(self, key: str, count: object, message: object, now: float) -> WaitingMessages:
+        if isinstance(count, redis.RedisError):
+            raise count
+        if isinstance(message, redis.RedisError):
+            # A user of Redis that may count messages and not read them.
+            return WaitingMessages(cast("int", count), None)
+        if message is None:
+            self._seen.pop(key, None)
+            return WaitingMessages(cast("int", count), 0.0)
+        return WaitingMessages(cast("int", count), max(now - self._find_start(key, cast("bytes", message), now), 0.0))
+
+    def _find_start(self, key: str, message: bytes, now: float) -> float:
+        """When it was sent; without a time in it, since when it is known as the next message of its list."""
+        sent_at = _read_time(message)
+        if sent_at is not None:
+            self._seen.pop(key, None)
+            return sent_at
+        known, since = self._seen.get(key, (None, now))
+        since = since if known == hash(message) else now
+        self._seen[key] = hash(message), since
+        return since
+
+
+def _read_time(message: bytes) -> float | None:
+    try:
+        return msgspec.json.decode(message, type=_Envelope).headers.sent_at
+    except msgspec.MsgspecError:
+        return None
+
+
+def _add_up(lists: list[WaitingMessages]) -> WaitingMessages:
+    """One queue from its lists."""
+    ages = [each.oldest_seconds for each in lists]
+    known = [age for age in ages if age is not None]
+    return WaitingMessages(sum(each.count for each in lists), max(known) if len(known) == len(ages) else None)
+
+
+def measure_queues(queues: Mapping[str, WaitingMessages]) -> Iterator[Family]:
+    """The gauges. An age that could not be read is left out."""
+    about = "Messages that wait in a queue for a worker"
+    counts = GaugeMetricFamily("leasehold_queue_messages", about, labels=["queue"])
+    about = "Time since the oldest message that waits in a queue was sent; 0 = none waits"
+    ages = GaugeMetricFamily("leasehold_queue_oldest_message_seconds", about, labels=["queue"])
+    for queue, waiting in queues.items():
+        counts.add_metric([queue], waiting.count)
+        if waiting.oldest_seconds is not None:
+            ages.add_metric([queue], waiting.oldest_seconds)
+    yield from (counts, ages)
