@@ -136,6 +136,11 @@ class Held(ABC):
         return None if left is None else time.time() + left
 
     @property
+    def revoke_by(self) -> float | None:
+        """When it is taken at the latest, in seconds since the epoch; None while it is not being revoked."""
+        return self._revoke_by
+
+    @property
     def is_held(self) -> bool:
         """Whether it is ours: entered, not left, not lost."""
         return self._row is not None and not self._left.is_set() and not self.lost.is_set()

@@ -64,35 +64,6 @@ class Lease(Held):
         """
         return self._client.surrender(self.id, self.token, component=component, timeout=timeout)
 
-<<<<<<< HEAD
-    @property
-    def seconds_left(self) -> float | None:
-        """How long it is ours without another word, by our own clock; None: until it is revoked."""
-        limits = []
-        if self._trusted_until is not None:
-            limits.append(self._trusted_until - time.monotonic())
-        if self._revoke_by is not None:
-            limits.append(self._revoke_by - time.time())
-        return min(limits, default=None)
-
-    @property
-    def deadline(self) -> float | None:
-        """The same as seconds since the epoch; moves on with every renewal, ends while it is being revoked."""
-        left = self.seconds_left
-        return None if left is None else time.time() + left
-
-    @property
-    def revoke_by(self) -> float | None:
-        """When it is taken at the latest, in seconds since the epoch; None while it is not being revoked."""
-        return self._revoke_by
-
-    @property
-    def is_held(self) -> bool:
-        """Whether it is ours: entered, not left, not lost."""
-        return self._row is not None and not self._left.is_set() and not self.lost.is_set()
-
-=======
->>>>>>> 122eaa3 (AsyncClient: the client for asyncio, whose waits take neither a thread nor a connection each)
     def __enter__(self) -> Self:
         self._client.reserve(**self._fields)
         try:
