@@ -133,11 +133,11 @@ class TestPreemptions:
         (victim,), (newcomer,) = told(rig, "reservation_revoking"), told(rig, "reservation_claimed")
         assert victim == (
             "gave way to new of account ci, which pays at level 0: it ran at the free level and had used 0 0 0 0 0;"
-            " its holder has until 2027-01-15 08:00:00 to let go  term=1"
+            " its holder has until 2027-01-15T08:00:00Z to let go  term=1"
         )
         assert newcomer == (
             "waits for the place of old on linux-1 at level 0: account ci pays for what they had used, 0 0 0 0 0;"
-            " it is free at 2027-01-15 08:00:00 at the latest  term=1"
+            " it is free at 2027-01-15T08:00:00Z at the latest  term=1"
         )
 
     def test_a_change_of_level_is_told(self) -> None:
