@@ -98,7 +98,7 @@ def history(
     rows = [
         (str(each["version"]), show_time(each["applied_at"]), each["source"] or "", _sum_up(each)) for each in lines
     ]
-    print_table(("version", "applied (UTC)", "by", "changes"), rows, "")
+    print_table(("version", "applied", "by", "changes"), rows, "")
 
 
 def _describe_versions(found: "Sequence[AppliedRules]", sources: dict[int, str]) -> list[dict[str, Any]]:
