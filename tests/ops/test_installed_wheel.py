@@ -181,6 +181,7 @@ def test_the_plain_wheel_serves_a_producer_and_an_operator_of_a_running_stack(
         assert run("explain", f"never-{name}")
         run("cancel", f"never-{name}")
         assert installation.run_python("-c", PRODUCER).split()[1].isdigit()
+        assert run("run", "--pool", "linux", "--", "printenv", "LEASEHOLD_TOKEN").split()[-1].isdigit()
         _serve_as_a_host(installation)
         _operate(installation)
         assert "pip install 'leasehold[server]'" in run("doctor", status=1)
