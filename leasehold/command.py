@@ -30,6 +30,10 @@ NOT_EXECUTABLE: Final = 126
 NOT_FOUND: Final = 127
 OF_A_SIGNAL: Final = 128
 """Statuses as those of `timeout` and of shells; the last one is added to the number of a signal."""
+CLOCK_SECONDS: Final = 1.0
+"""By how much the clock of the stack may be ahead, when it takes a lease at its deadline."""
+RETRY_SECONDS: Final = 1.0
+"""Between two tries of a command in the background to use the terminal."""
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals that ask a program to end."""
 VARIABLES: Final = (
@@ -97,6 +101,11 @@ class CommandGroup:
         self._early: list[int] = []
         # A handler of signals interrupts the thread that holds it.
         self._guard = threading.RLock()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the command has ended and nothing of its group is left."""
+        return self._is_over
 
     def send(self, number: int) -> None:
         """Send a signal to all of the group; one that comes before the start is sent at the start."""
@@ -182,8 +191,8 @@ class LeasedCommand:
     def __init__(self, client: "Client", lease: Lease, group: CommandGroup, say: Callable[[str], object]) -> None:
         self._client, self._lease, self._group, self._say = client, lease, group, say
         self._guard = threading.Lock()
+        self._is_revoked = self._is_lost = False
         self._revoke_reason: str | None = None
-        self._is_lost = False
 
     def run(self, words: Sequence[str], starting: contextlib.AbstractContextManager[None]) -> int:
         """Run it to its end; its status, or LEASE_LOST. The command is started within the context `starting`.
@@ -191,7 +200,7 @@ class LeasedCommand:
         Raises NotStarted.
         """
         terminal = Terminal()
-        with tempfile.TemporaryDirectory(prefix="leasehold-run-") as folder, contextlib.closing(terminal):
+        with self._folder() as folder, contextlib.closing(terminal):
             self._revoked_file = Path(folder) / "revoked"
             environment = make_environment(self._lease, self._revoked_file, os.environ)
             with starting:
@@ -204,6 +213,10 @@ class LeasedCommand:
         with self._guard:
             return LEASE_LOST if self._is_lost else status
 
+    def _folder(self) -> "tempfile.TemporaryDirectory[str]":
+        """One of our own; a thread of the lease may write to it in the moment in which it goes."""
+        return tempfile.TemporaryDirectory(prefix="leasehold-run-", ignore_cleanup_errors=True)
+
     def _stop(self, number: int, terminal: Terminal, group: int) -> None:
         """The command was stopped: let it have the terminal if it stopped for that, else stop as well."""
         if number in STOPS_TO_ASK_FOR_IT and terminal.give(group):
@@ -211,15 +224,19 @@ class LeasedCommand:
         elif number != signal.SIGSTOP:
             terminal.take_back()
             stop_own_group()
+            if not terminal.give(group) and number in STOPS_TO_ASK_FOR_IT:
+                # Where no shell can give us the terminal either, the command stops again at once.
+                time.sleep(RETRY_SECONDS)
             if self._lease.is_held:
-                terminal.give(group)
                 self._group.send(signal.SIGCONT)
 
     def _revoke(self, lease: Lease) -> None:
         with self._guard:
-            if self._revoke_reason is not None:
+            if self._is_revoked or self._group.is_over:
                 return
-            self._revoke_reason = reason = lease.reason or self._read_reason() or "revoked"
+            self._is_revoked = True
+        # Not under the guard: a lost lease does not wait for Redis.
+        self._revoke_reason = reason = lease.reason or self._read_reason() or "revoked"
         deadline = lease.revoke_by
         self._write_reason(reason, deadline)
         until = "" if deadline is None else f", and is killed in {deadline - time.time():.0f} s if it still runs"
@@ -243,10 +260,11 @@ class LeasedCommand:
 
     def _lose(self, lease: Lease) -> None:
         with self._guard:
-            if self._is_lost:
+            if self._is_lost or self._group.is_over:
                 return
-            self._is_lost, reason = True, lease.reason
-            if self._revoke_reason is not None:
-                reason = f"it was not given back in time ({self._revoke_reason})"
+            self._is_lost = True
         self._group.send(signal.SIGKILL)
+        reason = lease.reason
+        if lease.revoke_by is not None and time.time() >= lease.revoke_by - CLOCK_SECONDS:
+            reason = f"it was not given back in time ({self._revoke_reason or 'revoked'})"
         self._say(f"{lease.id} is lost: {reason}; the command is killed")

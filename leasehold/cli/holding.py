@@ -75,14 +75,17 @@ def run(items: Any, command: Command, wait: Wait = None, timeout: Timeout = 30) 
 
     fields = {"id": f"r-{secrets.token_hex(8)}", "ttl": DEFAULT_TTL, **items}
     group = CommandGroup()
-    with connect(timeout) as client, Signals(group) as signals:
-        try:
-            status = _run(client, fields, command, wait, group, signals)
-        except Stopped as stopped:
-            what = "interrupted" if stopped.number + OF_A_SIGNAL == INTERRUPTED else f"stopped by {stopped}"
-            raise CommandError(f"{what}: {_give_up(client, fields['id'])}", stopped.number + OF_A_SIGNAL) from None
-        except NotStarted as error:
-            raise CommandError(str(error), error.status) from None
+    with connect(timeout) as client:
+        # Before signals cancel the reservation: one that another process holds is not cancelled.
+        _refuse_held(client, fields["id"])
+        with Signals(group) as signals:
+            try:
+                status = _run(client, fields, command, wait, group, signals)
+            except Stopped as stopped:
+                what = "interrupted" if stopped.number + OF_A_SIGNAL == INTERRUPTED else f"stopped by {stopped}"
+                raise CommandError(f"{what}: {_give_up(client, fields['id'])}", stopped.number + OF_A_SIGNAL) from None
+            except NotStarted as error:
+                raise CommandError(str(error), error.status) from None
     raise typer.Exit(status)
 
 
@@ -91,7 +94,6 @@ def _run(
 ) -> int:
     from leasehold.command import LeasedCommand
 
-    _refuse_held(client, fields["id"])
     submit(client, fields)
     with contextlib.ExitStack() as stack:
         lease = _enter(client, fields, wait, stack)
@@ -128,7 +130,7 @@ def _give_up(client: "Client", name: str) -> str:
         # It has ended already: a lease that is left before it is entered cancels its reservation.
         pass
     except LeaseholdError as error:
-        return f"{name} could not be cancelled ({error}); it ends with its ttl"
+        return f"{name} could not be cancelled ({error}); `leasehold cancel {name}` cancels it"
     return f"{name} is cancelled"
 
 
