@@ -23,6 +23,8 @@ class Seen:
         self.before, self.rules = before, rules
         self.after: list[Row] = []
         self.now = 0.0
+        self.mark = 0
+        """For whoever keeps a history: how long it was when the tick began."""
         self.plan: Plan = Plan((), Waits(), None)
         self.skipped: list[str] = []
 
@@ -57,9 +59,11 @@ class WatchedPlayer(Player):
             self.stage, self._tell_events, self._tell_tick, kicks=scenario.kicks, wakes=scenario.wakes
         )
         self._clockwork.begin = self._begin
+        self.make_mark: Callable[[], int] = lambda: 0
 
     def _begin(self) -> None:
         self._present = Seen(list(self.stage.store.read_rows()), self.stage.engine.rules())
+        self._present.mark = self.make_mark()
 
     def _describe_tick(self, ticked: Ticked) -> dict[str, Any]:
         seen = self._present
@@ -70,7 +74,7 @@ class WatchedPlayer(Player):
         return super()._describe_tick(ticked)
 
 
-def watch(document: Document, *looks: Look, prepare: Callable[[Player], None] = lambda _: None) -> Player:
+def watch(document: Document, *looks: Look, prepare: Callable[[WatchedPlayer], None] = lambda _: None) -> Player:
     """Play a scenario to its end, every tick looked at; `prepare` gets the player before that."""
 
     def look(seen: Seen) -> None:

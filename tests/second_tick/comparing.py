@@ -34,7 +34,7 @@ class Comparison:
 
     def look(self, seen: Seen) -> None:
         """Compare one tick. Where nothing is said between a plan and its commit, nothing may be skipped."""
-        engine, naive = describe(seen.plan), tick(seen.before, seen.rules, seen.now, self.history)
+        engine, naive = describe(seen.plan), tick(seen.before, seen.rules, seen.now, self.history[: seen.mark])
         self.ticks += 1
         self.reached.update(map(_kind, seen.plan.decisions))
         self.reached.update(f"waits {each.code}" for each in seen.plan.waiting)
@@ -49,7 +49,7 @@ def compare(document: Document, comparison: Comparison | None = None) -> None:
     comparison.may_skip = any(isinstance(each.get("tick"), dict) for each in document.get("timeline", []))
     recorder = Recorder()
     comparison.history = recorder.history
-    watch(document, comparison.look, recorder.note_tick, prepare=lambda player: recorder.attach(player.stage))
+    watch(document, comparison.look, recorder.note_tick, prepare=recorder.attach)
 
 
 def _list_wrong_expiries(seen: Seen) -> list[str]:

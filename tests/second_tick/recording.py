@@ -6,8 +6,7 @@ from contextlib import contextmanager
 
 from scheduler.model.slots import Slot
 from scheduler.ports import Transaction
-from scheduler.simulation.stage import Stage
-from tests.policy.watching import Seen
+from tests.policy.watching import Seen, WatchedPlayer
 from tests.second_tick.holding import Answered, Counted
 
 INACTIVE = ("empty", "error")
@@ -22,9 +21,10 @@ class Recorder:
         self._decided: dict[str, int] = {}
         """By launch id: the number of the tick that decided it."""
 
-    def attach(self, stage: Stage) -> None:
-        """From now on everything goes through here."""
-        self._stage = stage
+    def attach(self, player: WatchedPlayer) -> None:
+        """From now on everything goes through here. A tick knows what was written before it began."""
+        self._stage = stage = player.stage
+        player.make_mark = lambda: len(self.history)
         self._answer, self._open = stage.dispatcher.launch, stage.store.transaction
         stage.dispatcher.launch = self._note_answer
         stage.store.transaction = self._transaction  # type: ignore[method-assign,assignment]
