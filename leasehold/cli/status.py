@@ -139,9 +139,17 @@ def _find_schema_fault() -> str | None:
     url = os.environ.get(_DATABASE_VARIABLE)
     if not url or find_spec("sqlalchemy") is None:
         return None
-    from scheduler.store.schema import find_fault
+    try:
+        from scheduler.store.schema import find_fault
+    except ImportError:
+        # A plain installation is a client: it has nothing that reads a database.
+        return None
+    from scheduler.model.validation import InvalidInputError
 
-    return find_fault(url)
+    try:
+        return find_fault(url)
+    except InvalidInputError as error:
+        return str(error)
 
 
 def _read_report(found: Status, report: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
 from leasehold.doctor.findings import Finding, failure, ok, skipped, warning
 from leasehold.doctor.judging import judge_clock, judge_rules, judge_schema
@@ -28,13 +29,13 @@ def look_at_database(configuration: Configuration) -> Iterator[Finding]:
         return
     yield ok(DATABASE, f"{show_url(url)} answers")
     yield judge_schema(state.current, state.head)
-    store = open_store(url)
-    yield from _look_at_clock(store)
-    if not state.is_current:
-        yield from (skipped(check, "the schema is not this program's") for check in (WRITES, RULES))
-        return
-    yield _look_at_writes(url)
-    yield _look_at_rules(store, configuration)
+    with closing(open_store(url)) as store:
+        yield from _look_at_clock(store)
+        if not state.is_current:
+            yield from (skipped(check, "the schema is not this program's") for check in (WRITES, RULES))
+            return
+        yield _look_at_writes(url)
+        yield _look_at_rules(store, configuration)
 
 
 def _look_at_clock(store: Store) -> Iterator[Finding]:

@@ -340,6 +340,17 @@ def test_status_names_a_schema_that_is_not_this_program_s(
     assert f"schema is {relation} than this program (revision {revision}" in problem
 
 
+def test_status_names_a_database_url_that_is_none(stack: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack.board.write_report({"at": time.time(), "term": 3, "seconds": 0.01, "waiting": {}})
+    stack.publish()
+    monkeypatch.setenv("LEASEHOLD_DATABASE__URL", "mysql://user:hunter2@host/db")
+    found = run("status", "--json")
+    (problem,) = json.loads(found.out)["problems"]
+    assert found.status == 1
+    assert problem.startswith("database.url: expected sqlite:///PATH")
+    assert "hunter2" not in problem
+
+
 def test_draining_waits_until_nothing_is_held(stack: FakeIntake, run: Run) -> None:
     stack.handler = lambda _verb, document: {
         "ok": True,

@@ -5,20 +5,23 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from sqlalchemy import create_engine, make_url
 
-from leasehold.doctor.database import WRITES
+from leasehold.doctor.database import WRITES, look_at_database
+from leasehold.doctor.findings import Finding
 from scheduler.store.try_write import PROBE_CHARACTERS, try_write
 from tests.e2e.stack import ROOT
 from tests.guarding import Guarded
 from tests.postgresql_server import PostgresServer
+from workers.configuration import read_configuration
 
 Findings = Mapping[str, Mapping[str, Any]]
+Look = Callable[[str], dict[str, Finding]]
 FULL_AT: Final = PROBE_CHARACTERS
 """No file of the doctor may become longer: beyond, the kernel refuses a write, as it does on a full disk."""
 
@@ -28,16 +31,29 @@ def fill_disk() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_AT, FULL_AT))
 
 
-def examine(folder: Path, database_url: str, **options: Any) -> tuple[int, Findings]:
+def examine_on_full_disk(folder: Path, database_url: str) -> tuple[int, Findings]:
     """The status and the findings of a doctor in a process of its own, where no Redis is configured."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LEASEHOLD_")}
     environment = {**kept, "PYTHONPATH": str(ROOT), "LEASEHOLD_DATABASE__URL": database_url}
     command = [sys.executable, "-m", "leasehold.cli", "doctor", "--no-aws", "--json", "--timeout", "15"]
-    process = Guarded(command, cwd=folder, env=environment, stdout=subprocess.PIPE, **options)
+    process = Guarded(command, cwd=folder, env=environment, stdout=subprocess.PIPE, preexec_fn=fill_disk)
     assert process.stdout is not None
     with process.stdout as output:
         document = json.load(output)
     return process.wait(), {finding["check"]: finding for finding in document["findings"]}
+
+
+@pytest.fixture
+def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
+    """Looks at the database of a URL."""
+
+    def look_at(url: str) -> dict[str, Finding]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.delenv("LEASEHOLD_CONFIG", raising=False)
+        monkeypatch.setenv("LEASEHOLD_DATABASE__URL", url)
+        return {finding.check: finding for finding in look_at_database(read_configuration())}
+
+    return look_at
 
 
 def count_answers(url: str) -> int:
@@ -54,14 +70,14 @@ def database_url(request: pytest.FixtureRequest) -> str:
     return url
 
 
-def test_a_write_is_tried_and_nothing_of_it_stays(database_url: str, tmp_path: Path) -> None:
-    _, findings = examine(tmp_path, database_url)
-    assert (findings["database"]["outcome"], findings[WRITES]["outcome"]) == ("ok", "ok")
+def test_a_write_is_tried_and_nothing_of_it_stays(database_url: str, look: Look) -> None:
+    findings = look(database_url)
+    assert (findings["database"].outcome, findings[WRITES].outcome) == ("ok", "ok")
     assert count_answers(database_url) == 0
 
 
 def test_a_full_disk_is_found_and_beat_is_not_blamed(sqlite_url: str, tmp_path: Path) -> None:
-    status, findings = examine(tmp_path, sqlite_url, preexec_fn=fill_disk)
+    status, findings = examine_on_full_disk(tmp_path, sqlite_url)
     assert status == 1
     assert findings["database"]["outcome"] == "ok"
     assert findings[WRITES]["outcome"] == "failure"
@@ -71,11 +87,10 @@ def test_a_full_disk_is_found_and_beat_is_not_blamed(sqlite_url: str, tmp_path: 
     assert count_answers(sqlite_url) == 0
 
 
-def test_a_database_that_is_read_only_is_found(postgresql_url: str, tmp_path: Path) -> None:
-    _, findings = examine(tmp_path, f"{postgresql_url}?options=-c%20default_transaction_read_only%3Don")
-    assert findings["database"]["outcome"] == "ok"
-    assert findings[WRITES]["outcome"] == "failure"
-    assert "it is read-only" in findings[WRITES]["text"]
+def test_a_database_that_is_read_only_is_found(postgresql_url: str, look: Look) -> None:
+    findings = look(f"{postgresql_url}?options=-c%20default_transaction_read_only%3Don")
+    assert (findings["database"].outcome, findings[WRITES].outcome) == ("ok", "failure")
+    assert "it is read-only" in findings[WRITES].text
 
 
 @pytest.fixture
@@ -93,11 +108,10 @@ def reader_url(postgresql_server: PostgresServer, postgresql_url: str) -> Iterat
         connection.execute("DROP ROLE onlooker")
 
 
-def test_a_user_that_may_only_read_is_warned_and_no_failure_is_claimed(reader_url: str, tmp_path: Path) -> None:
-    _, findings = examine(tmp_path, reader_url)
-    assert findings["database"]["outcome"] == "ok"
-    assert findings[WRITES]["outcome"] == "warning"
-    assert "could not be tried as this user" in findings[WRITES]["text"]
+def test_a_user_that_may_only_read_is_warned_and_no_failure_is_claimed(reader_url: str, look: Look) -> None:
+    findings = look(reader_url)
+    assert (findings["database"].outcome, findings[WRITES].outcome) == ("ok", "warning")
+    assert "could not be tried as this user" in findings[WRITES].text
 
 
 def test_a_store_in_memory_takes_writes() -> None:
