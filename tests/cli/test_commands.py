@@ -1,9 +1,7 @@
 """Commands against a stand-in for the stack: what they print, what they send, how they end."""
 
 import json
-import sqlite3
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -289,66 +287,6 @@ def test_a_reservation_that_left_the_view_is_asked_for(stack: FakeIntake, run: R
     assert "released" in run("get", "r0").out
     found = run("get", "nobody")
     assert (found.status, found.complaints) == (1, ["leasehold: there is no reservation nobody"])
-
-
-def test_status_has_codes_for_probes(stack: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    degraded = run("status", "--json")
-    assert (degraded.status, json.loads(degraded.out)["problems"]) == (1, ["there was no tick yet"])
-    stack.board.write_report({"at": time.time(), "term": 3, "seconds": 0.01, "waiting": {"r2": ["booting", "x"]}})
-    stack.publish(a_row("r2"))
-    well = run("status", "--json")
-    found = json.loads(well.out)
-    assert (well.status, found["state"], found["term"], found["waiting"]) == (0, "ok", 3, ["r2"])
-    assert (found["reservations"], found["queues"]["launch"]) == ({"pending": 1}, 0)
-    assert run("status").out.startswith("ok\n")
-    stack.board.write_report({"at": time.time() - 100, "term": 3, "seconds": 0.01, "waiting": {}})
-    assert run("status").status == 1
-    monkeypatch.setenv("LEASEHOLD_BROKER__URL", "redis://127.0.0.1:1/0")
-    down = run("status")
-    assert (down.status, len(down.complaints)) == (2, 1)
-
-
-def test_status_shows_the_leader_the_lag_of_the_view_and_addresses_without_passwords(
-    stack: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    unknown = json.loads(run("status", "--json").out)
-    assert (unknown["leader"], unknown["view_lag_seconds"]) == (None, None)
-    told = {"at": time.time(), "term": 3, "seconds": 0.01, "waiting": {}}
-    stack.board.write_report({**told, "leader": "alpha:4711", "view_lag": 2.5})
-    monkeypatch.setenv("LEASEHOLD_BROKER__URL", stack.url.replace("redis://", "redis://default:guess@"))
-    found = json.loads(run("status", "--json").out)
-    assert (found["leader"], found["view_lag_seconds"]) == ("alpha:4711", 2.5)
-    assert found["urls"] == {"broker": stack.url}
-    shown = " ".join(run("status").out.split())
-    assert "leader alpha:4711" in shown
-    assert "view lag 2.5 s" in shown
-    assert f"broker {found['urls']['broker']}" in shown
-
-
-@pytest.mark.parametrize(("revision", "relation"), [("0001", "older"), ("0999", "newer")])
-def test_status_names_a_schema_that_is_not_this_program_s(
-    revision: str, relation: str, stack: FakeIntake, database: str, run: Run
-) -> None:
-    stack.board.write_report({"at": time.time(), "term": 3, "seconds": 0.01, "waiting": {}})
-    stack.publish()
-    assert run("status").status == 0
-    with closing(sqlite3.connect(database.removeprefix("sqlite:///"), isolation_level=None)) as connection:
-        connection.execute("UPDATE alembic_version SET version_num = ?", [revision])
-    found = run("status", "--json")
-    (problem,) = json.loads(found.out)["problems"]
-    assert found.status == 1
-    assert f"schema is {relation} than this program (revision {revision}" in problem
-
-
-def test_status_names_a_database_url_that_is_none(stack: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    stack.board.write_report({"at": time.time(), "term": 3, "seconds": 0.01, "waiting": {}})
-    stack.publish()
-    monkeypatch.setenv("LEASEHOLD_DATABASE__URL", "mysql://user:hunter2@host/db")
-    found = run("status", "--json")
-    (problem,) = json.loads(found.out)["problems"]
-    assert found.status == 1
-    assert problem.startswith("database.url: expected sqlite:///PATH")
-    assert "hunter2" not in problem
 
 
 def test_draining_waits_until_nothing_is_held(stack: FakeIntake, run: Run) -> None:
