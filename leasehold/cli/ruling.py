@@ -59,7 +59,10 @@ def show_rules(
     version: Annotated[int | None, typer.Option(help="An earlier version. Default: the rules in force.", min=1)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the rules in force, or an earlier version, as they were applied."""
+    """Show the rules in force, or an earlier version of them.
+
+    They are printed as they were applied.
+    """
     store = open_store()
     number, document = _find_version(store, version)
     if as_json:
@@ -86,7 +89,10 @@ def history(
     limit: Annotated[int, typer.Option(help="The newest so many versions.", min=1, max=10_000)] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """List the versions of the rules: when each was applied, by what, and what it changed; oldest first."""
+    """List the versions of the rules, oldest first.
+
+    Each line has when the version was applied, by what, and what it changed.
+    """
     store = open_store()
     found = store.read_rules_history(limit=limit + 1)
     if not found:
