@@ -1,5 +1,6 @@
 """Commands about the rules: apply a file, show the rules in force and earlier ones, go back to earlier ones."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -7,7 +8,7 @@ import typer
 
 from leasehold.cli.connecting import adopt_stack, open_store
 from leasehold.cli.failures import CommandError
-from leasehold.cli.output import AsJson, example, print_json, print_table, print_thing, show_time
+from leasehold.cli.output import AsJson, example, print_json, print_table, show_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +71,8 @@ def show_rules(
         return
     from leasehold.cli.applying import format_toml
 
-    print_thing(f"# version {number}\n{format_toml(document)}")
+    # Not wrapped on a terminal either: a string of TOML stands on one line.
+    sys.stdout.write(f"# version {number}\n{format_toml(document)}\n")
 
 
 def _find_version(store: "Store", version: int | None) -> tuple[int, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +16,7 @@ from scheduler.model.events import Event
 from scheduler.store.opening import open_store
 from tests.builders import a_lease, a_slot
 from tests.cli.conftest import Run
+from tests.cli.terminal import run_on_terminal
 from tests.client.intake import Document, FakeIntake, a_row, accept
 
 
@@ -324,6 +326,18 @@ def test_rules_are_applied_once_and_shown(stack: FakeIntake, database: str, run:
     assert json.loads(run("rules", "show", "--json").out)["rules"]["pools"]["linux"]["max_slots"] == 2
     assert "rules_changed" in run("events").out
     assert json.loads(run("events", "--json").out.splitlines()[0])["name"] == "rules_changed"
+
+
+def test_rules_are_shown_as_toml_on_a_narrow_terminal(
+    stack: FakeIntake, database: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about = "a long text of several words " * 4
+    pool = {"system": "x86_64-linux", "max_slots": 2, "labels": {"about": about}}
+    (tmp_path / "leasehold.toml").write_text(
+        f'[pools.linux]\nsystem = "x86_64-linux"\nmax_slots = 2\n[pools.linux.labels]\nabout = "{about}"\n'
+    )
+    assert run("apply", "leasehold.toml").status == 0
+    assert tomllib.loads(run_on_terminal(monkeypatch, 40, "rules", "show"))["pools"]["linux"] == pool
 
 
 def test_rules_that_are_wrong_change_nothing(stack: FakeIntake, database: str, run: Run, tmp_path: Path) -> None:
