@@ -16,7 +16,9 @@ from leasehold.client import TIMEOUT_SECONDS, Client, ReservationFields, with_id
 from leasehold.errors import LeaseholdError, Unavailable
 from leasehold.reading import Joined
 from leasehold.results import Reservation, list_phases
+from leasehold.shown import show_line
 from leasehold.waiting import Ask, Look, Pause, PhaseWait, Renew, Step
+from leasehold.wire import show_url
 
 REQUESTS_AT_ONCE: Final = 32
 """How many requests of one client are on their way at once, each in a thread; the others wait for their turn."""
@@ -89,7 +91,7 @@ class AsyncClient:
             await loop.run_in_executor(None, end)
 
     def __repr__(self) -> str:
-        return f"Async{self._client!r}"
+        return show_line(self, show_url(self.url))
 
     # What changes something.
 

@@ -4,12 +4,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
-import msgspec
-
 from leasehold.results import Placement
+from leasehold.shown import Shown
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class Change(Shown, frozen=True, kw_only=True):
     """One elastic instance was `granted`, is `revoking` (surrender it by `deadline`), or was `revoked`: it is gone.
     Or the `cores` changed that an instance, essential or elastic, may use.
     """
@@ -31,6 +30,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     def cores(self) -> float | None:
         """The cpus of its slot that it may use from then on."""
         return self.placement.usable_cores
+
+    def _line(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         told = self.kind if self.kind != "cores" else f"may use {self.cores:g} cores"

@@ -31,9 +31,10 @@ from leasehold.results import (
     read_explanation,
 )
 from leasehold.running import find_address
+from leasehold.shown import Table, show_line
 from leasehold.waiting import Ask, Look, Pause, PhaseWait, Renew, Step, carry_out
 from leasehold.watching import Watch
-from leasehold.wire import Wire
+from leasehold.wire import Wire, show_url
 from leasehold.words import Words
 
 ITEMS_A_REQUEST: Final = 1000
@@ -110,6 +111,9 @@ class Client(Words):
     ) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        return show_line(self, show_url(self.url))
+
     def close(self) -> None:
         """Let go of all connections. Leases that are held run out unless they are left first."""
         self._wire.close()
@@ -146,7 +150,7 @@ class Client(Words):
         """The same with the fields as a document, whatever is in it: what is wrong is refused."""
         return self._describe(self._ask("submit", with_id(document), timeout))
 
-    def reserve_many(self, items: Iterable[ReservationFields], *, timeout: float | None = None) -> tuple[Answer, ...]:
+    def reserve_many(self, items: Iterable[ReservationFields], *, timeout: float | None = None) -> Table[Answer]:
         """Ask for many at once, a thousand a message; the answers by index: good ones are accepted, bad ones
         carry `errors`. Raises NotAnswered and Unavailable; what was accepted until then stays accepted.
         """
@@ -158,7 +162,7 @@ class Client(Words):
                 yield {"items": chunk}
 
         answers = self._wire.ask_each("submit", requests(), self._timeout(timeout))
-        return tuple(
+        return Table(
             answer
             for number, document in enumerate(answers)
             for answer in _split(document, sizes[number], number * ITEMS_A_REQUEST)
@@ -173,12 +177,12 @@ class Client(Words):
         """
         return self._reader.find_reservations([reservation])[0]
 
-    def recall(self, *reservations: str, timeout: float | None = None) -> tuple[Reservation, ...]:
+    def recall(self, *reservations: str, timeout: float | None = None) -> Table[Reservation]:
         """Reservations as the database has them, however long ago they ended; those that nobody knows are left
         out. A worker answers this, so it needs one. Raises NotAnswered, Unavailable.
         """
         found = self._query(reservations, timeout)
-        return tuple(each.row for each in found if each.row is not None)
+        return Table(each.row for each in found if each.row is not None)
 
     def _query(self, reservations: Iterable[str], timeout: float | None) -> tuple[Joined, ...]:
         """The rows that `recall` gives, each with the slots of leases whose machine the worker does not know."""
@@ -194,21 +198,21 @@ class Client(Words):
             for row in answer["reservations"]
         )
 
-    def slots(self, *, pool: str | None = None, state: str | None = None) -> tuple[Slot, ...]:
+    def slots(self, *, pool: str | None = None, state: str | None = None) -> Table[Slot]:
         """The slots of the view, those of a pool, or those in a state, in order of their names."""
         found = (
             slot for slot in self._reader.scan_slots() if pool in {None, slot.pool} and state in {None, slot.state}
         )
-        return tuple(sorted(found, key=lambda slot: (slot.pool, len(slot.id), slot.id)))
+        return Table(sorted(found, key=lambda slot: (slot.pool, len(slot.id), slot.id)))
 
     def slot(self, slot: str) -> Slot | None:
         """The slot of this id; None for one that the view does not know."""
         return self._reader.find_slots([slot])[0]
 
-    def accounts(self) -> tuple[Account, ...]:
+    def accounts(self) -> Table[Account]:
         """The quota accounts of the view by name, with what each had when it was last charged."""
         found = {row.id: row for row in self._reader.scan_accounts() if not row.forgotten}
-        return tuple(found[name] for name in sorted(found))
+        return Table(found[name] for name in sorted(found))
 
     def report(self) -> dict[str, Any]:
         """What the last tick said: term, time, who waits and why."""
@@ -314,7 +318,7 @@ class Client(Words):
         pool: str | None = None,
         system: str | None = None,
         tags: Mapping[str, str] | None = None,
-    ) -> tuple[Reservation, ...]:
+    ) -> Table[Reservation]:
         """The reservations of the view that match all that is given, in order of submission."""
         phases = list_phases(phase)
         wanted = {"account": account, "pool": pool, "system": system}
@@ -328,7 +332,7 @@ class Client(Words):
         # A scan meets a row twice when the hash grows under it.
         rows = {row.id: row for row in found}
         ordered = sorted(rows.values(), key=lambda row: row.sequence)
-        return tuple(row for row in self._reader.with_machines(ordered) if row is not None)
+        return Table(row for row in self._reader.with_machines(ordered) if row is not None)
 
     def _timeout(self, given: float | None) -> float:
         return self.timeout if given is None else given

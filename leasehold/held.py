@@ -8,11 +8,13 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from html import escape
 from typing import Any, Final, Protocol, Self
 
 from leasehold.changes import Changes
 from leasehold.errors import Unavailable
 from leasehold.results import Answer, Placement, Reservation
+from leasehold.shown import Table, join_words, show_line
 from leasehold.waiting import RENEWAL_SECONDS, RENEWALS_A_TTL, SHORTEST_PAUSE_SECONDS, fill_in
 
 LONGEST_PAUSE_SECONDS: Final = 60.0
@@ -144,6 +146,30 @@ class Held(ABC):
     def is_held(self) -> bool:
         """Whether it is ours: entered, not left, not lost."""
         return self._row is not None and not self._left.is_set() and not self.lost.is_set()
+
+    def __repr__(self) -> str:
+        return show_line(self, join_words([self.id, self._state(), self._where()]))
+
+    def _repr_html_(self) -> str:
+        placements = Table(self.placements if self._row is not None else ())
+        return f"<p>{escape(repr(self))}</p>{placements._repr_html_()}"
+
+    def _state(self) -> str:
+        if self._row is None:
+            return "not entered"
+        if self._left.is_set():
+            return "left"
+        if self.lost.is_set():
+            return "lost" if self.reason is None else f"lost ({self.reason})"
+        if self.revoking.is_set():
+            return "revoking" if self.reason is None else f"revoking ({self.reason})"
+        return "held"
+
+    def _where(self) -> str | None:
+        if self._row is None:
+            return None
+        left = "" if self.seconds_left is None else f", {max(self.seconds_left, 0):.0f} s left"
+        return f"on {', '.join(each.slot for each in self.placements)}, token {self.token}{left}"
 
     @abstractmethod
     def _wake(self) -> None:

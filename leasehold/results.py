@@ -5,17 +5,22 @@ happened.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
+from leasehold.accounts import FREE as FREE  # noqa: PLC0414 - results are imported from here, these too
+from leasehold.accounts import Account as Account  # noqa: PLC0414 - as above
+from leasehold.accounts import Levels as Levels  # noqa: PLC0414 - as above
+from leasehold.accounts import cost_until as cost_until  # noqa: PLC0414 - as above
 from leasehold.errors import Fault
+from leasehold.shown import Shown, join_words
 
 Phase = Literal["pending", "leased", "revoking", "released", "cancelled", "expired", "failed"]
 ENDED: Final = frozenset({"released", "cancelled", "expired", "failed"})
 
 
-class Component(msgspec.Struct, frozen=True, kw_only=True):
+class Component(Shown, frozen=True, kw_only=True):
     """`count` alike instances that were asked for."""
 
     name: str
@@ -25,7 +30,7 @@ class Component(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class Request(Shown, frozen=True, kw_only=True):
     """What was asked for. `ttl` None: the pool's rule; 0: it never expires."""
 
     system: str | None = None
@@ -43,14 +48,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     tags: dict[str, str] = {}
 
 
-Levels = tuple[float, float, float, float, float]
-"""A number for each paid level, best first."""
-FREE: Final = 5
-"""The level of what is not paid for."""
-
-
-class Placement(msgspec.Struct, frozen=True, kw_only=True):
+class Placement(Shown, frozen=True, kw_only=True):
     """One component's lease: on which slot, under which fencing token, with what; then the slot's machine."""
+
+    _cells_shown: ClassVar[str] = (
+        "component kind state slot instance_id address type zone token resources usable_cores assigned_at revoke_by"
+    )
 
     component: str
     kind: str = "essential"
@@ -85,44 +88,13 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         """
         return self.resources.get("cpus") if self.cores is None else self.cores
 
-
-def cost_until(lease: Placement, now: float) -> Levels:
-    """What a lease has used by level up to `now`."""
-    if lease.charged_at is None or lease.level >= FREE:
-        return lease.cost
-    used = list(lease.cost)
-    used[lease.level] += lease.weight * max(0.0, now - lease.charged_at)
-    return (used[0], used[1], used[2], used[3], used[4])
+    def _line(self) -> str:
+        token = f"token {self.token}" if self.token else None
+        machine = self.address or self.instance_id
+        return join_words([self.component, self.state, "on", self.slot, machine and f"({machine})", token])
 
 
-class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """A quota account as the view has it. Amounts in worker-seconds (or what `charge_by` counts), by paid level."""
-
-    id: str
-    balance: Levels = (0.0, 0.0, 0.0, 0.0, 0.0)
-    """What it had at `charged_at`."""
-    charged_at: float = 0.0
-    charge_rate: Levels = (0.0, 0.0, 0.0, 0.0, 0.0)
-    max_charge_seconds: float = 0.0
-    max_fanout: int = 0
-    per_label_task_limits: dict[str, int] = {}
-    disable_free_tasks: bool = False
-    description: str = ""
-    forgotten: bool = False
-    forgotten_upto: int = 0
-    """Reservations up to this `sequence` have no account: it was forgotten after them."""
-
-    @property
-    def level(self) -> int:
-        """The best level that it can pay for; 5 = none, so its work runs at the free level or waits."""
-        return next((level for level, amount in enumerate(self.balance) if amount > 0), FREE)
-
-    def owns(self, row: "Reservation") -> bool:
-        """Whether it pays for this reservation."""
-        return not self.forgotten and row.request.account == self.id and row.sequence > self.forgotten_upto
-
-
-class Wait(msgspec.Struct, frozen=True, kw_only=True):
+class Wait(Shown, frozen=True, kw_only=True):
     """Why one waits: a stable code, and a sentence."""
 
     code: str
@@ -131,8 +103,11 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         return f"{self.code}: {self.detail}"
 
+    def _line(self) -> str:
+        return str(self)
 
-class Note(msgspec.Struct, frozen=True, kw_only=True):
+
+class Note(Shown, frozen=True, kw_only=True):
     """What an accepted request does not do: the field of the request, and a sentence about it."""
 
     path: str
@@ -142,8 +117,12 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.path}: {self.text}"
 
 
-class Reservation(msgspec.Struct, frozen=True, kw_only=True):
+class Reservation(Shown, frozen=True, kw_only=True):
     """A reservation as the view has it. `token` is 0 until it was leased for the first time."""
+
+    _cells_shown: ClassVar[str] = (
+        "id phase reason account priority slots token created_at leased_at expires_at finished_at"
+    )
 
     id: str
     phase: Phase
@@ -183,9 +162,28 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
         restarts = self.phase == "failed" and self.request.restart_policy == "on_failure"
         return self.phase in ENDED and not restarts
 
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The slots of its leases."""
+        return tuple(each.slot for each in self.leases)
 
-class Slot(msgspec.Struct, frozen=True, kw_only=True):
+    @property
+    def account(self) -> str | None:
+        """The account that was asked for."""
+        return self.request.account
+
+    def _line(self) -> str:
+        held = f"on {', '.join(self.slots)}, token {self.token}" if self.leases else None
+        return join_words([self.id, self.phase, self.reason and f"({self.reason})", held])
+
+
+class Slot(Shown, frozen=True, kw_only=True):
     """A slot as the view has it."""
+
+    _cells_shown: ClassVar[str] = (
+        "id pool state cordoned offering market price instance_id address instance_type zone machine uses "
+        "resources labels error"
+    )
 
     id: str
     pool: str
@@ -211,8 +209,14 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
     """Of a static pool: the host that it belongs to."""
     uses: int = 0
 
+    def _line(self) -> str:
+        cordoned = "cordoned" if self.cordoned else None
+        return join_words(
+            [self.id, self.state, cordoned, self.instance_type, self.instance_id, self.address, self.error]
+        )
 
-class Hosted(msgspec.Struct, frozen=True, kw_only=True):
+
+class Hosted(Shown, frozen=True, kw_only=True):
     """One lease as the host is told of it."""
 
     reservation: str
@@ -225,8 +229,11 @@ class Hosted(msgspec.Struct, frozen=True, kw_only=True):
     state: str = "held"
     revoke_by: float | None = None
 
+    def _line(self) -> str:
+        return f"{self.reservation} {self.component} {self.state}, token {self.token}"
 
-class Host(msgspec.Struct, frozen=True, kw_only=True):
+
+class Host(Shown, frozen=True, kw_only=True):
     """A host's slot as the database has it, with the leases on it."""
 
     slot: str
@@ -235,9 +242,14 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     offline_timeout: float | None = None
     leases: tuple[Hosted, ...] = ()
 
+    def _line(self) -> str:
+        return join_words([self.slot, self.state, "cordoned" if self.cordoned else None, f"{len(self.leases)} leases"])
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+
+class Answer(Shown, frozen=True, kw_only=True):
     """What became of one request: `ok`, or the errors for which it was refused."""
+
+    _cells_shown: ClassVar[str] = "ok reservation phase token deadline slot state account balance waiting errors"
 
     ok: bool
     reservation: str | None = None
@@ -265,8 +277,14 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Of a word about a quota account: what it has now."""
     errors: tuple[Fault, ...] = ()
 
+    def _line(self) -> str:
+        if not self.ok:
+            return join_words(["refused:", "; ".join(map(str, self.errors))])
+        token = f"token {self.token}" if self.token else None
+        return join_words(["ok", self.reservation or self.slot or self.account, self.phase or self.state, token])
 
-class SmallestChange(msgspec.Struct, frozen=True, kw_only=True):
+
+class SmallestChange(Shown, frozen=True, kw_only=True):
     """The smallest change that would end a wait: a sentence, and the actions (as in a scenario's timeline) that make
     it; `wait_seconds`: for how long there is nothing to do but wait.
     """
@@ -276,12 +294,17 @@ class SmallestChange(msgspec.Struct, frozen=True, kw_only=True):
     wait_seconds: float = 0.0
     actions: tuple[dict[str, Any], ...] = ()
 
+    def _line(self) -> str:
+        return self.text
 
-class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+
+class Explanation(Shown, frozen=True, kw_only=True):
     """Why a reservation is where it is. `code` and `detail` tell why a pending one waits.
 
     `position` is its place among those that wait, from 1 on; None while no tick has looked at it yet.
     """
+
+    _cells_shown: ClassVar[str] = "reservation phase reason code detail position waiting as_of change account"
 
     reservation: str
     phase: Phase
@@ -307,6 +330,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         return "\n".join([self._describe(), *self._describe_more()])
 
+    def _line(self) -> str:
+        return self._describe()
+
     def _describe_more(self) -> list[str]:
         lines = [] if self.account is None else [self.account]
         lines += [f"pool {name}: {text}" for name, texts in self.pools.items() for text in texts]
@@ -326,7 +352,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         return f"{text}, {self.position} of {self.waiting} in the queue: {self.code}: {self.detail}"
 
 
-class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+class Conditions(Shown, frozen=True, kw_only=True):
     """What is to be said of slots and pools, by their ids; those of which nothing is to be said are left out."""
 
     as_of: float | None = None

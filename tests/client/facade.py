@@ -66,6 +66,9 @@ class BlockingLease:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._lease, name)
 
+    def __repr__(self) -> str:
+        return repr(self._lease)
+
     def __eq__(self, other: object) -> bool:
         return other is self._lease or other is self
 

@@ -1,0 +1,100 @@
+"""How results look where people try things out: one line in a shell, a table in a notebook."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from html import escape
+from typing import Any, ClassVar, Final, TypeVar
+
+import msgspec
+
+MOST_SHOWN: Final = 160
+"""Characters of a line, or of a cell."""
+_TIMES: Final = ("_at", "_by", "_until", "since", "deadline", "last_seen", "as_of")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """A result: `<Kind line>` as its repr, a table in a notebook."""
+
+    _cells_shown: ClassVar[str] = ""
+    """The names of the fields and properties that a table shows; "" = all fields."""
+
+    def __repr__(self) -> str:
+        return show_line(self, self._line())
+
+    def _repr_html_(self) -> str:
+        return draw_table([self.cells()])
+
+    def _line(self) -> str:
+        """What matters, in a line: the fields that say something."""
+        return join_words(f"{name}={value}" for name, value in self.cells().items() if value not in _NOTHING)
+
+    def cells(self) -> dict[str, object]:
+        """What a table shows of it, by column."""
+        return {name: getattr(self, name) for name in self._cells_shown.split() or self.__struct_fields__}
+
+
+_NOTHING: Final[tuple[Any, ...]] = (None, (), {}, "")
+
+
+class Table(tuple[T_co, ...]):
+    """A tuple that a notebook shows as a table, a row for each element."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return draw_table([each.cells() for each in self if isinstance(each, Shown)])
+
+
+def show_line(of: object, text: str) -> str:
+    """`<Kind text>`, on one line whatever the text has in it."""
+    return f"<{type(of).__name__} {shorten(text)}>"
+
+
+def join_words(words: Iterable[object]) -> str:
+    """The words that there are, with spaces between them."""
+    return " ".join(str(word) for word in words if word not in _NOTHING)
+
+
+def shorten(text: str) -> str:
+    """On one line, at most so many characters."""
+    line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    return line if len(line) <= MOST_SHOWN else f"{line[: MOST_SHOWN - 1]}…"
+
+
+def draw_table(rows: Sequence[Mapping[str, object]]) -> str:
+    """An HTML table; every text is escaped. Columns in which no row has a value are left out."""
+    names = [name for name in (rows[0] if rows else ()) if any(row[name] not in _NOTHING for row in rows)]
+    if not names:
+        return "<p>none</p>"
+    lines = [_draw_row("th", names)]
+    lines += [_draw_row("td", [_show(name, row[name]) for name in names]) for row in rows]
+    return "<table>" + "".join(lines) + "</table>"
+
+
+def _draw_row(tag: str, cells: Iterable[str]) -> str:
+    return "<tr>" + "".join(f"<{tag}>{escape(shorten(cell))}</{tag}>" for cell in cells) + "</tr>"
+
+
+def _show(name: str, value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case bool() | str():
+            return str(value)
+        case float() | int() if name.endswith(_TIMES):
+            return _show_time(value)
+        case float() | int():
+            return f"{value:g}" if isinstance(value, float) else str(value)
+        case Mapping():
+            return ", ".join(f"{key}={_show('', each)}" for key, each in value.items())
+        case list() | tuple():
+            return ", ".join(_show("", each) for each in value)
+    return str(value)
+
+
+def _show_time(seconds: float) -> str:
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%SZ}"
+    except (OverflowError, ValueError, OSError):
+        return f"{seconds:g}"
