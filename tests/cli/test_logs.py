@@ -1,5 +1,7 @@
 """`leasehold logs`, and the warnings with which a start fails."""
 
+import os
+import re
 import subprocess
 import sys
 import time
@@ -57,6 +59,18 @@ def test_without_a_stack_there_are_no_logs(run: Run) -> None:
     found = run("logs")
     assert (found.status, len(found.complaints)) == (1, 1)
     assert "no stack has run here" in found.complaints[0]
+
+
+def test_on_a_terminal_each_process_has_a_colour_of_its_own(logs: Path) -> None:
+    ours, theirs = os.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    command = [sys.executable, "-m", "leasehold.cli", "logs", "--lines", "1"]
+    process = Guarded(command, cwd=logs.parents[1], env=environment, stdout=theirs)
+    assert process.wait(60) == 0
+    os.close(theirs)
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        shown = terminal.read(4096).decode()
+    assert len(set(re.findall(r"\x1b\[(\d+)m(?:beat|ticks)", shown))) == 2
 
 
 class Follower:
