@@ -114,7 +114,9 @@ class Installation:
 
     def _run(self, *command: str, status: int | None = 0) -> subprocess.CompletedProcess[str]:
         environment = {"HOME": str(self.home), "PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
-        done = subprocess.run(command, cwd=self.home, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=self.home, env=environment, capture_output=True, text=True, check=False, timeout=START_SECONDS
+        )
         assert status in {None, done.returncode}, (command, done.returncode, done.stdout, done.stderr)
         return done
 
@@ -194,7 +196,7 @@ def _look_around(installation: Installation, name: str) -> None:
     # On a busy machine a tick may be late for a while.
     wait_for(lambda: json.loads(run("status", "--json", status=None))["state"] == "ok", "a stack that is well")
     assert name in run("list")
-    assert "linux-1" in run("slots")
+    assert "linux-" in run("slots")
     assert "leased" in run("explain", name)
     assert "Usage" in run("--help")
 
