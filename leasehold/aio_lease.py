@@ -198,7 +198,7 @@ class AsyncLease(Held):
 
 
 async def _wait(event: asyncio.Event, seconds: float | None) -> None:
-    """Return when it is set, or after so many seconds."""
+    """Return when it is set, or when `seconds` have passed."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

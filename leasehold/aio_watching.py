@@ -126,7 +126,7 @@ class Rows:
             except LeaseholdError as error:
                 for future in wanted.values():
                     future.set_exception(error)
-                    # It may be that each of those who asked was cancelled.
+                    # Read it: every reader may have been cancelled, and asyncio warns of errors that are never read.
                     future.exception()
             else:
                 for future, row in zip(wanted.values(), rows, strict=True):
@@ -158,7 +158,7 @@ class AsyncWatch:
         return await self._rows.read(self.reservation)
 
     async def wait_for_hint(self, seconds: float) -> None:
-        """Return when a notice came, or after so many seconds, whichever is first."""
+        """Return when a notice came or when `seconds` have passed, whichever is first."""
         try:
             async with asyncio.timeout(seconds):
                 await self._hinted.wait()

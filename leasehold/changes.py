@@ -79,7 +79,7 @@ class Changes:
             self._news.notify_all()
 
     def since(self, number: int) -> tuple[list[Change], bool]:
-        """What was told after so many, and whether nothing more comes."""
+        """The changes after the first `number`, and whether no more will come."""
         with self._news:
             return self._told[number:], self._is_over
 

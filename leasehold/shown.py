@@ -57,7 +57,7 @@ def join_words(words: Iterable[object]) -> str:
 
 
 def shorten(text: str) -> str:
-    """On one line, at most so many characters."""
+    """Return the text on one line, cut after MOST_SHOWN characters."""
     line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
     return line if len(line) <= MOST_SHOWN else f"{line[: MOST_SHOWN - 1]}…"
 

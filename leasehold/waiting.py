@@ -47,7 +47,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Pause:
-    """Wait for a notice, for so many seconds at most. Result: None."""
+    """Wait for a notice, at most for `seconds`. Result: None."""
 
     seconds: float
 
@@ -175,7 +175,7 @@ class PhaseWait:
             keepalive.answered(answer, sent)
 
     def _left(self, most: float) -> float:
-        """The seconds that are left, at most so many."""
+        """Return the seconds until the timeout, `most` at the most."""
         if self._timeout is None:
             return most
         return min(most, self._timeout - (time.monotonic() - self._started))

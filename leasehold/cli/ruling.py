@@ -88,7 +88,7 @@ def _find_version(store: "Store", version: int | None) -> tuple[int, dict[str, A
 
 
 def history(
-    limit: Annotated[int, typer.Option(help="The newest so many versions.", min=1, max=10_000)] = 20,
+    limit: Annotated[int, typer.Option(help="Show at most this many versions, the newest.", min=1, max=10_000)] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List the versions of the rules, oldest first.

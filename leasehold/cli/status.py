@@ -55,7 +55,7 @@ def register(app: typer.Typer) -> None:
     app.command(
         epilog=example("leasehold status", "leasehold status --probe --json", "leasehold status --watch 2")
         + "\n\nExit codes: 0 all is well; 1 degraded (no tick for three intervals, no valid view, or with --probe a"
-        " queue that nobody consumes, or a database schema that is older or newer than this program); 2 down (no"
+        " queue without a worker, or a database schema that is older or newer than this program); 2 down (no"
         " stack, or no Redis)."
     )(status)
 

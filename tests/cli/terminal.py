@@ -16,11 +16,11 @@ from leasehold.cli.failures import run_safely
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 Type = Callable[..., str]
-"""(columns, *words) -> everything that the command wrote to a terminal of so many columns."""
+"""(columns, *words) -> everything that the command wrote to a terminal of this width."""
 
 
 def run_on_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, *words: str) -> str:
-    """What one command writes to a terminal of so many columns, escape sequences included."""
+    """Return what one command writes to a terminal of this width, escape sequences included."""
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     master, slave = pty.openpty()

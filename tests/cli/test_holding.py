@@ -94,7 +94,7 @@ def hold(start: Start) -> Start:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether this process has ended; one that nobody waits for may stay as a zombie."""
+    """Whether this process has ended. A process without a waiting parent may stay as a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -116,7 +116,7 @@ def is_at_quota(picture: Picture, pool: str, market: str) -> bool:
 
 
 def may_probe(picture: Picture, pool: str, market: str) -> bool:
-    """Whether a quota hold is over and no launch has succeeded since: what worked ends it for good."""
+    """Whether a quota hold is over and no launch has succeeded since. A success ends the hold."""
     refusal = find_refusal_for_quota(picture.history, pool, market)
     return refusal is not None and not is_lasting(picture.history, refusal, picture.now)
 
