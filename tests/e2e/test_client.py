@@ -34,13 +34,13 @@ def test_a_lease_is_waited_for_longer_than_its_ttl(stack: Stack) -> None:
         holding: list[tuple[str, bool]] = []
 
         def hold() -> None:
-            with client.lease(id="patient", pool="warm", priority=0, ttl=TTL, wait=60) as lease:
+            with client.lease(id="patient-holder", pool="warm", priority=0, ttl=TTL, wait=60) as lease:
                 holding.append((lease.slot, lease.is_held))
 
         holder = threading.Thread(target=hold)
         holder.start()
-        await_older_than_its_ttl(stack, "patient")
-        client.priority("patient", 1)
+        await_older_than_its_ttl(stack, "patient-holder")
+        client.priority("patient-holder", 1)
         holder.join(60)
         assert holding == [("warm-1", True)]
 
