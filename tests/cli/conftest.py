@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from leasehold.cli.failures import run_safely
-from tests.client.intake import client, intake
+from tests.client.intake import FakeIntake, client, intake
 from tests.servers import redis_client, redis_server, redis_url
 
 __all__ = ["Outcome", "client", "intake", "redis_client", "redis_server", "redis_url", "run"]
@@ -41,3 +41,17 @@ def run(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.M
         return Outcome(status, out, err)
 
     return command
+
+
+@pytest.fixture
+def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> FakeIntake:
+    """The stand-in, found by the environment."""
+    monkeypatch.setenv("LEASEHOLD_BROKER__URL", intake.url)
+    return intake
+
+
+@pytest.fixture
+def database(run: Run, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A database of its own, with tables and no rows."""
+    monkeypatch.setenv("LEASEHOLD_DATABASE__URL", sqlite_url)
+    return sqlite_url

@@ -55,13 +55,6 @@ def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> Fake
     return intake
 
 
-@pytest.fixture
-def database(run: Run, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A database of its own, with tables and no rows."""
-    monkeypatch.setenv("LEASEHOLD_DATABASE__URL", sqlite_url)
-    return sqlite_url
-
-
 def said(stack: FakeIntake) -> list[tuple[str, Document]]:
     return [
         (verb, {key: value for key, value in document.items() if key not in {"request", "reply_to"}})

@@ -20,20 +20,6 @@ from tests.cli.terminal import run_on_terminal
 from tests.client.intake import Document, FakeIntake, a_row, accept
 
 
-@pytest.fixture
-def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> FakeIntake:
-    """The stand-in, found by the environment."""
-    monkeypatch.setenv("LEASEHOLD_BROKER__URL", intake.url)
-    return intake
-
-
-@pytest.fixture
-def database(run: Run, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A database of its own, with tables and no rows."""
-    monkeypatch.setenv("LEASEHOLD_DATABASE__URL", sqlite_url)
-    return sqlite_url
-
-
 def list_commands(found: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every command with the words that lead to it."""
     found = found or typer.main.get_command(app)

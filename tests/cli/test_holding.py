@@ -1,4 +1,4 @@
-"""`leasehold run` and `leasehold wait`: a lease around a command, and every way in which the two can end."""
+"""`leasehold run`: a lease around a command, and every way in which the two can end."""
 
 import contextlib
 import json
@@ -8,14 +8,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from leasehold.command import VARIABLES
-from scheduler.model.reservations import Reservation
-from tests.builders import a_lease, a_slot
+from tests.builders import a_lease
 from tests.cli.conftest import Run
+from tests.cli.started import LEASEHOLD, Start, Started, leased, start
 from tests.cli.test_plain_install import ABSENT, BLOCK
 from tests.client.intake import Document, FakeIntake, a_row
 from tests.client.test_lease import Holder
@@ -23,68 +22,17 @@ from tests.e2e.processes import wait_for
 from tests.guarding import Guarded
 from workers.settings import Settings
 
-LEASEHOLD = (sys.executable, "-m", "leasehold.cli")
 SHOW = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('LEASEHOLD_')}))"
 DEAF = "trap '' TERM; sleep 600 & echo $! $$; wait"
 """A shell with a child, both of which ignore SIGTERM."""
 
-
-@pytest.fixture
-def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> FakeIntake:
-    """The stand-in, found by the environment."""
-    monkeypatch.setenv("LEASEHOLD_BROKER__URL", intake.url)
-    return intake
+__all__ = ["start"]
 
 
 @pytest.fixture
 def holder(stack: FakeIntake) -> Holder:
     """It leases `r1` at once."""
     return Holder(stack)
-
-
-class Started:
-    """A command as a process, with what it printed."""
-
-    def __init__(self, folder: Path, command: tuple[str, ...]) -> None:
-        self.out, self.err = folder / "out", folder / "err"
-        with self.out.open("wb") as out, self.err.open("wb") as err:
-            self.process = Guarded(command, cwd=folder, stdout=out, stderr=err, env=dict(os.environ))
-
-    def read(self) -> str:
-        return self.out.read_text()
-
-    def await_output(self) -> str:
-        """The first whole line of the command."""
-        return wait_for(lambda: self.read() if "\n" in self.read() else None, "the command").splitlines()[0]
-
-    def await_text(self, text: str) -> None:
-        wait_for(lambda: text in self.read(), repr(text))
-
-    def await_status(self) -> int:
-        return self.process.wait(40)
-
-    def complaints(self) -> list[str]:
-        """The lines of `leasehold`: a shell, too, may report there that a command of its own was terminated."""
-        return [line for line in self.err.read_text().splitlines() if line.startswith("leasehold: ")]
-
-
-Start = Callable[..., Started]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts `leasehold` with these words."""
-    found: list[Started] = []
-
-    def begin(*words: str, before: tuple[str, ...] = ()) -> Started:
-        found.append(Started(tmp_path, (*before, *LEASEHOLD, *words)))
-        return found[-1]
-
-    yield begin
-    for each in found:
-        if each.process.poll() is None:
-            each.process.kill()
-            each.process.wait()
 
 
 @pytest.fixture
@@ -410,60 +358,3 @@ def test_a_terminal_shows_why_it_waits(stack: FakeIntake, typist: Callable[..., 
     found.type("\x03")
     found.await_shown("leasehold: interrupted: r1 is cancelled")
     assert found.process.wait(40) == 130
-
-
-# `leasehold wait`.
-
-
-def leased(name: str = "r1", **changes: Any) -> Reservation:
-    return a_row(name, **{"phase": "leased", "token": 7, "leases": (a_lease("linux-1"),), "version": 2, **changes})
-
-
-def test_wait_returns_when_it_is_leased(stack: FakeIntake, start: Start) -> None:
-    stack.publish(a_row("r1"))
-    found = start("wait", "r1", "--json")
-    wait_for(lambda: stack.count_listeners("r1"), "the wait")
-    stack.publish(a_slot("linux-1", version=1), leased())
-    assert (found.await_status(), found.complaints()) == (0, [])
-    row = json.loads(found.read())
-    assert (row["id"], row["phase"], row["leases"][0]["slot"]) == ("r1", "leased", "linux-1")
-
-
-@pytest.mark.parametrize(
-    ("words", "phase", "status", "out", "complaint"),
-    [
-        (("--for", "ended"), "released", 0, "r1 released\n", ""),
-        (("--for", "released"), "released", 0, "r1 released\n", ""),
-        ((), "released", 1, "", "leasehold: r1 is released"),
-        (("--for", "failed"), "released", 1, "", "leasehold: r1 is released"),
-        (("--timeout", "0.2"), "pending", 1, "", "leasehold: r1 is still pending after 0."),
-        (("--for", "gone"), "pending", 2, "", "expected one of pending, leased, revoking,"),
-        (("--for", "pending", "--timeout", "9"), "pending", 0, "r1 pending\n", ""),
-    ],
-)
-def test_wait_is_for_a_phase_and_for_a_time(
-    words: tuple[str, ...], phase: Any, status: int, out: str, complaint: str, stack: FakeIntake, run: Run
-) -> None:
-    stack.publish(a_row("r1", phase=phase))
-    found = run("wait", "r1", *words)
-    assert (found.status, found.out) == (status, out)
-    assert complaint in found.err
-
-
-def test_one_that_ended_long_ago_is_asked_for(stack: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasehold.waiting.UNKNOWN_SECONDS", 0.1)
-    row = {"id": "r1", "phase": "released", "request": {}}
-    stack.handler = lambda _verb, _document: {"ok": True, "reservations": [row]}
-    assert run("wait", "r1", "--for", "ended").out == "r1 released\n"
-    assert run("wait", "r1").complaints == ["leasehold: r1 is released"]
-    stack.handler = lambda _verb, _document: {"ok": True, "reservations": []}
-    assert run("wait", "r1").complaints == ["leasehold: no reservation r1 is in the view"]
-
-
-def test_ctrl_c_ends_the_wait_alone(stack: FakeIntake, start: Start) -> None:
-    stack.publish(a_row("r1"))
-    found = start("wait", "r1")
-    wait_for(lambda: stack.count_listeners("r1"), "the wait")
-    found.process.send_signal(signal.SIGINT)
-    assert (found.await_status(), found.complaints()) == (130, ["leasehold: interrupted: r1 stays as it is"])
-    assert stack.seen == []

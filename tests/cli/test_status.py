@@ -11,20 +11,6 @@ from tests.cli.conftest import Run
 from tests.client.intake import FakeIntake, a_row
 
 
-@pytest.fixture
-def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> FakeIntake:
-    """The stand-in, found by the environment."""
-    monkeypatch.setenv("LEASEHOLD_BROKER__URL", intake.url)
-    return intake
-
-
-@pytest.fixture
-def database(run: Run, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A database of its own, with tables and no rows."""
-    monkeypatch.setenv("LEASEHOLD_DATABASE__URL", sqlite_url)
-    return sqlite_url
-
-
 def test_status_has_codes_for_probes(stack: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     degraded = run("status", "--json")
     assert (degraded.status, json.loads(degraded.out)["problems"]) == (1, ["there was no tick yet"])

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from scheduler.ports import Bell, Board, Lock
+from scheduler.ports import Bell, Board, Lock, Meter
 from scheduler.view.connection import make_redis
-from scheduler.view.memory import MemoryBell, MemoryBoard, MemoryLock, Seat
+from scheduler.view.memory import MemoryBell, MemoryBoard, MemoryLock, MemoryMeter, Seat
 from scheduler.view.redis_bell import RedisBell
 from scheduler.view.redis_board import RedisBoard
 from scheduler.view.redis_lock import RedisLock
+from scheduler.view.redis_meter import RedisMeter
 from scheduler.view.shelf import Shelf
 from tests.builders import NOW
 from tests.servers import SERVERS, FindRedis, OpenRedis, find_redis, open_redis, redis_client
@@ -58,3 +59,11 @@ def make_bell(request: pytest.FixtureRequest, find_redis: FindRedis) -> Iterator
         return
     with make_redis(find_redis(request.param)) as client:
         yield lambda send_tick: RedisBell(client, send_tick)
+
+
+@pytest.fixture(params=WORLDS)
+def meter(request: pytest.FixtureRequest, find_redis: FindRedis, open_redis: OpenRedis) -> Meter:
+    """A meter of each kind, empty."""
+    if request.param == "memory":
+        return MemoryMeter()
+    return RedisMeter(open_redis(find_redis(request.param)))

@@ -13,29 +13,18 @@ from scheduler.model.accounts import Account
 from scheduler.model.decisions import WAITING_CODES
 from scheduler.model.moves import PHASES, SLOT_STATES
 from scheduler.model.slots import Slot
-from scheduler.ports import Meter, RefusedMessage, Store, StoreUnavailableError, Transaction
-from scheduler.ports.meter import MOST_REFUSED, REFUSED_SECONDS
+from scheduler.ports import Meter, Store, StoreUnavailableError, Transaction
 from scheduler.store.memory import MemoryStore
 from scheduler.view.connection import make_redis
-from scheduler.view.memory import MemoryMeter
-from scheduler.view.metric_table import LAUNCH_RESULTS, METRICS, REFUSED, UnknownMetricError
+from scheduler.view.metric_table import LAUNCH_RESULTS, METRICS, UnknownMetricError
 from scheduler.view.redis_board import RedisBoard
 from scheduler.view.redis_meter import RedisMeter, Spread
 from tests.builders import NOW, a_lease, a_reservation, a_slot
-from tests.servers import FindRedis, OpenRedis
-from tests.view.conftest import WORLDS
 from workers.metrics import collect, start_metrics
 
 LAUNCH = {"pool": "linux", "offering": "c7g", "result": "success"}
 NOWHERE = "redis://127.0.0.1:1/0"
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
-
-
-@pytest.fixture(params=WORLDS)
-def meter(request: pytest.FixtureRequest, find_redis: FindRedis, open_redis: OpenRedis) -> Meter:
-    if request.param == "memory":
-        return MemoryMeter()
-    return RedisMeter(open_redis(find_redis(request.param)))
 
 
 @pytest.mark.parametrize(
@@ -383,52 +372,3 @@ def test_before_anything_happened_every_value_of_every_label_is_zero(redis_clien
     for name, labels in PARITY.items():
         told = {labels: value for (other, labels), value in samples.items() if other == name}
         assert told == {frozenset(each): 0.0 for each in labels}, name
-
-
-def a_refused(number: int, defect: str = "task") -> RefusedMessage:
-    fault = {"path": "headers.task", "expected": "a task of the queue launch", "got": "null"}
-    fields = {"at": NOW, "queue": "launch", "task": "?", "message": f"m{number}", "defect": defect}
-    return RefusedMessage(**fields, **fault)  # type: ignore[arg-type]
-
-
-def test_refused_messages_are_taken_once_in_order(meter: Meter) -> None:
-    noted = [a_refused(number) for number in range(3)]
-    for each in noted:
-        meter.note_refused(each)
-    assert meter.take_refused() == noted
-    assert meter.take_refused() == []
-    meter.put_back_refused(noted[:2])
-    meter.put_back_refused([])
-    assert meter.take_refused() == noted[:2]
-
-
-def test_of_a_flood_of_refused_messages_all_are_counted_and_a_few_are_kept(meter: Meter) -> None:
-    """The few of each kind of defect: a flood of one hides no other."""
-    for number in range(MOST_REFUSED + 5):
-        meter.note_refused(a_refused(number))
-    meter.note_refused(a_refused(99, "document"))
-    assert [each.message for each in meter.take_refused()] == [*(f"m{n}" for n in range(MOST_REFUSED)), "m99"]
-    labels = {"queue": "launch", "defect": "task"}
-    if isinstance(meter, MemoryMeter):
-        assert meter.counts[REFUSED, (("defect", "task"), ("queue", "launch"))] == MOST_REFUSED + 5
-    elif isinstance(meter, RedisMeter):
-        assert meter.read().counters[REFUSED][tuple(labels.values())] == MOST_REFUSED + 5
-
-
-def test_refused_messages_are_kept_again_after_a_minute(redis_client: redis.Redis) -> None:
-    """The minute is Redis' own: a counter that expires."""
-    meter = RedisMeter(redis_client)
-    for number in range(MOST_REFUSED + 1):
-        meter.note_refused(a_refused(number))
-    assert 0 < redis_client.ttl("leasehold:refused:task") <= REFUSED_SECONDS
-    meter.take_refused()
-    redis_client.delete("leasehold:refused:task")
-    meter.note_refused(a_refused(99))
-    assert [each.message for each in meter.take_refused()] == ["m99"]
-
-
-def test_without_redis_a_refused_message_harms_nothing() -> None:
-    meter = RedisMeter(make_redis(NOWHERE))
-    meter.note_refused(a_refused(1))
-    meter.put_back_refused([a_refused(1)])
-    assert meter.take_refused() == []

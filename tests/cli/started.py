@@ -1,0 +1,67 @@
+"""Commands as processes, for tests that send them signals."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler.model.reservations import Reservation
+from tests.builders import a_lease
+from tests.client.intake import a_row
+from tests.e2e.processes import wait_for
+from tests.guarding import Guarded
+
+LEASEHOLD = (sys.executable, "-m", "leasehold.cli")
+
+
+class Started:
+    """A command as a process, with what it printed."""
+
+    def __init__(self, folder: Path, command: tuple[str, ...]) -> None:
+        self.out, self.err = folder / "out", folder / "err"
+        with self.out.open("wb") as out, self.err.open("wb") as err:
+            self.process = Guarded(command, cwd=folder, stdout=out, stderr=err, env=dict(os.environ))
+
+    def read(self) -> str:
+        return self.out.read_text()
+
+    def await_output(self) -> str:
+        """The first whole line of the command."""
+        return wait_for(lambda: self.read() if "\n" in self.read() else None, "the command").splitlines()[0]
+
+    def await_text(self, text: str) -> None:
+        wait_for(lambda: text in self.read(), repr(text))
+
+    def await_status(self) -> int:
+        return self.process.wait(40)
+
+    def complaints(self) -> list[str]:
+        """The lines of `leasehold`: a shell, too, may report there that a command of its own was terminated."""
+        return [line for line in self.err.read_text().splitlines() if line.startswith("leasehold: ")]
+
+
+Start = Callable[..., Started]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts `leasehold` with these words."""
+    found: list[Started] = []
+
+    def begin(*words: str, before: tuple[str, ...] = ()) -> Started:
+        found.append(Started(tmp_path, (*before, *LEASEHOLD, *words)))
+        return found[-1]
+
+    yield begin
+    for each in found:
+        if each.process.poll() is None:
+            each.process.kill()
+            each.process.wait()
+
+
+def leased(name: str = "r1", **changes: Any) -> Reservation:
+    """A row that holds a lease on linux-1."""
+    return a_row(name, **{"phase": "leased", "token": 7, "leases": (a_lease("linux-1"),), "version": 2, **changes})
