@@ -24,6 +24,19 @@ class Certificate:
     key: Path
 
 
+_SIGNS = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
+
+
 class Authority:
     """A CA that signs for 127.0.0.1."""
 
@@ -32,6 +45,7 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         basic = x509.BasicConstraints(ca=True, path_length=None)
         own = self._build(self._name, self._key.public_key()).add_extension(basic, critical=True)
+        own = own.add_extension(_SIGNS, critical=True)
         self.file = folder / f"{name}.pem"
         self.file.write_bytes(own.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
@@ -54,6 +68,10 @@ class Authority:
     def _build(self, subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
         now = dt.datetime.now(dt.UTC)
         builder = x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key)
+        # Python 3.13 and newer verify strictly: they require both key identifiers, and the key usage of an authority.
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        builder = builder.add_extension(issuer, critical=False)
         return (
             builder.serial_number(x509.random_serial_number()).not_valid_before(now - _DAY).not_valid_after(now + _DAY)
         )

@@ -202,11 +202,8 @@ def _read_samples(account: "Account", seconds: float) -> list[dict[str, Any]]:
     """What was kept of its balances, and what it has now."""
     import msgspec
 
-    store = open_store()
-    try:
+    with open_store() as store:
         kept = store.read_balances(account.id, time.time() - seconds)
-    finally:
-        store.close()
     found: list[dict[str, Any]] = [{"at": each.at, "balance": each.balance} for each in kept]
     if not found or account.charged_at > found[-1]["at"]:
         found.append({"at": account.charged_at, "balance": account.balance})

@@ -4,6 +4,7 @@ the next tick see them.
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,9 +57,8 @@ def apply_file(path: Path, *, dry_run: bool, yes: bool, as_json: bool) -> None:
 def apply_version(version: int, *, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Put the rules of an earlier version in force again, as a new version. Raises like `apply_file`."""
     settings = load_settings()
-    store = Services(settings, QuietDispatcher).open_store()
-    found = store.read_rules_history(version=version)
-    store.close()
+    with closing(Services(settings, QuietDispatcher).open_store()) as store:
+        found = store.read_rules_history(version=version)
     if not found:
         raise CommandError(f"there is no version {version} of the rules: `leasehold rules history` lists them")
     change = _Change(settings, found[0].document, f"leasehold rules rollback {version}")
@@ -78,9 +78,8 @@ class _Change:
             # No plan is made where it decides nothing and is not shown: the database may be large.
             self._report(*self._apply(), None)
             return
-        store = self._services.open_store()
-        preview = preview_rules(store, self._document)
-        store.close()
+        with closing(self._services.open_store()) as store:
+            preview = preview_rules(store, self._document)
         if dry_run:
             self._show(preview, as_json)
             return
@@ -95,10 +94,13 @@ class _Change:
 
     def _apply(self, expected: int | None = None) -> tuple[int, bool]:
         self._check_broker()
+        engine = self._services.engine
         try:
-            return apply_rules(self._services.engine, self._document, source=self._source, expected=expected)
+            return apply_rules(engine, self._document, source=self._source, expected=expected)
         except RulesChangedError as error:
             raise CommandError(str(error)) from None
+        finally:
+            engine.store.close()
 
     @staticmethod
     def _report(version: int, changed: bool, preview: Preview | None) -> None:

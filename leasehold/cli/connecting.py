@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from leasehold.running import URL_VARIABLE, find_running
@@ -40,8 +40,12 @@ def load_settings() -> "Settings":
     return load()
 
 
-def open_store() -> "Store":
-    """The database, for reading what the view does not keep. Raises InvalidInputError."""
+@contextmanager
+def open_store() -> Iterator["Store"]:
+    """The database, to read what the view does not keep; its connections are closed at the end. Raises
+    InvalidInputError.
+    """
     from scheduler.store.opening import open_store as open_
 
-    return open_(load_settings().database_url)
+    with closing(open_(load_settings().database_url)) as store:
+        yield store

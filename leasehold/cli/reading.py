@@ -208,19 +208,19 @@ def events(
     """
     from scheduler.ports import EventFilter
 
-    store = open_store()
     last = 0
     wanted = EventFilter(reservation=reservation, slot=slot, name=name, newest=True, limit=limit)
-    while True:
-        for event in store.read_events(wanted):
-            last = event.number
-            _print_event(event, as_json)
-        if not follow:
-            return
-        sys.stdout.flush()
-        # A database tells nobody of its new rows.
-        time.sleep(FOLLOW_SECONDS)
-        wanted = EventFilter(after=last, reservation=reservation, slot=slot, name=name, limit=10_000)
+    with open_store() as store:
+        while True:
+            for event in store.read_events(wanted):
+                last = event.number
+                _print_event(event, as_json)
+            if not follow:
+                return
+            sys.stdout.flush()
+            # A database does not report its new rows.
+            time.sleep(FOLLOW_SECONDS)
+            wanted = EventFilter(after=last, reservation=reservation, slot=slot, name=name, limit=10_000)
 
 
 def _print_event(event: "Event", as_json: bool) -> None:

@@ -64,8 +64,8 @@ def show_rules(
 
     They are printed as they were applied.
     """
-    store = open_store()
-    number, document = _find_version(store, version)
+    with open_store() as store:
+        number, document = _find_version(store, version)
     if as_json:
         print_json({"version": number, "rules": document})
         return
@@ -95,11 +95,11 @@ def history(
 
     Each line has when the version was applied, by what, and what it changed.
     """
-    store = open_store()
-    found = store.read_rules_history(limit=limit + 1)
-    if not found:
-        raise CommandError(_NONE)
-    lines = _describe_versions(found, _find_sources(store))[-limit:]
+    with open_store() as store:
+        found = store.read_rules_history(limit=limit + 1)
+        if not found:
+            raise CommandError(_NONE)
+        lines = _describe_versions(found, _find_sources(store))[-limit:]
     if as_json:
         print_json(lines)
         return

@@ -113,7 +113,8 @@ def _say_running(stack: "Stack", seconds: float) -> None:
 
 
 def _any_system(stack: "Stack") -> str:
-    pools = stack.open_store().load_rules().rules.pools.values()
+    with contextlib.closing(stack.open_store()) as store:
+        pools = store.load_rules().rules.pools.values()
     return next((pool.system for pool in pools), "x86_64-linux")
 
 
@@ -224,13 +225,13 @@ def snapshot(
     from leasehold.cli.output import print_json
     from scheduler.simulation.snapshot import make_snapshot
 
-    store = open_store()
-    from workers.configuration import read_cloud
+    with open_store() as store:
+        from workers.configuration import read_cloud
 
-    stored, rows = store.load_rules(), list(store.read_rows())
+        stored, rows, now = store.load_rules(), list(store.read_rows()), store.now()
     if not stored.version:
         raise CommandError("no rules were applied yet: `leasehold apply FILE`")
-    made = make_snapshot(rows, stored.document, stored.rules, read_cloud(config), store.now())
+    made = make_snapshot(rows, stored.document, stored.rules, read_cloud(config), now)
     if out is None:
         print_json(made)
     else:

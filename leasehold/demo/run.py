@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -79,7 +79,8 @@ def _play(stack: Stack, client: Client, stretch: Stretch, console: Console) -> S
     url = stack.emulator_url
     if url is None:
         raise DemoError("the demo plays on the EC2 emulator only: unset LEASEHOLD_AWS__… and AWS_… and try again")
-    return summarise(holders.progress, stretch, stack.open_store(), url, monotonic() - began)
+    with closing(stack.open_store()) as store:
+        return summarise(holders.progress, stretch, store, url, monotonic() - began)
 
 
 def _serve(client: Client, broker: Broker, holders: Holders, stretch: Stretch, show: Show) -> None:

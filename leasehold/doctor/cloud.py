@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Collection, Iterator
+from contextlib import closing
 from functools import partial
 from typing import Final, Literal
 
@@ -52,7 +53,8 @@ def look_at_cloud(configuration: Configuration, abilities: Collection[Ability], 
 def _read_rules(configuration: Configuration) -> Rules:
     """Those in force, else those of the file here."""
     try:
-        stored = open_store(configuration.settings.database_url).load_rules()
+        with closing(open_store(configuration.settings.database_url)) as store:
+            stored = store.load_rules()
     except (StoreUnavailableError, InvalidInputError):
         return configuration.rules
     return stored.rules if stored.version else configuration.rules
@@ -88,7 +90,8 @@ def _look_at_interruptions(settings: Settings, permissions: Permissions) -> Find
 def _look_at_terminate(settings: Settings, permissions: Permissions) -> Finding:
     """On a machine that we have: whether it may be ended hangs on its tags."""
     try:
-        slots = open_store(settings.database_url).find_slots(states=["booting", "binding", "ready", "draining"])
+        with closing(open_store(settings.database_url)) as store:
+            slots = store.find_slots(states=["booting", "binding", "ready", "draining"])
     except (StoreUnavailableError, InvalidInputError):
         slots = []
     instance = next((slot.instance_id for slot in slots if slot.instance_id), None)

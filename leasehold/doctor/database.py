@@ -76,4 +76,5 @@ def read_last_tick(url: str) -> float | None:
     """When the last tick was committed, by the leader's row; None before the first. Raises StoreUnavailableError,
     InvalidInputError.
     """
-    return open_store(url).load_tenure().ticked_at or None
+    with closing(open_store(url)) as store:
+        return store.load_tenure().ticked_at or None
