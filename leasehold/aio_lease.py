@@ -62,10 +62,10 @@ class AsyncLease(Held):
         number = 0
         while True:
             news = self._news
-            told, is_over = self._elastic.since(number)
-            for change in told:
+            changes, is_over = self._elastic.since(number)
+            for change in changes:
                 yield change
-            number += len(told)
+            number += len(changes)
             left = None if until is None else until - time.monotonic()
             if is_over or (left is not None and left <= 0):
                 return

@@ -40,9 +40,9 @@ def _find_sentence(event: "Event") -> str:
 
 
 def _tell_refused(detail: Mapping[str, Any]) -> str:
-    told = f"{detail['task']} on the queue {detail['queue']}, message {detail['message']}: "
-    told += f"{detail['path']}: expected {detail['expected']}, got {detail['got']}"
-    return told + (f" ({detail['more_faults']} more faults)" if detail.get("more_faults") else "")
+    text = f"{detail['task']} on the queue {detail['queue']}, message {detail['message']}: "
+    text += f"{detail['path']}: expected {detail['expected']}, got {detail['got']}"
+    return text + (f" ({detail['more_faults']} more faults)" if detail.get("more_faults") else "")
 
 
 def _tell_victim(detail: Mapping[str, Any]) -> str:
