@@ -16,3 +16,5 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     detail: dict[str, str | int | float | bool | list[str | float] | None] = {}
     number: int = 0
     """The running number that the store gave it; 0 before it is stored."""
+    principal: str | None = None
+    """The principal whose message caused it; None: no message did, or it was not signed."""

@@ -156,6 +156,10 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     revoke_by: float | None = None
     """While `revoking`: why, and when its leases are taken at the latest."""
     leases: tuple[Lease, ...] = ()
+    principal: str | None = None
+    """The principal that submitted it; None: the message was not signed."""
+    key_hash: str | None = None
+    """SHA-256, in hexadecimal, of the key that its holder proves itself by; None: its token is enough."""
 
 
 def list_instances(request: Request, kind: ComponentKind) -> list[Instance]:

@@ -97,6 +97,8 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A reservation that nobody knows was confirmed to run here: the slot is offered to nobody until it is `idle`."""
     noted_at: float | None = None
     """Time of the newest authoritative notice about it (`confirm`, `idle`): an older one counts for nothing."""
+    heartbeat: int = 0
+    """Counter of the newest signed heartbeat of its host: a heartbeat with a lower or equal counter is a copy."""
 
 
 _DIGITS = "0123456789"

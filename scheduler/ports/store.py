@@ -49,6 +49,8 @@ class Answered(msgspec.Struct, frozen=True):
     id: str
     at: float
     answer: dict[str, Any]
+    principal: str | None = None
+    """The principal that sent it; only that one gets the stored answer. None: it was not signed."""
 
 
 class Outgoing(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ def take_marks(current: Row, wanted: Row, now: float) -> Row:
                 current,
                 last_seen=wanted.last_seen,
                 noted_at=wanted.noted_at,
+                heartbeat=wanted.heartbeat,
                 sent_at=wanted.sent_at,
                 not_before=wanted.not_before,
                 attempts=wanted.attempts,

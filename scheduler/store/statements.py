@@ -32,7 +32,7 @@ from scheduler.store.shapes import (
 )
 
 _MARKS = {
-    "slots": ("last_seen", "noted_at", "sent_at", "not_before", "attempts", "marked_at"),
+    "slots": ("last_seen", "noted_at", "heartbeat", "sent_at", "not_before", "attempts", "marked_at"),
     "reservations": ("expires_at", "confirmed_at", "marked_at"),
     "holds": ("marked_at",),
     "accounts": ("marked_at",),

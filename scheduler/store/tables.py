@@ -93,6 +93,8 @@ reservations: Final = Table(
     # The time of the last change where that was the end: what is over is found by it and nothing else is.
     Column("ended_at", Double, Computed(f"CASE WHEN phase IN ({_ENDED_PHASES}) THEN changed_at END", persisted=True)),
     _json("component_restarts", null=True, alike=True),
+    _text("principal", null=True, fixed=True),
+    _text("key_hash", null=True, fixed=True),
 )
 Index("reservations_by_phase", reservations.c.phase, reservations.c.sequence)
 Index("reservations_by_mark", reservations.c.marked_at)
@@ -173,6 +175,7 @@ slots: Final = Table(
     _whole("unconfirmed"),
     _text("stranger", null=True),
     _real("noted_at", null=True),
+    _whole("heartbeat"),
 )
 Index("slots_by_state", slots.c.state)
 Index("slots_by_pool", slots.c.pool, slots.c.state)
@@ -237,6 +240,7 @@ events: Final = Table(
     _text("slot", null=True),
     _text("reservation", null=True),
     _json("detail", null=True),
+    _text("principal", null=True),
     # Numbers are not given out again after the newest events were pruned.
     sqlite_autoincrement=True,
 )
@@ -262,6 +266,7 @@ requests: Final = Table(
     Column("id", _TEXT, primary_key=True),
     _real("at"),
     _json("answer"),
+    _text("principal", null=True),
 )
 Index("requests_by_time", requests.c.at)
 
@@ -300,3 +305,38 @@ counters: Final = Table(
     Column("name", _TEXT, primary_key=True),
     _whole("value"),
 )
+
+cluster: Final = Table(
+    "cluster",
+    metadata,
+    Column("id", _NUMBER, primary_key=True, autoincrement=False),
+    # Which cluster this database belongs to: a random id that is made with the table and never changes.
+    _text("identity"),
+    _real("created_at"),
+    # Cluster time = the reference clock + this many seconds; `clock_changes` counts the changes of the offset.
+    _real("clock_offset"),
+    _whole("clock_changes"),
+    # SQLite's reference clock: `base_time` was the time when the monotonic clock of the boot `boot` read
+    # `base_monotonic`. NULL on PostgreSQL, whose own clock is the reference.
+    _text("boot", null=True),
+    _real("base_time", null=True),
+    _real("base_monotonic", null=True),
+    # How often a backup was restored into it.
+    _whole("restores"),
+    # Raised with every change of the table `principals`.
+    _whole("principals_version"),
+)
+"""What is true of the whole cluster, in one row (id 1), so that one statement reads all of it."""
+
+principals: Final = Table(
+    "principals",
+    metadata,
+    Column("name", _TEXT, primary_key=True),
+    _text("role"),
+    _json("accounts"),
+    _text("key"),
+    _real("created_at"),
+    _text("previous_key", null=True),
+    _real("previous_until", null=True),
+)
+"""Who may send messages. `previous_key` is accepted, too, until `previous_until` (cluster time)."""

@@ -75,7 +75,9 @@ def read_schema(url: str) -> dict[str, str]:
         rows = [row for query in queries for row in connection.exec_driver_sql(query)]
     # SQLite puts the name of a table that was renamed (a copy that took the place of its original) in quotes, and
     # writes a column that was added on the line of the one before.
-    return {name: re.sub(r",\s*", ",", " ".join(words.replace(f'"{name}"', name).split())) for name, words in rows}
+    return {
+        name: re.sub(r"\s*([,)])\s*", r"\1", " ".join(words.replace(f'"{name}"', name).split())) for name, words in rows
+    }
 
 
 def test_alembic_finds_nothing_to_change(url: str) -> None:

@@ -49,7 +49,8 @@ class TestRoundTrip:
         (inserted,) = insert(store, row)
         assert inserted == msgspec.structs.replace(row, sequence=inserted.sequence, version=1, marked_at=NOW)
         assert store.find_reservations(ids=[row.id]) == [inserted]
-        fixed = {name: getattr(inserted, name) for name in ("id", "version", "sequence", "request", "created_at")}
+        names = ("id", "version", "sequence", "request", "created_at", "principal", "key_hash")
+        fixed = {name: getattr(inserted, name) for name in names}
         (saved,) = save(store, msgspec.structs.replace(changed, **fixed))
         assert store.find_reservations(ids=[row.id]) == [saved]
         assert saved == msgspec.structs.replace(changed, **(fixed | {"version": 2, "marked_at": NOW}))

@@ -1,0 +1,20 @@
+"""Principals: the senders of messages, each with a role that says which commands it may give."""
+
+from typing import Final, Literal, get_args
+
+import msgspec
+
+Role = Literal["producer", "operator", "host", "reader", "worker"]
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
+"""`worker` is the cluster's own: messages that its processes send to each other. Users create the other four."""
+
+
+class Principal(msgspec.Struct, frozen=True, kw_only=True):
+    """A sender that proved itself by its signature.
+
+    `accounts`: the quota accounts that a producer may submit for. A host speaks for the slot of its own name.
+    """
+
+    name: str
+    role: Role
+    accounts: tuple[str, ...] = ()
