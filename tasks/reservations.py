@@ -30,6 +30,7 @@ from scheduler.view.addresses import check_reply_address
 from tasks.app import app, services
 from tasks.base import LeaseholdTask, UnansweredError
 from tasks.documents import read_request
+from tasks.principals import current_principal
 from tasks.queues import CONDITIONS, EXPLAIN, LEASES, QUERY, RESERVATIONS, task_name
 
 MOST_TRIES: Final = 3
@@ -160,7 +161,7 @@ def _answer(model: type[AnyQuestion], document: object, act: Callable[[AnyQuesti
 
 
 def _accept(verb: str, document: object) -> Answer:
-    return _repeat_if_stale(lambda: accept(services.engine, verb, document))
+    return _repeat_if_stale(lambda: accept(services.engine, verb, document, principal=current_principal()))
 
 
 def _repeat_if_stale(act: Callable[[], Answer]) -> Answer:

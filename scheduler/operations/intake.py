@@ -12,6 +12,7 @@ import msgspec
 from scheduler.model.accounts import Account
 from scheduler.model.events import Event
 from scheduler.model.moves import Cause
+from scheduler.model.principals import Principal
 from scheduler.model.reservations import Reservation, usable_cores
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
@@ -50,11 +51,16 @@ MOST_LIST_FAULTS = 1000
 """Faults that the answer to a list names, though at least one for each document that is refused."""
 
 
-def accept(engine: Engine, verb: str, document: object, *, operator: bool = False) -> Answer:
+def accept(
+    engine: Engine, verb: str, document: object, *, operator: bool = False, principal: Principal | None = None
+) -> Answer:
     """Carry out one request (a document, or a list of them under `items`) and give its answer.
 
     Bad input is answered, never raised: `{"ok": false, "errors": [{"index", "path", "expected", "got"}]}`;
     for `items` one answer with `results` by index: good ones are accepted, bad ones refused.
+
+    `principal`: the verified sender; None: the message was not signed. A copy of a request gets the stored answer only
+    if the same principal sent it.
     """
     try:
         request, items = _open_envelope(verb, document)
@@ -73,8 +79,11 @@ def accept(engine: Engine, verb: str, document: object, *, operator: bool = Fals
         words = [_find_served(word, rules) for word in words]
         misfits = _foresee(engine, rules, words)
     cause = _find_cause(verb, operator=operator)
+    sender = None if principal is None else principal.name
     with engine.store.transaction() as transaction:
         known = transaction.find_answers([request]).get(request)
+        if known is not None and known.principal != sender:
+            return _refuse([Fault("request", "an id that no other principal has used", show(request))])
         if known is not None:
             answer, outcome = known.answer, None
         else:
@@ -84,7 +93,7 @@ def accept(engine: Engine, verb: str, document: object, *, operator: bool = Fals
             else:
                 results, outcome = _carry_out(ledger, rules, verb, words)
             answer = _join(results, single=is_single)
-            transaction.save_answers([Answered(request, ledger.now, answer)])
+            transaction.save_answers([Answered(request, ledger.now, answer, sender)])
     if outcome is None:
         _repeat(engine, answer)
     else:

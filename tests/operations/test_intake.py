@@ -5,7 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from scheduler.model.principals import Principal
 from scheduler.model.wishes import WISHES, HolderDocument
+from scheduler.operations.intake import accept
 from tests.operations.rig import CONFIG, Rig
 
 
@@ -86,8 +88,6 @@ def test_of_a_list_the_good_ones_are_accepted_and_the_bad_ones_refused() -> None
     ],
 )
 def test_bad_input_is_answered_with_its_path_and_nothing_is_stored(document: Any, path: str) -> None:
-    from scheduler.operations.intake import accept
-
     rig = Rig()
     answer = accept(rig.engine, "submit", document)
     assert (answer["ok"], answer["errors"][0]["path"]) == (False, path)
@@ -296,3 +296,24 @@ def test_the_answer_to_a_long_list_of_faults_is_no_flood() -> None:
 def test_a_callback_goes_to_no_list_of_ours(queue: str) -> None:
     answer = Rig().submit("r1", on_end={"task": "shop.ended", "queue": queue})
     assert answer["errors"][0]["path"] == "on_end.queue"
+
+
+ALICE = Principal(name="alice", role="producer")
+
+
+@pytest.mark.parametrize("other", [Principal(name="bob", role="producer"), None])
+def test_a_copy_of_a_request_gets_the_stored_answer_for_the_same_principal_only(other: Principal | None) -> None:
+    rig = Rig()
+    document = {"request": "q1", "id": "r1", "system": "x86_64-linux"}
+    first = accept(rig.engine, "submit", document, principal=ALICE)
+    assert first["ok"]
+    assert accept(rig.engine, "submit", document, principal=ALICE) == first
+    refused = accept(rig.engine, "submit", document, principal=other)
+    assert (refused["ok"], [error["path"] for error in refused["errors"]]) == (False, ["request"])
+
+
+def test_a_signed_copy_of_an_unsigned_request_is_refused() -> None:
+    rig = Rig()
+    document = {"request": "q1", "id": "r1", "system": "x86_64-linux"}
+    assert accept(rig.engine, "submit", document)["ok"]
+    assert not accept(rig.engine, "submit", document, principal=ALICE)["ok"]
