@@ -7,6 +7,8 @@ from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 
+from leasehold.common.visible import make_visible
+
 MOST_SHOWN: Final = 160
 """Characters of a line, or of a cell."""
 _TIMES: Final = ("_at", "_by", "_until", "since", "deadline", "last_seen", "as_of")
@@ -58,7 +60,7 @@ def join_words(words: Iterable[object]) -> str:
 
 def shorten(text: str) -> str:
     """Return the text on one line, cut after MOST_SHOWN characters."""
-    line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    line = " ".join(make_visible(" ".join(text.split())).split())
     return line if len(line) <= MOST_SHOWN else f"{line[: MOST_SHOWN - 1]}…"
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
+from leasehold.common.visible import escape_json
 from scheduler.model.machines import Ec2Rules, Offering, ProbeRules
 from scheduler.model.rules import AccountRules, Pool, Scheduler
 from scheduler.model.validation import fault, inner_model
@@ -213,7 +214,7 @@ def format_value(value: object) -> str:
         return f"{{ {pairs} }}" if pairs else "{}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(format_value, value))}]"
-    return json.dumps(value, ensure_ascii=False)
+    return escape_json(json.dumps(value, ensure_ascii=False))
 
 
 def _settings_sections(model: type[BaseModel], path: str) -> Iterator[Section]:

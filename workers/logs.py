@@ -13,6 +13,8 @@ from typing import Any, Final, Literal, TextIO
 import structlog
 from structlog.typing import Processor
 
+from leasehold.common.visible import make_visible
+
 Format = Literal["text", "json"]
 
 MASK: Final = "***"
@@ -24,6 +26,8 @@ _ASSIGNED: Final = re.compile(
     ( "(?:[^"\\]|\\.)*"? | '(?:[^'\\]|\\.)*'? | [^\s,;&)}\]]+ )"""
 )
 _AUTHORIZATION: Final = re.compile(r"(?i)(authorization[\"']?\s*[:=]\s*)\S.*")
+_LINES: Final = frozenset({"exception", "stack"})
+"""Keys of values that have several lines."""
 MOST_TEXT: Final = 4000
 """Characters of one value; what is longer is cut."""
 _QUIET: Final = {
@@ -64,6 +68,7 @@ def configure_logging(form: Format = "text", level: str = "INFO", stream: TextIO
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.format_exc_info,
                 mask_secrets,
+                show_controls,
                 *_renderers(form),
             ],
         )
@@ -90,6 +95,22 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
 def mask_secrets(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Replace what must not be read: values under secret names, passwords in URLs, `token=…` in texts."""
     return {key: _mask(key, value) for key, value in event.items()}
+
+
+def show_controls(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Make control characters visible, so that no text of a user forges a line. A traceback keeps its lines."""
+    return {make_visible(key): _show(value, multiline=key in _LINES) for key, value in event.items()}
+
+
+def _show(value: object, *, multiline: bool) -> object:
+    match value:
+        case str():
+            return make_visible(value, multiline=multiline)
+        case Mapping():
+            return {make_visible(str(name)): _show(inner, multiline=False) for name, inner in value.items()}
+        case list():
+            return [_show(inner, multiline=False) for inner in value]
+    return value
 
 
 def _mask(key: str, value: object) -> object:

@@ -9,6 +9,7 @@ import typer
 from leasehold.cli.connecting import adopt_stack
 from leasehold.cli.failures import FAILED
 from leasehold.cli.output import AsJson, print_json
+from leasehold.common.visible import make_visible
 
 if TYPE_CHECKING:
     from leasehold.doctor.cloud import Ability
@@ -89,7 +90,8 @@ def _show_each(findings: "Iterator[Finding]", *, as_json: bool) -> "list[Finding
 def _say(finding: "Finding") -> None:
     mark = _MARKS[finding.outcome].ljust(_MARK_WIDTH)
     # typer.echo leaves the colours out where no terminal is.
-    typer.echo(f"{typer.style(mark, fg=_COLOURS[finding.outcome])}  {finding.check.ljust(_NAME_WIDTH)}  {finding.text}")
+    check, text = finding.check.ljust(_NAME_WIDTH), make_visible(finding.text)
+    typer.echo(f"{typer.style(mark, fg=_COLOURS[finding.outcome])}  {check}  {text}")
     if finding.remedy:
         typer.echo(f"{'':{_MARK_WIDTH}}  {'':{_NAME_WIDTH}}  → {finding.remedy}")
     sys.stdout.flush()

@@ -7,6 +7,7 @@ from typing import Final
 
 import typer
 
+from leasehold.common.visible import make_visible
 from leasehold.errors import LeaseholdError
 from leasehold.extras import explain_missing
 
@@ -98,4 +99,4 @@ def one_line(text: str) -> str:
 def say_error(line: str) -> None:
     """Say it on standard error."""
     with contextlib.suppress(OSError):
-        sys.stderr.write(f"{ERROR_PREFIX}{line}\n")
+        sys.stderr.write(f"{ERROR_PREFIX}{make_visible(line, multiline=True)}\n")

@@ -13,6 +13,7 @@ import typer
 from leasehold.cli.completing import complete_formats
 from leasehold.cli.failures import BAD_INPUT, CommandError
 from leasehold.cli.output import choose, print_json
+from leasehold.common.visible import escape_json, make_visible
 
 FORMATS: Final = ("table", "wide", "json", "yaml", "csv")
 DOCUMENTS: Final = ("table", "json", "yaml")
@@ -34,7 +35,6 @@ OneOutput = Annotated[
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_./@+-]*")
 _MEANT_OTHERWISE: Final = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
 """Words that YAML readers do not take as texts."""
-_ESCAPED: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 def choose_format(output: str | None, *, as_json: bool, known: Sequence[str] = FORMATS) -> str:
@@ -58,10 +58,12 @@ def print_document(value: Any, chosen: str) -> None:
 
 
 def print_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Comma-separated values with a header, as RFC 4180 has them; nothing for None."""
+    """Comma-separated values with a header, as RFC 4180 has them; nothing for None. Control characters in texts are
+    shown as escapes.
+    """
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(header)
-    writer.writerows(rows)
+    writer.writerows([[make_visible(each) if isinstance(each, str) else each for each in row] for row in rows])
 
 
 def _list_lines(value: Any, indent: str = "") -> Iterator[str]:
@@ -92,7 +94,7 @@ def _show_scalar(value: Any) -> str:
     if isinstance(value, str):
         is_plain = _PLAIN.fullmatch(value) and value.lower() not in _MEANT_OTHERWISE
         quoted = json.dumps(value, ensure_ascii=False)
-        return value if is_plain else _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", quoted)
+        return value if is_plain else escape_json(quoted)
     # An empty list or mapping, a whole number, a truth value, null.
     return json.dumps(value)
 

@@ -18,6 +18,7 @@ from leasehold.cli.failures import BAD_INPUT, FAILED, INTERRUPTED, CommandError,
 from leasehold.cli.interrupts import inherited, list_ending
 from leasehold.cli.output import AsJson, example, parse_amounts, parse_pairs, print_json, print_thing
 from leasehold.cli.sharing import with_options_of
+from leasehold.common.visible import make_visible
 from leasehold.errors import Refused, Unavailable
 
 if TYPE_CHECKING:
@@ -320,5 +321,5 @@ def _print_json_line(event: Mapping[str, Any]) -> None:
 
 def _print_event(event: Mapping[str, Any]) -> None:
     words = [str(event["event"]), *(f"{key}={value}" for key, value in event.items() if key != "event" and value)]
-    sys.stdout.write(" ".join(words) + "\n")
+    sys.stdout.write(make_visible(" ".join(words)) + "\n")
     sys.stdout.flush()

@@ -10,6 +10,7 @@ import typer
 
 from leasehold.cli.failures import CommandError
 from leasehold.cli.output import example
+from leasehold.common.visible import make_visible
 from leasehold.running import FOLDER
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class _Printer:
         width = max(map(len, self._readers), default=0)
         for name, line in merge_by_time({name: reader.read() for name, reader in self._readers.items()}):
             label = typer.style(f"{name.ljust(width)} |", fg=self._colour_of(name))
-            typer.echo(f"{label} {line.decode(errors='replace')}")
+            typer.echo(f"{label} {make_visible(line.decode(errors='replace'), multiline=True)}")
 
     def close(self) -> None:
         """Close the logs."""

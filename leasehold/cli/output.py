@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from leasehold.cli.tables import Cell, Column, Grid, find_width
+from leasehold.common.visible import escape_json, make_visible
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Watched = Annotated[
@@ -32,7 +33,7 @@ def print_json(value: object) -> None:
     """One document on one line."""
     import msgspec
 
-    sys.stdout.write(json.dumps(msgspec.to_builtins(value), ensure_ascii=False) + "\n")
+    sys.stdout.write(escape_json(json.dumps(msgspec.to_builtins(value), ensure_ascii=False)) + "\n")
 
 
 def print_table(columns: Sequence[str | Column], rows: Iterable[Sequence[Cell]], empty: str) -> None:
@@ -58,7 +59,7 @@ def print_thing(*things: object) -> None:
     width = find_width()
     for thing in things:
         if isinstance(thing, str):
-            sys.stdout.write(wrap(thing, width) + "\n")
+            sys.stdout.write(wrap(make_visible(thing, multiline=True), width) + "\n")
         else:
             _print_drawn(thing, width)
 

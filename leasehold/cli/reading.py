@@ -26,6 +26,7 @@ from leasehold.cli.output import (
     show_time,
 )
 from leasehold.cli.telling import describe_event
+from leasehold.common.visible import make_visible
 from leasehold.errors import NotAnswered, Unknown
 
 if TYPE_CHECKING:
@@ -228,4 +229,5 @@ def _print_event(event: "Event", as_json: bool) -> None:
         print_json(event)
         return
     about = " ".join(filter(None, (event.reservation, event.slot)))
-    sys.stdout.write(f"{show_time(event.at)}  {event.name:<24} {about}  {describe_event(event)} [{event.cause}]\n")
+    line = f"{show_time(event.at)}  {event.name:<24} {about}  {describe_event(event)} [{event.cause}]"
+    sys.stdout.write(f"{make_visible(line)}\n")

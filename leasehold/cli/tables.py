@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
+from leasehold.common.visible import make_visible
+
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table
@@ -131,11 +133,11 @@ def _shrink(sizes: dict[int, tuple[int, int]], room: int) -> dict[int, int]:
 
 
 def _join(cell: Cell) -> str:
-    return cell if isinstance(cell, str) else " ".join(cell)
+    return make_visible(cell if isinstance(cell, str) else " ".join(cell))
 
 
 def _stack(cell: Cell) -> str:
-    return cell if isinstance(cell, str) else "\n".join(cell)
+    return make_visible(cell) if isinstance(cell, str) else "\n".join(map(make_visible, cell))
 
 
 def _width(text: str) -> int:

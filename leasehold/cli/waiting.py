@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 
 from leasehold.cli.failures import INTERRUPTED, CommandError
 from leasehold.cli.output import show_seconds
+from leasehold.common.visible import make_visible
 
 if TYPE_CHECKING:
     from leasehold.client import Client
@@ -140,5 +141,5 @@ def _await(describe: Callable[[], str], seconds: float, *, late: str) -> None:
 def show_progress(line: str) -> None:
     """One line that is written over, on a terminal only; what is wider than the terminal is cut off."""
     if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}")
+        sys.stderr.write(f"\r\x1b[K{make_visible(line)[: shutil.get_terminal_size().columns - 1]}")
         sys.stderr.flush()

@@ -15,6 +15,8 @@ import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from leasehold.common.visible import make_visible
+
 MOST_NAME = 200
 MOST_TEXT = 256
 MOST_ENTRIES = 64
@@ -53,7 +55,7 @@ class InvalidInputError(Exception):
 
 def fault(path: str, expected: str, got: object) -> InvalidInputError:
     """The error for a single fault, with `got` shown in short."""
-    return InvalidInputError([Fault(_printable(path), expected, show(got))])
+    return InvalidInputError([Fault(make_visible(path), expected, show(got))])
 
 
 def show(value: object) -> str:
@@ -64,17 +66,12 @@ def show(value: object) -> str:
         text = hide_password(json.dumps(value, ensure_ascii=False, default=str))
     except (TypeError, ValueError, RecursionError):
         text = type(value).__name__
-    return _printable(text[:_SHOWN]) + (f"… ({len(text)} characters)" if len(text) > _SHOWN else "")
+    return make_visible(text[:_SHOWN]) + (f"… ({len(text)} characters)" if len(text) > _SHOWN else "")
 
 
 def hide_password(text: str) -> str:
     """A text with the passwords of the URLs in it replaced by `***`."""
     return _PASSWORD.sub(r"\1:***@", text)
-
-
-def _printable(text: str) -> str:
-    """Line ends, control characters and broken Unicode as escapes, so that a line stays one line."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def expected(what: str, **context: object) -> PydanticCustomError:
@@ -250,7 +247,7 @@ def format_path(location: Iterable[str | int], prefix: str = "") -> str:
     """`("timeline", 3, "submit")` as `timeline[3].submit`."""
     path = prefix
     for part in location:
-        word = _printable(str(part)[:_SHOWN]) + ("…" if len(str(part)) > _SHOWN else "")
+        word = make_visible(str(part)[:_SHOWN]) + ("…" if len(str(part)) > _SHOWN else "")
         path += f"[{word}]" if isinstance(part, int) else (f".{word}" if path else word)
     return path or "."
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from leasehold.common.visible import escape_json, make_visible
 from scheduler.model.accounts import PAID
 from scheduler.model.view import View
 from scheduler.operations.explain import explain_wait
@@ -25,12 +26,12 @@ def simulate_file(path: Path, *, json_lines: bool, out: TextIO) -> int:
     """
     player = Player(load_scenario(path))
     for line in player.play():
-        texts = [json.dumps(tidy(line), ensure_ascii=False)] if json_lines else describe_line(line)
+        texts = [escape_json(json.dumps(tidy(line), ensure_ascii=False))] if json_lines else describe_line(line)
         for text in texts:
-            print(text, file=out)
+            print(make_visible(text), file=out)
     if not json_lines:
         for text in describe_waits(player.stage):
-            print(text, file=out)
+            print(make_visible(text), file=out)
     return 0
 
 

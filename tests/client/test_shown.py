@@ -49,7 +49,7 @@ PLACEMENT = Placement(component="main", slot="linux-1", token=12, address="10.0.
         (Conditions(as_of=5.0, pools={"linux": ("held",)}), "<Conditions as_of=5.0 pools={'linux': ('held',)}>"),
         (Change(kind="granted", placement=PLACEMENT), "<Change main on linux-1 granted>"),
         # Whatever a text has in it: one line, of a length that can be read.
-        (Reservation(id="r1", phase="failed", reason="a\n\tb\x1b[31m"), "<Reservation r1 failed (a b [31m)>"),
+        (Reservation(id="r1", phase="failed", reason="a\n\tb\x1b[31m"), r"<Reservation r1 failed (a b\x1b[31m)>"),
         (Wait(code="x", detail="y" * 500), f"<Wait x: {'y' * 156}…>"),
     ],
 )

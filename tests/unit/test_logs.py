@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from workers.logs import configure_logging, get_logger, mask_text
+from workers.logs import Format, configure_logging, get_logger, mask_text
 
 SECRET = "hunter2"
 
@@ -79,3 +79,25 @@ def test_what_is_no_secret_is_left_as_it_is(text: str) -> None:
 
 def test_a_text_that_is_too_long_is_cut() -> None:
     assert len(mask_text("x" * 1_000_000)) < 5000
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_no_text_of_a_user_forges_a_line_or_controls_a_terminal(stream: io.StringIO, form: Format) -> None:
+    configure_logging(form, "info", stream)
+    hostile = "x\x1b[2J\n2026-01-01 [error] forged\x9b\u202e"
+    get_logger("ours").info("Refused.", action="task.refused", got=hostile, detail={"path": [hostile]})
+    logging.getLogger("celery").warning("task %s", hostile)
+    written = stream.getvalue()
+    assert len(written.splitlines()) == 2
+    assert set(written) & set("\x1b\x9b\u202e") == set()
+
+
+def test_a_traceback_keeps_its_lines(stream: io.StringIO) -> None:
+    configure_logging("text", "info", stream)
+    try:
+        int("odd \x1b text")
+    except ValueError:
+        get_logger("ours").exception("Failed.", action="task.failed")
+    lines = stream.getvalue().splitlines()
+    assert lines[-1].startswith("ValueError: invalid literal")
+    assert len(lines) > 3

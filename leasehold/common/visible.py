@@ -1,0 +1,35 @@
+"""Makes control characters visible: a user's text never moves a cursor, rings a bell or hides what stands beside it.
+
+Every text that comes from outside and reaches a terminal, a log line, JSON, CSV or HTML goes through one of the two
+functions. Only the standard library is imported: the plain client uses this module too.
+"""
+
+import re
+from typing import Final
+
+_CONTROLS: Final = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and line feed, DEL, C1 (U+009B begins a sequence like ESC [)
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks and overrides of the direction of writing
+    "\u2028\u2029\ufeff\ufff9-\ufffb"  # separators of lines and paragraphs, byte order mark, annotations
+    "\ud800-\udfff"  # halves of characters, which UTF-8 cannot hold
+    "\ufffe\uffff"  # no characters at all, which some readers refuse
+)
+_HIDDEN: Final = re.compile(f"[{_CONTROLS}]")
+_HIDDEN_OR_BREAK: Final = re.compile(f"[\t\n{_CONTROLS}]")
+
+
+def make_visible(text: str, *, multiline: bool = False) -> str:
+    r"""The text with each control character as an escape of Python: `\x1b`, `\x9b`, `\u202e`.
+
+    Tabs and line feeds are escaped too, unless `multiline`. A text without control characters is returned as it is.
+    """
+    return (_HIDDEN if multiline else _HIDDEN_OR_BREAK).sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
+
+
+def escape_json(document: str) -> str:
+    r"""A JSON or TOML document that means the same, with each control character in its texts as an escape: `\u009b`."""
+    return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
