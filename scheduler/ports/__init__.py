@@ -11,6 +11,7 @@ from scheduler.ports.meter import Defect, Meter, RefusedMessage
 from scheduler.ports.notices import INTERRUPTION_SECONDS, Message, Notice, NoticeFeed
 from scheduler.ports.pulse import Heard, Pulse
 from scheduler.ports.store import (
+    AccessState,
     Answered,
     AppliedRules,
     ConflictError,
@@ -21,6 +22,7 @@ from scheduler.ports.store import (
     StaleWriteError,
     Stamp,
     Store,
+    StoredPrincipal,
     StoredRules,
     StoreUnavailableError,
     Tenure,
@@ -30,6 +32,7 @@ from scheduler.ports.view import Board, Lock, ViewUnavailableError
 
 __all__ = [
     "INTERRUPTION_SECONDS",
+    "AccessState",
     "Answered",
     "AppliedRules",
     "Bell",
@@ -59,6 +62,7 @@ __all__ = [
     "Stamp",
     "Store",
     "StoreUnavailableError",
+    "StoredPrincipal",
     "StoredRules",
     "Tenure",
     "Transaction",

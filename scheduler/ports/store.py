@@ -9,6 +9,7 @@ import msgspec
 from scheduler.model.accounts import Account, BalanceSample, Levels
 from scheduler.model.events import Event
 from scheduler.model.holds import Hold
+from scheduler.model.principals import Principal, Role
 from scheduler.model.reservations import Callback, Lease, Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
@@ -64,6 +65,42 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0
 
 
+class StoredPrincipal(msgspec.Struct, frozen=True, kw_only=True):
+    """A principal with its key, as text. `previous_key` is accepted, too, until `previous_until`."""
+
+    name: str
+    role: Role
+    accounts: tuple[str, ...] = ()
+    key: str
+    created_at: float
+    previous_key: str | None = None
+    previous_until: float | None = None
+
+    def __repr__(self) -> str:
+        """Without the keys."""
+        return f"StoredPrincipal(name={self.name!r}, role={self.role!r}, accounts={self.accounts!r})"
+
+    @property
+    def principal(self) -> Principal:
+        """The same without keys and times."""
+        return Principal(name=self.name, role=self.role, accounts=self.accounts)
+
+    def list_keys(self, now: float) -> list[str]:
+        """The keys that are valid now."""
+        is_previous_valid = self.previous_until is not None and now < self.previous_until
+        return [self.key, *([self.previous_key] if self.previous_key is not None and is_previous_valid else [])]
+
+
+class AccessState(msgspec.Struct, frozen=True):
+    """What a process reads again and again to verify signatures: the store's time, the cluster's identity, and a number
+    that each change of the principals raises.
+    """
+
+    at: float
+    cluster: str
+    principals_version: int
+
+
 class Stamp(msgspec.Struct, frozen=True, gc=False):
     """Which copy of a row is the one in force: enough to tell whether somebody else's is."""
 
@@ -105,10 +142,10 @@ class Transaction(Protocol):
     """One unit of reading and writing: all of it stays, or nothing. Reads in it see its own writes.
 
     Rows that are read for writing are locked until the end, so that what was tested is what is overwritten.
-    Nobody waits in a circle, because everybody locks in one order: the term; what `insert_reservations` counts;
-    reservations; slots; holds; accounts; rules and what the other writes count; what is kept by a key of its own
-    (answers, callbacks). Rows of one kind are locked in the order of their ids, so all that a transaction needs of a
-    kind is loaded in one call. Numbers of events are given out last, at the commit.
+    Nobody waits in a circle, because everybody locks in one order: the term; principals; what `insert_reservations`
+    counts; reservations; slots; holds; accounts; rules and what the other writes count; what is kept by a key of its
+    own (answers, callbacks). Rows of one kind are locked in the order of their ids, so all that a transaction needs of
+    a kind is loaded in one call. Numbers of events are given out last, at the commit.
 
     A save whose row has another version than the one given (or, for version 0, exists already) raises
     StaleWriteError. After a StaleWriteError or DeposedError the whole transaction is lost: one that swallows it
@@ -205,6 +242,17 @@ class Transaction(Protocol):
     def delete_outgoing(self, ids: Iterable[str]) -> None:
         """Forget callbacks that the broker took."""
 
+    def load_principals(self) -> dict[str, StoredPrincipal]:
+        """Every principal by name. They are locked until the end of this transaction. It is asked for before any other
+        row is locked.
+        """
+
+    def save_principals(self, rows: Sequence[StoredPrincipal]) -> None:
+        """Insert or replace principals, and raise `AccessState.principals_version`. `load_principals` comes first."""
+
+    def delete_principals(self, names: Iterable[str]) -> None:
+        """Delete principals, and raise `AccessState.principals_version`. `load_principals` comes first."""
+
     def save_balances(self, samples: Sequence[BalanceSample]) -> None:
         """Keep what accounts had at a time, for those who look back; a second one of that time replaces the first."""
 
@@ -237,6 +285,12 @@ class Store(Protocol):
 
     def read_rules_history(self, *, version: int | None = None, limit: int = 1000) -> list[AppliedRules]:
         """The newest `limit` versions of the rules, or this version alone; oldest first. All versions are kept."""
+
+    def read_access(self) -> AccessState:
+        """The time, the cluster's identity and the version of the principals; cheap."""
+
+    def find_principals(self) -> list[StoredPrincipal]:
+        """Every principal in the order of the names, without locking them."""
 
     def load_tenure(self) -> Tenure:
         """The present leadership; term 0 before the first."""

@@ -10,7 +10,16 @@ from scheduler.model.moves import PHASES
 from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.slots import Slot
 from scheduler.model.view import KINDS, Row
-from scheduler.ports import AppliedRules, EventFilter, Outgoing, Stamp, StoredRules, Tenure
+from scheduler.ports import (
+    AccessState,
+    AppliedRules,
+    EventFilter,
+    Outgoing,
+    Stamp,
+    StoredPrincipal,
+    StoredRules,
+    Tenure,
+)
 from scheduler.store.memory_transaction import MemoryTransaction
 from scheduler.store.world import World
 
@@ -54,6 +63,14 @@ class MemoryStore:
         """See Store."""
         found = [each for each in self._world.applied if version in {None, each.version}]
         return found[-limit:]
+
+    def read_access(self) -> AccessState:
+        """See Store."""
+        return AccessState(self._clock(), self._world.identity, self._world.principals_version)
+
+    def find_principals(self) -> list[StoredPrincipal]:
+        """See Store."""
+        return [row for _, row in sorted(self._world.principals.items())]
 
     def load_tenure(self) -> Tenure:
         """See Store."""

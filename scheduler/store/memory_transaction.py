@@ -22,6 +22,7 @@ from scheduler.ports import (
     DeposedError,
     Outgoing,
     StaleWriteError,
+    StoredPrincipal,
     StoredRules,
     StoreUnavailableError,
     Tenure,
@@ -44,6 +45,7 @@ class MemoryTransaction:
         self._answers: dict[str, Answered] = {}
         self._outgoing: dict[str, Outgoing | None] = {}
         self._balances: list[BalanceSample] = []
+        self._principals: dict[str, StoredPrincipal | None] = {}
         self._lost: StaleWriteError | DeposedError | None = None
 
     def __enter__(self) -> Self:
@@ -212,6 +214,19 @@ class MemoryTransaction:
         """See Transaction."""
         self._outgoing.update(dict.fromkeys(ids))
 
+    def load_principals(self) -> dict[str, StoredPrincipal]:
+        """See Transaction."""
+        both = {**self._world.principals, **self._principals}
+        return {name: row for name, row in sorted(both.items()) if row is not None}
+
+    def save_principals(self, rows: Sequence[StoredPrincipal]) -> None:
+        """See Transaction."""
+        self._principals.update((row.name, row) for row in rows)
+
+    def delete_principals(self, names: Iterable[str]) -> None:
+        """See Transaction."""
+        self._principals.update(dict.fromkeys(names))
+
     def save_balances(self, samples: Sequence[BalanceSample]) -> None:
         """See Transaction."""
         self._balances.extend(samples)
@@ -277,6 +292,9 @@ class MemoryTransaction:
                 world.outgoing.pop(row_id, None)
             else:
                 world.outgoing[row_id] = outgoing
+        if self._principals:
+            world.principals = self.load_principals()
+            world.principals_version += 1
         world.sequence, world.token = self._sequence, self._token
         world.buried = self._buried
         if self._rules.version != world.rules.version:

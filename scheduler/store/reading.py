@@ -7,16 +7,25 @@ from sqlalchemy import select
 
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import Rules, read_rules
-from scheduler.ports import AppliedRules, StoredRules, StoreUnavailableError, Tenure
+from scheduler.ports import (
+    AccessState,
+    AppliedRules,
+    StoredPrincipal,
+    StoredRules,
+    StoreUnavailableError,
+    Tenure,
+)
 from scheduler.store import tables
 from scheduler.store.session import Session
-from scheduler.store.shapes import LEASES, RESERVATIONS, Record
+from scheduler.store.shapes import LEASES, PRINCIPALS, RESERVATIONS, Record
 from scheduler.store.statements import Statements
 
 NO_RULES = StoredRules(version=0, document={}, rules=Rules())
 
 _TENURE = select(tables.leader.c.term, tables.leader.c.holder, tables.leader.c.ticked_at)
 _TENURE_LOCKED = _TENURE.with_for_update()
+_CLUSTER = select(tables.cluster.c.identity, tables.cluster.c.principals_version)
+_PRINCIPALS = select(*PRINCIPALS.columns).order_by(tables.principals.c.name)
 _RULES = select(tables.rules.c.version, tables.rules.c.document).order_by(tables.rules.c.version.desc()).limit(1)
 _RULES_ROW = tables.rules.c
 _ID = [column.name for column in RESERVATIONS.columns].index("id")
@@ -36,6 +45,18 @@ def load_tenure(session: Session, *, lock: bool = False) -> Tenure:
     for row in session.fetch(_TENURE_LOCKED if lock else _TENURE):
         return Tenure(*row)
     raise StoreUnavailableError("the database has no row for the leader: run `leasehold migrate`")
+
+
+def read_access(session: Session) -> AccessState:
+    """See Store.read_access."""
+    for identity, version in session.fetch(_CLUSTER):
+        return AccessState(session.read_clock(), identity, version)
+    raise StoreUnavailableError("the database has no row for the cluster: run `leasehold migrate`")
+
+
+def read_principals(session: Session) -> list[StoredPrincipal]:
+    """Every principal in the order of the names."""
+    return PRINCIPALS.read_all(session.fetch(_PRINCIPALS))
 
 
 def read_reservations(session: Session, statements: Statements, rows: Sequence[Record]) -> Iterator[Reservation]:

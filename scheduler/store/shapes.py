@@ -12,7 +12,7 @@ from scheduler.model.events import Event
 from scheduler.model.holds import Hold
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.slots import Slot
-from scheduler.ports import Answered, Outgoing
+from scheduler.ports import Answered, Outgoing, StoredPrincipal
 from scheduler.store import tables
 from scheduler.store.dialect import Field
 
@@ -97,4 +97,5 @@ LEASES: Final = Shape(tables.leases, Lease, written=StoredLease)
 BALANCES: Final = Shape(tables.balances, BalanceSample)
 EVENTS: Final = Shape(tables.events, Event)
 ANSWERS: Final = Shape(tables.requests, Answered)
+PRINCIPALS: Final = Shape(tables.principals, StoredPrincipal)
 OUTGOING: Final = Shape(tables.outgoing, Outgoing)

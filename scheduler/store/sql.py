@@ -16,11 +16,28 @@ from scheduler.model.moves import ENDED, PHASES
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row
-from scheduler.ports import AppliedRules, EventFilter, Outgoing, Stamp, StoredRules, StoreUnavailableError, Tenure
+from scheduler.ports import (
+    AccessState,
+    AppliedRules,
+    EventFilter,
+    Outgoing,
+    Stamp,
+    StoredPrincipal,
+    StoredRules,
+    StoreUnavailableError,
+    Tenure,
+)
 from scheduler.store import tables
 from scheduler.store.dialect import Dialect
 from scheduler.store.pruning import prune_before, prune_ended
-from scheduler.store.reading import RulesReader, load_tenure, read_reservations, read_rules_history
+from scheduler.store.reading import (
+    RulesReader,
+    load_tenure,
+    read_access,
+    read_principals,
+    read_reservations,
+    read_rules_history,
+)
 from scheduler.store.retention import RECENT_SECONDS
 from scheduler.store.session import Session, open_session
 from scheduler.store.shapes import ACCOUNTS, BALANCES, EVENTS, HOLDS, OUTGOING, RESERVATIONS, SLOTS
@@ -119,6 +136,16 @@ class SqlStore:
         """See Store."""
         with self._reading() as session:
             return list(read_rules_history(session, version, limit))
+
+    def read_access(self) -> AccessState:
+        """See Store."""
+        with self._reading() as session:
+            return read_access(session)
+
+    def find_principals(self) -> list[StoredPrincipal]:
+        """See Store."""
+        with self._reading() as session:
+            return read_principals(session)
 
     def load_tenure(self) -> Tenure:
         """See Store."""

@@ -15,11 +15,19 @@ from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import read_rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import KINDS, Gone, Row
-from scheduler.ports import Answered, DeposedError, Outgoing, StaleWriteError, StoredRules, Tenure
+from scheduler.ports import (
+    Answered,
+    DeposedError,
+    Outgoing,
+    StaleWriteError,
+    StoredPrincipal,
+    StoredRules,
+    Tenure,
+)
 from scheduler.store import tables
 from scheduler.store.dialect import Bulk
 from scheduler.store.marks import take_marks
-from scheduler.store.reading import RulesReader, load_tenure, read_reservations
+from scheduler.store.reading import RulesReader, load_tenure, read_principals, read_reservations
 from scheduler.store.session import Session
 from scheduler.store.shapes import ACCOUNTS, ANSWERS, HOLDS, LEASES, SLOTS, StoredLease
 from scheduler.store.statements import RowStatements, Statements
@@ -39,6 +47,8 @@ _BURY = (
     .where(tables.counters.c.name == "buried", tables.counters.c.value < bindparam("deepest"))
     .values(value=bindparam("deepest"))
 )
+_LOCK_PRINCIPALS = select(tables.cluster.c.principals_version).with_for_update()
+_CHANGE_PRINCIPALS = update(tables.cluster).values(principals_version=tables.cluster.c.principals_version + 1)
 _TAKE_TERM = (
     update(tables.leader)
     .values(term=_LEADER.term + 1, holder=bindparam("me"))
@@ -252,6 +262,21 @@ class SqlTransaction:
     def delete_outgoing(self, ids: Iterable[str]) -> None:
         """See Transaction."""
         self._session.change_for(self._statements.kept.delete_outgoing, ids)
+
+    def load_principals(self) -> dict[str, StoredPrincipal]:
+        """See Transaction."""
+        self._session.fetch(_LOCK_PRINCIPALS)
+        return {row.name: row for row in read_principals(self._session)}
+
+    def save_principals(self, rows: Sequence[StoredPrincipal]) -> None:
+        """See Transaction."""
+        self._session.change(_CHANGE_PRINCIPALS)
+        self._session.write(self._statements.kept.put_principals, rows)
+
+    def delete_principals(self, names: Iterable[str]) -> None:
+        """See Transaction."""
+        self._session.change(_CHANGE_PRINCIPALS)
+        self._session.change_for(self._statements.kept.delete_principals, names)
 
     def save_balances(self, samples: Sequence[BalanceSample]) -> None:
         """See Transaction."""

@@ -26,6 +26,7 @@ from scheduler.store.shapes import (
     HOLDS,
     LEASES,
     OUTGOING,
+    PRINCIPALS,
     RESERVATIONS,
     SLOTS,
     Shape,
@@ -195,6 +196,17 @@ class KeptStatements:
         """Insert or overwrite the rows."""
         fields = tuple(BALANCES.fields(tables.balances.c))
         return Bulk(self._dialect.replace(tables.balances, fields), fields)
+
+    @cached_property
+    def put_principals(self) -> Bulk:
+        """Insert or overwrite the rows."""
+        fields = tuple(PRINCIPALS.fields(tables.principals.c))
+        return Bulk(self._dialect.replace(tables.principals, fields), fields)
+
+    @cached_property
+    def delete_principals(self) -> Delete:
+        """Delete the principals of these names."""
+        return delete(tables.principals).where(tables.principals.c.name.in_(self._dialect.ids()))
 
     @cached_property
     def delete_outgoing(self) -> Delete:

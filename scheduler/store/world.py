@@ -5,16 +5,19 @@ from heapq import nsmallest
 from itertools import islice
 from operator import attrgetter
 from typing import Any
+from uuid import uuid4
 
 from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.events import Event
 from scheduler.model.holds import Hold
 from scheduler.model.moves import ENDED, PHASES
+from scheduler.model.principals import WORKER
 from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.rules import Rules
+from scheduler.model.signing import make_key
 from scheduler.model.slots import Slot
 from scheduler.model.view import KINDS, Row
-from scheduler.ports import Answered, AppliedRules, EventFilter, Outgoing, StoredRules, Tenure
+from scheduler.ports import Answered, AppliedRules, EventFilter, Outgoing, StoredPrincipal, StoredRules, Tenure
 from scheduler.store.retention import RECENT_SECONDS
 
 Key = tuple[type[Row], str]
@@ -41,6 +44,9 @@ class World:
         self.rules = StoredRules(version=0, document={}, rules=Rules())
         self.applied: list[AppliedRules] = []
         self.tenure = Tenure(term=0, holder="")
+        self.identity = uuid4().hex
+        self.principals = {WORKER: StoredPrincipal(name=WORKER, role="worker", key=make_key(), created_at=0.0)}
+        self.principals_version = 0
         self.sequence = self.token = self.event_number = self.buried = 0
         self._written: dict[Key, float] = {}
         self._stamp = float("-inf")

@@ -1,5 +1,6 @@
 """The cluster's identity and clock, principals, and who caused what."""
 
+import secrets
 import time
 from uuid import uuid4
 
@@ -36,7 +37,7 @@ def upgrade() -> None:
     row = {"id": 1, "identity": uuid4().hex, "created_at": time.time(), "clock_offset": 0.0, "clock_changes": 0}
     row |= {"boot": None, "base_time": None, "base_monotonic": None, "restores": 0, "principals_version": 0}
     op.bulk_insert(cluster, [row])
-    op.create_table(
+    principals = op.create_table(
         "principals",
         sa.Column("name", _TEXT, nullable=False),
         sa.Column("role", _TEXT, nullable=False),
@@ -47,6 +48,10 @@ def upgrade() -> None:
         sa.Column("previous_until", sa.Double(), nullable=True),
         sa.PrimaryKeyConstraint("name"),
     )
+    # The principal of the cluster's own processes.
+    named = {"name": "leasehold", "role": "worker", "accounts": "[]", "key": secrets.token_urlsafe(32)}
+    timed = {"created_at": time.time(), "previous_key": None, "previous_until": None}
+    op.bulk_insert(principals, [{**named, **timed}])
     op.add_column("reservations", sa.Column("principal", _TEXT, nullable=True))
     op.add_column("reservations", sa.Column("key_hash", _TEXT, nullable=True))
     op.add_column("events", sa.Column("principal", _TEXT, nullable=True))

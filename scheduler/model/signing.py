@@ -1,0 +1,107 @@
+"""Signatures of messages: the bytes that are signed, and how a signature is made and checked.
+
+Only the standard library is imported, so that the plain client can use this module. docs/protocol.md, "Signatures",
+describes the same for other languages.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+from typing import Final, NamedTuple
+
+VERSION: Final = "leasehold-1"
+"""First field of the canonical bytes: another format gets another version."""
+PRINCIPAL: Final = "principal"
+CLUSTER: Final = "cluster"
+SIGNED_AT: Final = "signed_at"
+SIGNATURE: Final = "signature"
+BODY_SHA256: Final = "body_sha256"
+"""Header that the receiving worker computes from the body; a value that a sender wrote is overwritten."""
+FRESH_SECONDS: Final = 3600.0
+"""A signature is valid if `signed_at` differs by no more than this from cluster time."""
+KEY_BYTES: Final = 32
+
+
+class SignedFields(NamedTuple):
+    """What a signature covers. `signed_at` is the text of the header, `body_sha256` is in lower-case hexadecimal."""
+
+    principal: str
+    cluster: str
+    queue: str
+    task: str
+    message_id: str
+    signed_at: str
+    body_sha256: str
+
+
+def hash_body(body: bytes) -> str:
+    """The SHA-256 of a message's body as its signature covers it."""
+    return hashlib.sha256(body).hexdigest()
+
+
+def encode_canonically(*fields: str) -> bytes:
+    """The fields as netstrings: `<length in bytes>:<bytes>,` for each. No two different tuples have the same bytes.
+
+    A text that is not valid Unicode (JSON can carry one) has bytes of its own, too.
+    """
+    encoded = (field.encode("utf-8", "surrogatepass") for field in fields)
+    return b"".join(b"%d:%b," % (len(each), each) for each in encoded)
+
+
+def sign(key: bytes, fields: SignedFields) -> str:
+    """The signature of these fields: HMAC-SHA256 over the canonical bytes, in lower-case hexadecimal."""
+    return hmac.new(key, encode_canonically(VERSION, *fields), hashlib.sha256).hexdigest()
+
+
+def is_signed_by(key: bytes, fields: SignedFields, signature: str) -> bool:
+    """Whether this is the signature of these fields with this key. Takes the same time for every wrong signature."""
+    given = signature.encode("utf-8", "surrogatepass")
+    return hmac.compare_digest(sign(key, fields).encode(), given)
+
+
+def sign_headers(
+    key: bytes, *, principal: str, cluster: str, queue: str, task: str, message_id: str, now: float, body: bytes
+) -> dict[str, str]:
+    """The headers that prove who sent a message: `principal`, `cluster`, `signed_at`, `signature`."""
+    fields = SignedFields(principal, cluster, queue, task, message_id, repr(float(now)), hash_body(body))
+    return {
+        PRINCIPAL: principal,
+        CLUSTER: cluster,
+        SIGNED_AT: fields.signed_at,
+        SIGNATURE: sign(key, fields),
+    }
+
+
+def make_key() -> str:
+    """A new random key as text: 32 bytes in base64url without padding."""
+    return secrets.token_urlsafe(KEY_BYTES)
+
+
+def read_key(text: str) -> bytes:
+    """The bytes of a key; base64 with the alphabet of URLs or of MIME, with or without padding. Raises ValueError.
+
+    The error does not contain the text.
+    """
+    bare = text.strip().rstrip("=").translate(str.maketrans("+/", "-_"))
+    try:
+        key = base64.b64decode(bare + "=" * (-len(bare) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError("not base64") from None
+    if len(key) < KEY_BYTES:
+        raise ValueError(f"fewer than {KEY_BYTES} bytes")
+    return key
+
+
+def read_key_line(text: str) -> tuple[str | None, bytes]:
+    """The content of a key file: `NAME:KEY` or `KEY` on one line; the principal's name, if there is one, and the key.
+
+    Raises ValueError, whose text does not contain the key.
+    """
+    lines = text.strip().splitlines()
+    if len(lines) != 1:
+        raise ValueError(f"{len(lines)} lines")
+    # Names may contain colons, keys do not.
+    name, _, key = lines[0].rpartition(":")
+    return name or None, read_key(key)

@@ -1,0 +1,86 @@
+"""Adding, rotating and removing principals; each change is an event."""
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from scheduler.model.events import Event
+from scheduler.model.principals import WORKER
+from scheduler.model.signing import make_key
+from scheduler.model.validation import Document, Fault, InvalidInputError, Name, read_document, show, suggest
+from scheduler.operations.repeating import repeated_if_overtaken
+from scheduler.ports import Store, StoredPrincipal, Transaction
+
+GRACE_SECONDS: Final = 3600.0
+"""Default time for which the key that a rotation replaced is accepted."""
+
+
+class NewPrincipal(Document):
+    """What is given for a new principal. Only a producer has accounts."""
+
+    name: Name
+    role: Literal["producer", "operator", "host", "reader"]
+    accounts: list[Name] = []
+
+
+@repeated_if_overtaken
+def add_principal(store: Store, document: Mapping[str, Any]) -> StoredPrincipal:
+    """Store a new principal with a random key. Raises InvalidInputError for wrong input and for a name that exists."""
+    given = read_document(NewPrincipal, document)
+    if given.accounts and given.role != "producer":
+        raise InvalidInputError([Fault("accounts", "none for a role other than producer", show(given.accounts))])
+    with store.transaction() as transaction:
+        if given.name in transaction.load_principals():
+            raise InvalidInputError([Fault("name", "a name that no principal has", show(given.name))])
+        accounts = tuple(dict.fromkeys(given.accounts))
+        row = StoredPrincipal(
+            name=given.name, role=given.role, accounts=accounts, key=make_key(), created_at=transaction.now()
+        )
+        _save(transaction, row, "principal_added")
+    return row
+
+
+@repeated_if_overtaken
+def rotate_principal(store: Store, name: str, grace_seconds: float = GRACE_SECONDS) -> StoredPrincipal:
+    """Give a principal a new random key; the key of before is accepted for `grace_seconds`. Raises InvalidInputError
+    for an unknown name.
+    """
+    with store.transaction() as transaction:
+        current = _find(transaction.load_principals(), name)
+        until = transaction.now() + grace_seconds
+        previous = current.key if grace_seconds > 0 else None
+        row = msgspec.structs.replace(
+            current, key=make_key(), previous_key=previous, previous_until=until if previous else None
+        )
+        _save(transaction, row, "principal_rotated")
+    return row
+
+
+@repeated_if_overtaken
+def remove_principal(store: Store, name: str) -> StoredPrincipal:
+    """Delete a principal: messages with its signature are refused from then on. Raises InvalidInputError for an unknown
+    name, and for the principal of the cluster's own processes.
+    """
+    if name == WORKER:
+        raise InvalidInputError([Fault("name", "a principal other than that of the workers", show(name))])
+    with store.transaction() as transaction:
+        row = _find(transaction.load_principals(), name)
+        transaction.delete_principals([name])
+        transaction.append_events([_describe(row, "principal_removed", transaction.now())])
+    return row
+
+
+def _find(known: Mapping[str, StoredPrincipal], name: str) -> StoredPrincipal:
+    if name not in known:
+        raise InvalidInputError([Fault("name", f"a known principal{suggest(name, known)}", show(name))])
+    return known[name]
+
+
+def _save(transaction: Transaction, row: StoredPrincipal, event: str) -> None:
+    transaction.save_principals([row])
+    transaction.append_events([_describe(row, event, transaction.now())])
+
+
+def _describe(row: StoredPrincipal, name: str, now: float) -> Event:
+    return Event(at=now, name=name, cause="operator", detail={"principal": row.name, "role": row.role})
