@@ -106,7 +106,8 @@ class Hosts(Stack):
         """Start a process that is started again when it dies."""
         chaos = {worker.FOLDER: str(self.points), worker.HOST: f"host-{name[-1]}", worker.OFF: self._off or ""}
         with self._guard:
-            process = Process(name, words, {**self.environment, **chaos}, self.folder)
+            environment = self.shifts.environment(name, {**self.environment, **chaos})
+            process = Process(name, words, environment, self.folder)
             self.processes[name] = process
             self._wanted.add(name)
         return process

@@ -20,6 +20,7 @@ from scheduler.view.connection import make_redis
 from tasks.app import make_app
 from tasks.dispatch import CeleryDispatcher
 from tasks.queues import CANARY, QUEUE_NAMES, RESERVATIONS, task_name
+from tests.clocks.shift import Shifts
 from tests.e2e.processes import PATIENCE, Process, wait_for
 from tests.servers import start_own_redis
 from workers.embedded_redis import RedisServer
@@ -57,6 +58,8 @@ class Stack:
         self._database_url = database_url or f"sqlite:///{folder}/leasehold.db"
         self._settings = settings
         self.processes: dict[str, Process] = {}
+        self.shifts = Shifts(folder / "clocks")
+        """By how much the clock of each process is off; the emulator's is always right."""
 
     def __enter__(self) -> Self:
         self.redis_server = self.start_redis()
@@ -112,7 +115,7 @@ class Stack:
 
     def start(self, name: str, *words: str) -> Process:
         """Start one more process: `python -m WORDS`."""
-        process = Process(name, words, self.environment, self.folder)
+        process = Process(name, words, self.shifts.environment(name, self.environment), self.folder)
         self.processes[name] = process
         return process
 
