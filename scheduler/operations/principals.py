@@ -5,9 +5,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from leasehold.common.signing import make_key
 from scheduler.model.events import Event
 from scheduler.model.principals import WORKER
-from scheduler.model.signing import make_key
 from scheduler.model.validation import Document, Fault, InvalidInputError, Name, read_document, show, suggest
 from scheduler.operations.repeating import repeated_if_overtaken
 from scheduler.ports import Store, StoredPrincipal, Transaction

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Any
 from uuid import uuid4
 
+from leasehold.common.signing import make_key
 from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.events import Event
 from scheduler.model.holds import Hold
@@ -14,7 +15,6 @@ from scheduler.model.moves import ENDED, PHASES
 from scheduler.model.principals import WORKER
 from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.rules import Rules
-from scheduler.model.signing import make_key
 from scheduler.model.slots import Slot
 from scheduler.model.view import KINDS, Row
 from scheduler.ports import Answered, AppliedRules, EventFilter, Outgoing, StoredPrincipal, StoredRules, Tenure

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
+from leasehold.common.signing import read_key
 from scheduler.model.principals import WORKER
-from scheduler.model.signing import read_key
 from scheduler.model.validation import InvalidInputError
 from scheduler.operations.principals import add_principal, remove_principal, rotate_principal
 from scheduler.ports import EventFilter, Store, StoredPrincipal

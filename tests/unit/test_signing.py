@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from scheduler.model.signing import (
+from leasehold.common.signing import (
     VERSION,
     SignedFields,
     encode_canonically,
@@ -143,7 +143,7 @@ def test_a_key_file_with_other_content_is_refused(text: str) -> None:
 def test_signing_imports_the_standard_library_only() -> None:
     """The plain client imports it."""
     code = (
-        "import sys; before = set(sys.modules); import scheduler.model.signing\n"
+        "import sys; before = set(sys.modules); import leasehold.common.signing\n"
         "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
         "print(sorted(new - set(sys.stdlib_module_names)))"
     )
