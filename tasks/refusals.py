@@ -16,7 +16,7 @@ from scheduler.model.validation import Fault, InvalidInputError, hide_password
 from scheduler.ports import Defect, RefusedMessage
 from workers.logs import MASK, mask_secrets, mask_text
 
-_HIDDEN: Final = frozenset({"token", "reply_to"})
+_HIDDEN: Final = frozenset({"token", "reply_to", "key", "key_hash"})
 """Fields of documents whose values are never shown."""
 _TYPES: Final = {'"': "a text", "{": "a table", "[": "a list"}
 

@@ -11,7 +11,7 @@ from celery.worker.request import Request
 from workers.logs import mask_text
 
 MOST_SHOWN: Final = 200
-_HIDDEN: Final = frozenset({"token", "reply_to"})
+_HIDDEN: Final = frozenset({"token", "reply_to", "key", "key_hash"})
 _NAMES: Final = ("reservation", "id", "slot")
 
 

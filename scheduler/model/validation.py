@@ -31,6 +31,8 @@ _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 _A_DURATION = 'a duration >= 0 (seconds, or like "30s", "15m", "1h")'
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]*")
+_KEY = re.compile(r"[A-Za-z0-9_-]{32,200}")
+_KEY_HASH = re.compile(r"[0-9a-f]{64}")
 _PASSWORD = re.compile(r"(://[^/\s:@]*):[^\s\"]*@")
 
 
@@ -175,6 +177,18 @@ def _text(value: object) -> str:
     return check_unicode(value)
 
 
+def _key(value: object) -> str:
+    if not isinstance(value, str) or not _KEY.fullmatch(value):
+        raise expected("a key of 32 to 200 letters, digits, - and _", got="***")
+    return value
+
+
+def _key_hash(value: object) -> str:
+    if not isinstance(value, str) or not _KEY_HASH.fullmatch(value):
+        raise expected("the SHA-256 of a key as 64 hexadecimal digits", got="***")
+    return value
+
+
 def check_unicode(text: str, **context: object) -> str:
     """The text as it is; raises the error of a validator if UTF-8 or a database cannot hold it.
 
@@ -213,6 +227,9 @@ Levels = Annotated[tuple[float, float, float, float, float], BeforeValidator(_le
 SignedLevels = Annotated[tuple[float, float, float, float, float], BeforeValidator(_signed_levels)]
 """The same, below 0 too."""
 Text = Annotated[str, BeforeValidator(_text)]
+Key = Annotated[str, BeforeValidator(_key)]
+"""A secret; what is wrong with one is reported without its content."""
+KeyHash = Annotated[str, BeforeValidator(_key_hash)]
 ResourceMap = Annotated[dict[Name, Amount], BeforeValidator(_few)]
 CountMap = Annotated[dict[Name, Count], BeforeValidator(_few)]
 LabelMap = Annotated[dict[Name, Text], BeforeValidator(_few)]

@@ -14,6 +14,8 @@ from scheduler.model.validation import (
     Amount,
     Count,
     Document,
+    Key,
+    KeyHash,
     LabelMap,
     Name,
     Positive,
@@ -80,6 +82,7 @@ class ReservationDocument(Document):
     components: Annotated[tuple[ComponentDocument, ...], Field(strict=False)] = ()
     on_lease: CallbackDocument | None = None
     on_end: CallbackDocument | None = None
+    key_hash: KeyHash | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> "ReservationDocument":
@@ -123,10 +126,11 @@ def _callback(document: CallbackDocument | None) -> Callback | None:
 
 
 class HolderDocument(Document):
-    """A word about one reservation; `token` proves that it is its present holder's."""
+    """A word about one reservation; `token` and `key` prove that it is its present holder's: see `words.py`."""
 
     reservation: Name
     token: Count | None = None
+    key: Key | None = None
 
 
 class ReasonDocument(HolderDocument):
@@ -232,3 +236,5 @@ OPERATOR_VERBS = frozenset(
 )
 HOST_VERBS = frozenset({"register", "leave"})
 """Words of an operator, and of a host of a static pool; all others are a producer's or a holder's."""
+KEY_VERBS = frozenset({"release", "renew", "confirm", "fail", "decline", "surrender", "suspend", "resume"})
+"""Words of a holder: those that need the reservation's key where its submitter sent the hash of one."""

@@ -14,6 +14,7 @@ from scheduler.model.events import Event
 from scheduler.model.moves import Cause
 from scheduler.model.principals import Principal
 from scheduler.model.reservations import Reservation, usable_cores
+from scheduler.model.rights import find_account_fault, find_role_fault, owns
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.validation import (
@@ -62,13 +63,22 @@ def accept(
     `principal`: the verified sender; None: the message was not signed. A copy of a request gets the stored answer only
     if the same principal sent it.
     """
+    answer = _accept(engine, verb, document, operator=operator, principal=principal)
+    _count_requests(engine, answer, principal)
+    return answer
+
+
+def _accept(engine: Engine, verb: str, document: object, *, operator: bool, principal: Principal | None) -> Answer:
+    forbidden = find_role_fault(principal, verb) if verb in WISHES else None
+    if forbidden is not None:
+        return _refuse([forbidden])
     try:
         request, items = _open_envelope(verb, document)
     except InvalidInputError as error:
         return _refuse(error.faults)
     # Of a long list each document names some of its faults only: finding them takes time, and an answer is stored.
     most = max(1, min(MOST_FAULTS, MOST_LIST_FAULTS // len(items)))
-    words = [_read(verb, item, most) for item in items]
+    words = [_find_payable(_read(verb, item, most), principal) for item in items]
     is_single = "items" not in cast("Mapping[str, object]", document)
     if not any(isinstance(word, Document) for word in words):
         # The same whenever it is asked again: there is nothing to write for it.
@@ -78,7 +88,7 @@ def accept(
     if verb == "submit":
         words = [_find_served(word, rules) for word in words]
         misfits = _foresee(engine, rules, words)
-    cause = _find_cause(verb, operator=operator)
+    cause = _find_cause(verb, operator=operator or (principal is not None and principal.role == "operator"))
     sender = None if principal is None else principal.name
     with engine.store.transaction() as transaction:
         known = transaction.find_answers([request]).get(request)
@@ -87,7 +97,7 @@ def accept(
         if known is not None:
             answer, outcome = known.answer, None
         else:
-            ledger = Ledger(transaction, cause)
+            ledger = Ledger(transaction, cause, principal=principal)
             if verb == "submit":
                 results, outcome = submit(ledger, rules, words, misfits)
             else:
@@ -100,6 +110,17 @@ def accept(
         # A host that registers may have been silent: then it is no mark of time like any other.
         announce(engine, outcome, kick=outcome.is_change or verb == "register")
     return answer
+
+
+def _count_requests(engine: Engine, answer: Answer, principal: Principal | None) -> None:
+    """Count the documents of a request by result; an unknown principal never gets here, so that labels are bounded."""
+    results = answer.get("results", [answer])
+    accepted = sum(bool(each["ok"]) for each in results)
+    sender = ("unsigned", "") if principal is None else (principal.role, principal.name)
+    for result, number in (("accepted", accepted), ("refused", len(results) - accepted)):
+        if number:
+            labels = {"role": sender[0], "principal": sender[1], "result": result}
+            engine.meter.count("leasehold_requests_total", labels, number)
 
 
 def _find_cause(verb: str, *, operator: bool) -> Cause:
@@ -141,7 +162,8 @@ def _open_envelope(verb: str, document: object) -> tuple[str, list[object]]:
         got = f"{len(items)} of them" if isinstance(items, list) else show(items)
         raise InvalidInputError([Fault("items", f"a list of 1 to {MOST_ITEMS} documents", got)])
     if content:
-        raise fault(next(iter(content)), "nothing beside items", next(iter(content.values())))
+        name = next(iter(content))
+        raise fault(name, "nothing beside items", "***" if name in {"key", "key_hash"} else content[name])
     return request, items
 
 
@@ -150,6 +172,12 @@ def _read(verb: str, item: object, most: int) -> Word:
         return read_document(WISHES[verb], item, most=most)
     except InvalidInputError as error:
         return error
+
+
+def _find_payable(word: Word, principal: Principal | None) -> Word:
+    """A producer submits for its own accounts alone."""
+    fault_ = find_account_fault(principal, word.account) if isinstance(word, ReservationDocument) else None
+    return word if fault_ is None else InvalidInputError([fault_])
 
 
 def _find_served(word: Word, rules: Rules) -> Word:
@@ -222,11 +250,12 @@ def submit(
     `misfits`: by id what is told of those whom nothing could hold as things are; they are stored all the same.
     """
     good = [word for word in words if isinstance(word, ReservationDocument)]
-    rows = {word.id: new_reservation(word, rules, ledger.now) for word in reversed(good)}
+    rows = {word.id: new_reservation(word, rules, ledger.now, ledger.sender) for word in reversed(good)}
     order = dict.fromkeys(word.id for word in good)
     inserted = ledger.transaction.insert_reservations([rows[name] for name in order])
     events = [
-        Event(at=ledger.now, name="reservation_submitted", cause=ledger.cause, reservation=row.id) for row in inserted
+        ledger.sign(Event(at=ledger.now, name="reservation_submitted", cause=ledger.cause, reservation=row.id))
+        for row in inserted
     ]
     ledger.transaction.append_events(events)
     present = {row.id: row for row in inserted}
@@ -235,9 +264,7 @@ def submit(
     present |= ledger.transaction.load_reservations(order.keys() - present.keys())
     warned = {name: told for name, told in (misfits or {}).items() if present[name].request == rows[name].request}
     results = [
-        _describe_submitted(
-            present[word.id], warned, note_submitted(rules, word, present[word.id], is_known=id(word) not in first)
-        )
+        _answer_submitted(ledger, rules, word, present[word.id], warned, index, is_known=id(word) not in first)
         if isinstance(word, ReservationDocument)
         else _refuse_word(word, index)
         for index, word in enumerate(words)
@@ -245,12 +272,24 @@ def submit(
     return results, Outcome(rows=list(inserted), events=events, is_change=bool(inserted))
 
 
-def _describe_submitted(row: Reservation, warned: Mapping[str, Told], notes: list[Note]) -> Answer:
+def _answer_submitted(
+    ledger: Ledger,
+    rules: Rules,
+    word: ReservationDocument,
+    row: Reservation,
+    warned: Mapping[str, Told],
+    index: int,
+    *,
+    is_known: bool,
+) -> Answer:
+    """The answer about the row with this id, unless another principal submitted it."""
+    if not owns(ledger.principal, row):
+        return _refuse([Fault("id", "an id that no other principal has used", show(word.id))], index)
     answer = describe_answer(row)
     if row.phase == "pending" and row.id in warned:
         code, detail = warned[row.id]
         answer["waiting"] = {"code": code, "detail": detail}
-    _add_notes(answer, notes)
+    _add_notes(answer, note_submitted(rules, word, row, is_known=is_known))
     return answer
 
 
@@ -259,8 +298,8 @@ def _add_notes(answer: Answer, notes: list[Note]) -> None:
         answer["notes"] = notes
 
 
-def new_reservation(word: ReservationDocument, rules: Rules, now: float) -> Reservation:
-    """A pending reservation, created now."""
+def new_reservation(word: ReservationDocument, rules: Rules, now: float, principal: str | None = None) -> Reservation:
+    """A pending reservation, created now by this principal."""
     request = word.to_request()
     return Reservation(
         id=word.id,
@@ -269,6 +308,8 @@ def new_reservation(word: ReservationDocument, rules: Rules, now: float) -> Rese
         created_at=now,
         changed_at=now,
         expires_at=expiry_of_pending(request, rules, now),
+        principal=principal,
+        key_hash=word.key_hash,
     )
 
 

@@ -12,6 +12,7 @@ from scheduler.model.accounts import Account, Levels, find_account
 from scheduler.model.events import Event
 from scheduler.model.holds import Hold
 from scheduler.model.moves import ENDED, HOLDING, LEASE_MOVES, Cause, Phase, SlotState, check_move
+from scheduler.model.principals import Principal
 from scheduler.model.reservations import Lease, Reservation, move_reservation
 from scheduler.model.slots import Slot, move_slot, without_machine
 from scheduler.model.view import Gone, Row
@@ -46,8 +47,13 @@ class Outcome:
 class Ledger:
     """Current rows of one transaction, by id; `seen` copies from a plan never get in here."""
 
-    def __init__(self, transaction: Transaction, cause: Cause, term: int | None = None) -> None:
-        """`term`: the leader's, which its events bear, so that anybody can see that terms never go back."""
+    def __init__(
+        self, transaction: Transaction, cause: Cause, term: int | None = None, principal: Principal | None = None
+    ) -> None:
+        """`term`: the leader's, which its events bear, so that anybody can see that terms never go back. `principal`:
+        the sender of the request that is carried out, which its events bear, too; None: no signed message asked for it.
+        """
+        self.principal = principal
         self.transaction, self.cause, self._term = transaction, cause, term
         self.now = transaction.now()
         self.reservations: dict[str, Reservation] = {}
@@ -172,7 +178,16 @@ class Ledger:
         """Append an event."""
         if self._term is not None:
             event = msgspec.structs.replace(event, detail={**event.detail, "term": self._term})
-        self._events.append(event)
+        self._events.append(self.sign(event))
+
+    def sign(self, event: Event) -> Event:
+        """The event with the principal that caused it."""
+        return event if self.principal is None else msgspec.structs.replace(event, principal=self.sender)
+
+    @property
+    def sender(self) -> str | None:
+        """The name of the principal that asked for the changes."""
+        return None if self.principal is None else self.principal.name
 
     def move_slot(self, slot: Slot, to: SlotState, **changes: Any) -> Slot:
         """Make a legal move of a slot, with its event; one that becomes empty forgets its machine."""

@@ -47,6 +47,8 @@ def _list_differences(word: ReservationDocument, row: Reservation) -> Iterator[t
     if word.priority != row.priority:
         text = f"{row.id} exists already and its priority stays {row.priority:g}; the verb `priority` changes it"
         yield "priority", text
+    if row.key_hash is not None and word.key_hash != row.key_hash:
+        yield "key_hash", f"{row.id} exists already and the key of its first request stands"
 
 
 def _name_field(name: str, asked: Request, first: Request) -> tuple[str, Any]:

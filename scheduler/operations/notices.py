@@ -28,8 +28,11 @@ def describe_notice(event: Event, reservation: Reservation, slots: Mapping[str, 
 
 
 def describe_row(reservation: Reservation, slots: Mapping[str, Slot]) -> dict[str, Any]:
-    """The row, with instance id, address, type and zone at each lease whose machine the slot still has."""
+    """The row, with instance id, address, type and zone at each lease whose machine the slot still has. The hash of the
+    holder's key is left out.
+    """
     row: dict[str, Any] = msgspec.to_builtins(reservation)
+    del row["key_hash"]
     for lease in row["leases"]:
         slot = slots.get(lease["slot"])
         if slot is not None and slot.epoch == lease["epoch"]:

@@ -5,14 +5,16 @@ from typing import Any, Final
 
 from scheduler.model.accounts import Account
 from scheduler.model.reservations import Reservation
+from scheduler.model.rights import find_host_fault, find_owner_fault, find_place_fault
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.validation import Document
+from scheduler.model.wishes import ConfirmDocument, HostDocument, RegisterDocument
 from scheduler.operations.account_words import ACCOUNT_WORDS
 from scheduler.operations.authoritative import NOTICE_WORDS, Nobody
 from scheduler.operations.ledger import Ledger
 from scheduler.operations.register import HOST_WORDS
-from scheduler.operations.words import WORDS
+from scheduler.operations.words import WORDS, raise_first
 
 Subject = Reservation | Slot | Account | Nobody
 """What a word is about, as it is once the word was heeded."""
@@ -42,6 +44,23 @@ def _list_named(words: Iterable[Document], field: str) -> list[str]:
     return [name for word in words if (name := getattr(word, field, None))]
 
 
+def check_rights(ledger: Ledger, word: Document) -> None:
+    """Raise Refusal unless the sender may act on what the word names. Its role was checked before the transaction."""
+    principal, name = ledger.principal, getattr(word, "reservation", None)
+    if principal is None:
+        return
+    faults = []
+    if name is not None:
+        current = ledger.reservations.get(name)
+        faults = [find_owner_fault(principal, name, current)]
+        if isinstance(word, ConfirmDocument) and current is not None:
+            faults.append(find_place_fault(principal, current, word.slot))
+    elif isinstance(word, HostDocument | RegisterDocument):
+        faults = [find_host_fault(principal, word.slot)]
+    raise_first(faults)
+
+
 def say(ledger: Ledger, rules: Rules, verb: str, word: Document) -> Subject:
-    """Carry out one word whose rows are loaded; raises Refusal, having changed nothing."""
+    """Carry out one word whose rows are loaded, if its sender may; raises Refusal, having changed nothing."""
+    check_rights(ledger, word)
     return VERBS[verb](ledger, rules, word)

@@ -4,7 +4,7 @@ A word that cannot be heeded raises `Refusal`, which names the field, what was e
 changed nothing then.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from scheduler.model.decisions import SlotReason
 from scheduler.model.events import Event
 from scheduler.model.moves import ENDED, HOLDING, IN_FLIGHT, Cause
 from scheduler.model.reservations import Lease, Reservation, list_instances
+from scheduler.model.rights import is_key_of
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.validation import Fault, show
@@ -47,6 +48,20 @@ class Refusal(Exception):  # noqa: N818 (a request is refused: the field's word 
         self.fault = Fault(path, wanted, show(got))
         super().__init__(str(self.fault))
 
+    @classmethod
+    def of(cls, fault: Fault) -> "Refusal":
+        """The refusal for a fault that was found elsewhere."""
+        refusal = cls(fault.path, fault.expected, None)
+        refusal.fault, refusal.args = fault, (str(fault),)
+        return refusal
+
+
+def raise_first(faults: Iterable[Fault | None]) -> None:
+    """Raise Refusal for the first fault, if there is one."""
+    found = next((each for each in faults if each is not None), None)
+    if found is not None:
+        raise Refusal.of(found)
+
 
 def _find(ledger: Ledger, word: HolderDocument) -> Reservation:
     current = ledger.reservations.get(word.reservation)
@@ -60,6 +75,7 @@ def find_alive(ledger: Ledger, word: HolderDocument) -> Reservation:
     current = _find(ledger, word)
     if current.phase in ENDED:
         raise Refusal("reservation", "one that has not ended", f"{current.id} is {current.phase}")
+    _check_key(ledger, current, word)
     _check_token(ledger, current, word)
     return current
 
@@ -72,14 +88,24 @@ def _find_with_part(ledger: Ledger, word: ReasonDocument) -> tuple[Reservation, 
     named = [each for each in current.leases if each.component == word.component and each.kind == "elastic"]
     if not named or current.phase in ENDED or word.token != named[0].token:
         current = find_alive(ledger, word)
+    _check_key(ledger, current, word)
     return current, next(iter(named), None)
+
+
+def _check_key(ledger: Ledger, current: Reservation, word: HolderDocument) -> None:
+    """Besides the token, the sender has to prove that it has the key of which the submitter sent the hash; an operator
+    need not. It is checked before the token, so that without the key guesses do not find the token.
+    """
+    if ledger.cause == "operator" or current.key_hash is None or is_key_of(current.key_hash, word.key):
+        return
+    raise Refusal.of(Fault("key", f"the key of {current.id}", "nothing" if word.key is None else "another key"))
 
 
 def _check_token(ledger: Ledger, current: Reservation, word: HolderDocument) -> None:
     """A holder's word about a lease has to carry the current token; about a pending one it needs none, but an
-    earlier holder's is stale there too. Operators need none.
+    earlier holder's is stale there too. Operators need none, but a stale one is refused as of any other holder.
     """
-    if ledger.cause != "holder" or (current.phase == "pending" and word.token is None):
+    if word.token is None and (ledger.cause != "holder" or current.phase == "pending"):
         return
     if word.token is None:
         raise Refusal("token", f"the current token of {current.id}", None)

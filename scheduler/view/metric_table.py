@@ -124,6 +124,11 @@ _ALL: Final = (
         *("queue", "defect"),
         zeros=tuple((queue, defect) for queue in QUEUES for defect in get_args(Defect)),
     ),
+    _counter(
+        "leasehold_requests_total",
+        "Requests (each document of a list counts) by role, principal and result; unsigned ones have no principal",
+        *("role", "principal", "result"),
+    ),
     _histogram("leasehold_task_seconds", "Time that a Celery task took, by outcome", "task", "result"),
 )
 METRICS: Final[dict[str, Metric]] = {metric.name: metric for metric in _ALL}

@@ -83,6 +83,10 @@ def test_a_later_priority_that_the_queue_ignores_is_announced() -> None:
         ({"tags": {"a": "b"}, "ttl": 60}, {"tags": {}, "ttl": 61}, ["ttl", "tags"]),
         ({"priority": 2}, {}, ["priority"]),
         ({"on_end": {"task": "t", "queue": "q"}}, {}, ["on_end"]),
+        ({"key_hash": "0" * 64}, {"key_hash": "0" * 64}, []),
+        ({"key_hash": "0" * 64}, {"key_hash": "1" * 64}, ["key_hash"]),
+        # without a key its token is enough
+        ({}, {"key_hash": "1" * 64}, []),
     ],
 )
 def test_of_a_known_id_the_first_request_stands_and_the_answer_names_what_differs(
@@ -99,7 +103,7 @@ def test_of_a_known_id_the_first_request_stands_and_the_answer_names_what_differ
 
 
 def test_every_field_of_a_document_is_compared() -> None:
-    kept = {*Request.__struct_fields__, "id", "priority", "resources"}
+    kept = {*Request.__struct_fields__, "id", "priority", "resources", "key_hash"}
     assert set(ReservationDocument.model_fields) == kept
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from scheduler.model.events import Event
 from scheduler.model.moves import ENDED
-from scheduler.model.wishes import RESERVED_QUEUES, WISHES, HolderDocument
+from scheduler.model.wishes import KEY_VERBS, RESERVED_QUEUES, WISHES, HolderDocument
 from scheduler.operations.intake import MOST_ITEMS, TRUSTED, describe_answer
 from scheduler.operations.notices import describe_notice
 from scheduler.view.addresses import check_reply_address
@@ -33,8 +33,12 @@ def test_every_verb_is_there_with_its_fields() -> None:
         if verb == "submit":
             continue
         named = set(re.findall(r"`([a-z_]+)`", ROWS[verb][0]))
-        # The token of words that need none is not worth a mention.
-        assert set(model.model_fields) - {"token"} == named - {"token"}, verb
+        # Token and key of words that need none are not worth a mention.
+        assert set(model.model_fields) - {"token", "key"} == named - {"token", "key"}, verb
+
+
+def test_the_words_that_need_a_key_name_it() -> None:
+    assert {verb for verb, cells in ROWS.items() if "`key`" in cells[0]} == KEY_VERBS
 
 
 @pytest.mark.parametrize("verb", sorted(name for name, word in WISHES.items() if issubclass(word, HolderDocument)))

@@ -1,0 +1,90 @@
+"""Rights: which verbs each role may use, and which reservations, accounts and slots a principal may name.
+
+Each function returns a fault, or None if the request is allowed. `principal` None is the sender of a message that was
+not signed: where such messages are accepted, their senders may do everything. To a producer, a reservation of another
+principal looks like one that does not exist, so that a refusal does not reveal which ids are in use.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from typing import Final
+
+from scheduler.model.principals import Principal, Role
+from scheduler.model.reservations import Reservation
+from scheduler.model.validation import Fault, show
+
+_PRODUCER: Final = frozenset[Role]({"producer", "operator"})
+_OPERATOR: Final = frozenset[Role]({"operator"})
+_HOST: Final = frozenset[Role]({"host", "operator"})
+_READER: Final = frozenset[Role]({"producer", "operator", "reader"})
+_WORKER: Final = frozenset[Role]({"worker", "operator"})
+
+ROLES_BY_VERB: Final[Mapping[str, frozenset[Role]]] = {
+    **dict.fromkeys(("submit", "release", "cancel", "renew", "confirm", "fail"), _PRODUCER),
+    **dict.fromkeys(("surrender", "decline", "suspend", "resume", "priority"), _PRODUCER),
+    **dict.fromkeys(("cordon", "uncordon", "drain", "remove", "absent", "idle"), _OPERATOR),
+    **dict.fromkeys(("account", "reset_account", "forget_account"), _OPERATOR),
+    **dict.fromkeys(("register", "leave", "leases"), _HOST),
+    **dict.fromkeys(("query", "explain", "conditions"), _READER),
+}
+"""The roles that may use each verb of the queue `reservations`; the last two lines are questions."""
+
+
+def find_role_fault(principal: Principal | None, verb: str) -> Fault | None:
+    """Whether the role of this principal may use the verb."""
+    return _compare_role(principal, ROLES_BY_VERB.get(verb, _OPERATOR))
+
+
+def find_queue_fault(principal: Principal | None) -> Fault | None:
+    """Whether this principal may send tasks to the queues on which the cluster's own processes work."""
+    return _compare_role(principal, _WORKER)
+
+
+def _compare_role(principal: Principal | None, roles: frozenset[Role]) -> Fault | None:
+    if principal is None or principal.role in roles:
+        return None
+    wanted = f"a principal with the role {' or '.join(sorted(roles))}"
+    return Fault("principal", wanted, f"{principal.name} ({principal.role})")
+
+
+def find_account_fault(principal: Principal | None, account: str | None) -> Fault | None:
+    """Whether this principal may submit reservations for the account; one without an account is always allowed."""
+    if principal is None or principal.role == "operator" or account is None or account in principal.accounts:
+        return None
+    wanted = f"one of the accounts of {principal.name}: {', '.join(principal.accounts) or 'it has none'}"
+    return Fault("account", wanted, show(account))
+
+
+def owns(principal: Principal | None, reservation: Reservation) -> bool:
+    """Whether this principal may act on the reservation: its own, or one whose submission was not signed."""
+    return principal is None or principal.role == "operator" or reservation.principal in {None, principal.name}
+
+
+def find_owner_fault(principal: Principal | None, name: str, current: Reservation | None) -> Fault | None:
+    """Whether this principal may act on the reservation `name`; `current` is its row, None if there is none."""
+    if principal is None or principal.role == "operator" or (current is not None and owns(principal, current)):
+        return None
+    return Fault("reservation", f"a reservation that {principal.name} may act on", show(name))
+
+
+def find_place_fault(principal: Principal | None, current: Reservation, slot: str | None) -> Fault | None:
+    """Whether this principal may confirm that the reservation runs on the slot: on another slot than those of its
+    leases that takes the leases of other reservations away, so only an operator may.
+    """
+    held = {lease.slot for lease in current.leases if lease.state != "claimed"}
+    if principal is None or principal.role == "operator" or slot is None or slot in held:
+        return None
+    return Fault("slot", f"a slot that {current.id} is leased on", show(slot))
+
+
+def find_host_fault(principal: Principal | None, slot: str) -> Fault | None:
+    """Whether this principal may speak for the host of the slot: a host speaks for the slot of its own name."""
+    if principal is None or principal.role != "host" or slot == principal.name:
+        return None
+    return Fault("slot", f"{principal.name}, the slot of this principal", show(slot))
+
+
+def is_key_of(key_hash: str, key: str | None) -> bool:
+    """Whether this is the key of which a reservation's submitter sent the hash (SHA-256 in hexadecimal)."""
+    return key is not None and hmac.compare_digest(hashlib.sha256(key.encode()).hexdigest(), key_hash)

@@ -1,0 +1,355 @@
+"""Who may do what: a hostile sender of each role changes nothing, and a key proves the holder."""
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any, Final
+from uuid import uuid4
+
+import pytest
+
+from scheduler.model.principals import Principal
+from scheduler.model.rights import ROLES_BY_VERB, find_role_fault
+from scheduler.model.view import Row
+from scheduler.model.wishes import WISHES
+from scheduler.operations.intake import accept
+from scheduler.ports import Store
+from scheduler.store.memory import MemoryStore
+from scheduler.store.opening import open_store
+from tests.operations.rig import CONFIG, NOW, Rig
+from tests.operations.test_commit import slot, write_all
+from tests.operations.test_elastic_commit import GRANT, part, stretched
+
+SHOP: Final = Principal(name="shop", role="producer", accounts=("shop",))
+RIVAL: Final = Principal(name="rival", role="producer", accounts=("rival",))
+OPERATOR: Final = Principal(name="ops", role="operator")
+OTHER_HOST: Final = Principal(name="lab-2", role="host")
+READER: Final = Principal(name="eyes", role="reader")
+WORKER: Final = Principal(name="leasehold", role="worker")
+KEY, OTHER_KEY = "k" * 43, "o" * 43
+KEY_HASH: Final = hashlib.sha256(KEY.encode()).hexdigest()
+RULES: Final[dict[str, Any]] = {
+    "pools": {
+        "linux": {**CONFIG["pools"]["linux"], "max_slots": 6},
+        "lab": {"system": "lab-linux", "provider": "static", "lease_ttl": 0, "offline_timeout": 30},
+    }
+}
+Item = dict[str, Any]
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    if request.param == "memory":
+        yield MemoryStore(lambda: NOW)
+        return
+    opened = open_store(request.getfixturevalue(f"{request.param}_url"))
+    yield opened
+    opened.close()
+
+
+class World:
+    """One stack with what others own: the host lab-1, and of the principal `shop` an account and the reservations
+    `leased` (with a key), `bare` (leased without one), `waiting` and `held-up`; `mine` is the rival's own reservation.
+    """
+
+    def __init__(self, store: Store | None = None) -> None:
+        self.rig = Rig(RULES, store=store)
+        self.ask(OPERATOR, "account", account="shop", balance=[5, 5])
+        self.ask(OPERATOR, "account", account="rival")
+        self.ask(Principal(name="lab-1", role="host"), "register", slot="lab-1", pool="lab", machine="m1")
+        self.submit(SHOP, "leased", key_hash=KEY_HASH)
+        self.submit(SHOP, "bare")
+        self.submit(SHOP, "waiting", priority=0, request="q-shop")
+        self.submit(SHOP, "held-up", priority=0, account="shop", key_hash=KEY_HASH)
+        self.submit(RIVAL, "mine", priority=0)
+        for _ in range(2):
+            self.rig.tick()
+            self.rig.play_tasks()
+        self.rig.tick()
+        assert self.rig.phase("leased") == self.rig.phase("bare") == "leased"
+
+    def ask(self, principal: Principal | None, verb: str, **document: Any) -> dict[str, Any]:
+        """A request of this principal."""
+        return accept(self.rig.engine, verb, {"request": uuid4().hex} | document, principal=principal)
+
+    def submit(self, principal: Principal, name: str, **fields: Any) -> None:
+        """A reservation of this principal, accepted."""
+        assert self.ask(principal, "submit", id=name, system="x86_64-linux", **fields)["ok"]
+
+    def rows(self) -> tuple[list[Row], list[Any]]:
+        """Everything that a request could have changed."""
+        return sorted(self.rig.store.read_rows(), key=lambda row: (type(row).__name__, row.id)), list(self.rig.events)
+
+    def proof(self, name: str) -> dict[str, Any]:
+        """What an observer of the view can know of a reservation's holder."""
+        return {"reservation": name, "token": self.rig.token(name)}
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+VICTIMS: Final = ("leased", "bare", "waiting", "held-up")
+HOLDERS_VERBS: Final = ("release", "renew", "confirm", "fail", "surrender", "decline", "suspend", "resume")
+
+
+def list_foreign_words(world: World) -> list[tuple[str, Item]]:
+    """Each word about a reservation, said of each reservation of another principal with its true token."""
+    found: list[tuple[str, Item]] = []
+    for name in VICTIMS:
+        proof = world.proof(name) if world.rig.token(name) else {"reservation": name}
+        found += [(verb, proof) for verb in HOLDERS_VERBS]
+        found += [(verb, {**proof, "key": OTHER_KEY}) for verb in HOLDERS_VERBS]
+        found += [(verb, {**proof, "component": "main", "reason": "x"}) for verb in ("fail", "surrender", "cancel")]
+        found += [("cancel", {"reservation": name}), ("confirm", {**proof, "slot": "linux-1"})]
+        found += [("priority", {"reservation": name, "priority": number}) for number in (0, 1e15)]
+        found += [("release", {"items": [{"reservation": name, "token": token} for token in range(1, 1001)]})]
+        found += [("renew", {"items": [{"reservation": name, "token": token} for token in range(1, 1001)]})]
+    return found
+
+
+def list_operators_words() -> list[tuple[str, Item]]:
+    """Each word of an operator, about a slot, an account or a reservation."""
+    found: list[tuple[str, Item]] = [
+        (verb, {"slot": slot}) for verb in ("cordon", "uncordon", "drain", "remove") for slot in ("linux-1", "lab-1")
+    ]
+    found += [("idle", {"slot": "linux-1"}), ("idle", {"slot": "linux-1", "labels": {"a": "b"}, "as_of": NOW + 1e9})]
+    found += [("absent", {"reservation": name}) for name in (*VICTIMS, "unknown")]
+    for account in ("shop", "rival", "new"):
+        found += [
+            ("account", {"account": account, "balance": [1e9]}),
+            ("account", {"account": account, "charge_rate": [1e9], "max_fanout": 9}),
+            ("reset_account", {"account": account}),
+            ("forget_account", {"account": account}),
+        ]
+    return found
+
+
+def list_hosts_words() -> list[tuple[str, Item]]:
+    """Words of a host, about the slot of another host."""
+    return [
+        ("register", {"slot": "lab-1", "pool": "lab", "machine": "m1", "resources": {"cpus": 99}}),
+        ("register", {"slot": "lab-1", "pool": "lab", "machine": "m2"}),
+        ("register", {"slot": "lab-3", "pool": "lab", "machine": "m3"}),
+        ("register", {"slot": "linux-1", "pool": "linux", "machine": "m1"}),
+        ("leave", {"slot": "lab-1", "machine": "m1"}),
+        ("leave", {"items": [{"slot": "lab-1", "machine": "m1"}, {"slot": "linux-1", "machine": "m1"}]}),
+    ]
+
+
+def list_submits(account: str) -> list[tuple[str, Item]]:
+    """Submits that name what belongs to another principal: its account, its reservation, its request."""
+    fields = {"system": "x86_64-linux"}
+    return [
+        ("submit", {"id": "new", **fields, "account": account}),
+        ("submit", {"items": [{"id": f"new-{number}", **fields, "account": account} for number in range(3)]}),
+        *(("submit", {"id": name, **fields}) for name in VICTIMS),
+        ("submit", {"id": "leased", **fields, "key_hash": hashlib.sha256(OTHER_KEY.encode()).hexdigest()}),
+        ("submit", {"request": "q-shop", "id": "waiting", **fields}),
+        ("submit", {"request": "q-shop", "id": "new", **fields}),
+    ]
+
+
+def list_repeats() -> list[tuple[str, Item]]:
+    """Requests under the id of another principal's request: the stored answer is not theirs."""
+    return [
+        ("renew", {"request": "q-shop", "reservation": "mine"}),
+        ("cancel", {"request": "q-shop", "reservation": "mine"}),
+    ]
+
+
+def list_bare_submits() -> list[tuple[str, Item]]:
+    """What no host, reader or worker may ask for, though it names nothing of others."""
+    return [
+        ("submit", {"id": "new", "system": "x86_64-linux"}),
+        ("submit", {"items": [{"id": "new", "system": "x86_64-linux"}, {"id": "two", "pool": "lab"}]}),
+        *((verb, {"reservation": "unknown"}) for verb in HOLDERS_VERBS),
+    ]
+
+
+def list_attempts(world: World, principal: Principal) -> list[tuple[str, Item]]:
+    common = [*list_foreign_words(world), *list_operators_words(), *list_hosts_words(), *list_submits("shop")]
+    match principal.role:
+        case "producer":
+            of_own = [("confirm", {"reservation": "mine", "slot": slot}) for slot in ("linux-1", "lab-1", "linux-3")]
+            unknown = [("confirm", {"reservation": "unknown", "slot": "linux-1"})]
+            return [*common, *of_own, *unknown, *list_repeats()]
+        case "host":
+            own = [("register", {"slot": "lab-2", "pool": "linux", "machine": "m2"})]
+            return [*common, *list_bare_submits(), *own]
+        case _:
+            own = [("register", {"slot": principal.name, "pool": "lab", "machine": "m2"})]
+            return [*common, *list_bare_submits(), *own]
+
+
+@pytest.mark.parametrize("principal", [RIVAL, OTHER_HOST, READER, WORKER], ids=lambda each: each.role)
+def test_no_hostile_attempt_of_a_principal_succeeds(store: Store, principal: Principal) -> None:
+    """Each command, each field that names another's thing, ids of others, guessed tokens, repeats: all are refused, and
+    every row and event is as before.
+    """
+    world = World(store)
+    before = world.rows()
+    attempts = list_attempts(world, principal)
+    assert len(attempts) >= 20
+    succeeded = []
+    for verb, item in attempts:
+        answer = world.ask(principal, verb, **item)
+        if any(each["ok"] for each in answer.get("results", [answer])):
+            succeeded.append((verb, item))
+    assert succeeded == []
+    assert world.rows() == before
+
+
+def test_an_unsigned_sender_without_the_key_does_not_release_by_guessed_tokens(world: World) -> None:
+    """Also where unsigned messages are accepted, the key of a reservation protects its lease."""
+    before = world.rows()
+    for verb in HOLDERS_VERBS:
+        items = [{"reservation": "leased", "token": token} for token in range(1, 1001)]
+        answer = world.ask(None, verb, items=[*items, {**items[0], "key": OTHER_KEY}])
+        assert {error["path"] for each in answer["results"] for error in each["errors"]} == {"key"}
+    assert world.rows() == before
+
+
+@pytest.mark.parametrize("verb", ["release", "renew", "confirm", "fail", "decline", "suspend"])
+def test_the_holder_proves_itself_by_token_and_key(world: World, verb: str) -> None:
+    proof = world.proof("leased")
+    for principal in (SHOP, None):
+        assert world.ask(principal, verb, **proof)["errors"][0]["path"] == "key"
+        assert world.ask(principal, verb, **proof, key=OTHER_KEY)["errors"][0]["path"] == "key"
+        stale = {**proof, "token": proof["token"] + 1}
+        assert world.ask(principal, verb, **stale, key=KEY)["errors"][0]["path"] == "token"
+    assert world.ask(SHOP, verb, **proof, key=KEY)["ok"]
+
+
+@pytest.mark.parametrize("verb", ["release", "renew", "suspend", "resume"])
+def test_a_pending_reservation_with_a_key_needs_it_too(world: World, verb: str) -> None:
+    assert world.ask(SHOP, verb, reservation="held-up")["errors"][0]["path"] == "key"
+    assert world.ask(SHOP, verb, reservation="held-up", key=KEY)["ok"]
+
+
+def test_an_elastic_lease_is_given_back_with_the_key_only() -> None:
+    _, _, rig = write_all([slot(), stretched(part(), principal="shop", key_hash=KEY_HASH)], [GRANT])
+    word = {"reservation": "r1", "component": "more.0", "token": part().token}
+    for verb in ("fail", "surrender"):
+        answer = accept(rig.engine, verb, {"request": uuid4().hex, **word}, principal=SHOP)
+        assert answer["errors"][0]["path"] == "key"
+    assert rig.ask("surrender", **word, key=KEY)["ok"]
+
+
+@pytest.mark.parametrize("verb", ["release", "renew", "fail", "decline", "suspend"])
+def test_a_lease_without_a_key_works_by_its_token(world: World, verb: str) -> None:
+    for name, principal in (("bare", SHOP), ("bare", None)):
+        assert not world.ask(principal, verb, reservation=name)["ok"]
+    assert world.ask(SHOP, verb, **world.proof("bare"))["ok"]
+
+
+@pytest.mark.parametrize("verb", ["release", "cancel", "suspend", "fail", "absent"])
+def test_an_operator_needs_neither_token_nor_key(world: World, verb: str) -> None:
+    assert world.ask(OPERATOR, verb, reservation="leased")["ok"]
+    (event,) = [each for each in world.rig.events if each.reservation == "leased"][-1:]
+    assert (event.cause, event.principal) == ("operator", "ops")
+
+
+def test_a_stale_token_is_stale_for_an_operator_too(world: World) -> None:
+    """An operator that holds leases is fenced off like any other holder."""
+    proof = world.proof("leased")
+    answer = world.ask(OPERATOR, "release", reservation="leased", token=proof["token"] + 1)
+    assert answer["errors"][0]["path"] == "token"
+
+
+def test_rows_and_events_name_the_principal_that_caused_them(world: World) -> None:
+    world.ask(SHOP, "release", **world.proof("bare"))
+    rows = {row.id: row.principal for row in world.rig.store.find_reservations()}
+    assert rows == {**dict.fromkeys(VICTIMS, "shop"), "mine": "rival"}
+    found = {(event.name, event.reservation): event.principal for event in world.rig.events if event.reservation}
+    assert found["reservation_submitted", "bare"] == found["reservation_released", "bare"] == "shop"
+    assert found["reservation_leased", "bare"] is None
+    assert {event.principal for event in world.rig.events if event.name == "account_set"} == {"ops"}
+
+
+def test_requests_are_counted_by_role_principal_and_result(world: World) -> None:
+    def counted(**labels: str) -> float:
+        return world.rig.meter.counts["leasehold_requests_total", tuple(sorted(labels.items()))]
+
+    first = counted(role="producer", principal="rival", result="refused")
+    world.ask(RIVAL, "cancel", items=[{"reservation": "leased"}, {"reservation": "mine"}])
+    world.ask(RIVAL, "drain", slot="linux-1")
+    assert counted(role="producer", principal="rival", result="refused") == first + 2
+    assert counted(role="producer", principal="rival", result="accepted") == 2
+    world.ask(None, "cancel", reservation="bare")
+    assert counted(role="unsigned", principal="", result="accepted") == 1
+
+
+def test_documents_of_a_list_are_judged_one_by_one(world: World) -> None:
+    items: list[Item] = [
+        {"id": "a", "system": "x86_64-linux", "account": "shop"},
+        {"id": "b", "system": "x86_64-linux", "account": "rival"},
+        {"id": "leased", "system": "x86_64-linux"},
+        {"id": "mine", "system": "x86_64-linux"},
+    ]
+    answer = world.ask(RIVAL, "submit", items=items)
+    assert [each["ok"] for each in answer["results"]] == [False, True, False, True]
+    paths = [(error["index"], error["path"]) for each in answer["results"] for error in each.get("errors", ())]
+    assert paths == [(0, "account"), (2, "id")]
+
+
+def test_a_refusal_does_not_tell_another_principals_reservation_from_an_unknown_one(world: World) -> None:
+    for verb in ("cancel", "renew", "release"):
+        foreign = world.ask(RIVAL, verb, reservation="leased")["errors"]
+        unknown = world.ask(RIVAL, verb, reservation="absent")["errors"]
+        assert str(foreign).replace("leased", "absent") == str(unknown)
+
+
+def test_the_answer_to_anothers_id_or_request_shows_nothing_of_it(world: World) -> None:
+    answer = world.ask(RIVAL, "submit", id="leased", system="x86_64-linux")
+    assert list(answer) == ["ok", "errors"]
+    answer = world.ask(RIVAL, "submit", request="q-shop", id="waiting", system="x86_64-linux", priority=0)
+    assert [error["path"] for error in answer["errors"]] == ["request"]
+    assert list(answer) == ["ok", "errors"]
+
+
+def test_the_stored_answer_is_for_the_principal_that_asked(world: World) -> None:
+    again = world.ask(SHOP, "submit", request="q-shop", id="waiting", system="x86_64-linux", priority=0)
+    assert (again["ok"], again["reservation"]) == (True, "waiting")
+    assert not world.ask(None, "submit", request="q-shop", id="waiting", system="x86_64-linux", priority=0)["ok"]
+
+
+def test_an_unsigned_reservation_is_anybodys(world: World) -> None:
+    """As it was before principals: those reservations keep working after the upgrade."""
+    assert world.ask(None, "submit", id="old", system="x86_64-linux", priority=0)["ok"]
+    assert world.ask(RIVAL, "priority", reservation="old", priority=2)["ok"]
+    assert world.ask(SHOP, "cancel", reservation="old")["ok"]
+
+
+def test_a_host_speaks_for_the_slot_of_its_own_name(world: World) -> None:
+    assert world.ask(OTHER_HOST, "register", slot="lab-2", pool="lab", machine="m2")["ok"]
+    assert world.ask(OTHER_HOST, "leave", slot="lab-2", machine="m2")["ok"]
+
+
+def test_a_producer_confirms_where_its_reservation_is_leased_only(world: World) -> None:
+    (row,) = world.rig.store.find_reservations(ids=["bare"])
+    proof = world.proof("bare")
+    assert world.ask(SHOP, "confirm", **proof, slot=row.leases[0].slot)["ok"]
+    assert world.ask(SHOP, "confirm", **proof, slot="linux-3")["errors"][0]["path"] == "slot"
+    assert world.ask(OPERATOR, "confirm", reservation="waiting", slot="lab-1")["ok"]
+
+
+def test_every_verb_has_its_roles() -> None:
+    assert ROLES_BY_VERB.keys() == WISHES.keys() | {"query", "explain", "conditions", "leases"}
+    assert all("operator" in roles and "worker" not in roles for roles in ROLES_BY_VERB.values())
+    assert find_role_fault(None, "drain") is None
+
+
+def test_neither_key_nor_hash_is_in_an_answer_an_event_or_a_notice(world: World) -> None:
+    faulty = ["short", 5, KEY_HASH.upper(), {"key": KEY}]
+    answers = [world.ask(SHOP, "submit", id="bad", system="x86_64-linux", key_hash=each) for each in faulty]
+    answers += [
+        world.ask(SHOP, "renew", **world.proof("leased"), key=each) for each in ("k" * 31, 5, [KEY], KEY, OTHER_KEY)
+    ]
+    answers += [world.ask(SHOP, "renew", key=KEY, items=[world.proof("leased")])]
+    answers += [world.ask(SHOP, "submit", id="bad", system="x86_64-linux", key=KEY)]
+    answers += [world.ask(SHOP, "submit", id="leased", system="x86_64-linux", key_hash="0" * 64)]
+    world.ask(SHOP, "release", **world.proof("leased"), key=KEY)
+    told = str([answers, world.rig.events, world.rig.bell.notices, world.rig.mailbox.callbacks])
+    assert not any(secret in told for secret in (KEY, OTHER_KEY, KEY_HASH, KEY_HASH.upper(), "k" * 31, "0" * 64))
+    assert KEY not in str(world.rows())
