@@ -44,6 +44,22 @@ class Tenure(msgspec.Struct, frozen=True):
     ticked_at: float = 0.0
 
 
+class ClusterRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for the whole cluster, read in one statement together with cluster time."""
+
+    now: float
+    """Cluster time in seconds since the epoch."""
+    identity: str
+    term: int
+    token: int
+    """The highest fencing token that was given out."""
+    restores: int
+    """How often a backup was restored into this database."""
+    principals_version: int
+    reference_offset: float = 0.0
+    """Cluster time minus the database's own clock: the sum of the jumps that were corrected."""
+
+
 class Answered(msgspec.Struct, frozen=True):
     """A request that was carried out, with the answer that every repeat of it gets."""
 
@@ -153,7 +169,7 @@ class Transaction(Protocol):
     """
 
     def now(self) -> float:
-        """The store's clock: the database's on PostgreSQL, the host's on SQLite, the virtual one in memory."""
+        """Cluster time when the transaction began (docs/consistency.md, "Time"); virtual time in memory."""
 
     def check_term(self, tenure: Tenure) -> None:
         """Lock the term row and raise DeposedError unless term and holder are these."""
@@ -275,7 +291,10 @@ class Store(Protocol):
         """A new transaction: committed when the block ends well, rolled back when it raises."""
 
     def now(self) -> float:
-        """The store's clock, outside a transaction."""
+        """Cluster time, outside a transaction. It never jumps, whatever the clocks of hosts and databases do."""
+
+    def read_cluster(self) -> ClusterRow:
+        """Cluster time, and what else holds for the whole cluster."""
 
     def rules_version(self) -> int:
         """The version of the rules in force; cheap."""

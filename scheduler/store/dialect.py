@@ -8,6 +8,8 @@ import msgspec
 from sqlalchemy import Column, Connection, Engine, Executable, FromClause, Insert, Select, Table
 from sqlalchemy.exc import SQLAlchemyError
 
+from scheduler.ports import ClusterRow
+
 Field = tuple[Column[Any], tuple[int | str, ...]]
 """A column and the way to its value in a struct: the position of a field, then names of nested fields."""
 
@@ -54,8 +56,14 @@ class Dialect(Protocol):
     def replace(self, table: Table, fields: Sequence[Field]) -> Insert:
         """Insert the rows given, no key twice; a row whose primary key is there is overwritten."""
 
-    def read_clock(self, connection: Connection) -> float:
-        """The time by which this store lives, in seconds since the epoch."""
+    def prepare_clock(self, engine: Engine) -> None:
+        """Called before each session: write down what cluster time is counted from where nothing valid is stored.
+
+        Raises SQLAlchemyError or StoreUnavailableError where that fails; the session then goes without.
+        """
+
+    def read_cluster(self, connection: Connection) -> ClusterRow:
+        """Cluster time and what else holds for the whole cluster, by one statement."""
 
     def queue_for_events(self, connection: Connection) -> None:
         """Wait until no other transaction that has numbered events is open: so numbers are committed in order.

@@ -13,6 +13,7 @@ from scheduler.model.view import KINDS, Row
 from scheduler.ports import (
     AccessState,
     AppliedRules,
+    ClusterRow,
     EventFilter,
     Outgoing,
     Stamp,
@@ -50,6 +51,18 @@ class MemoryStore:
     def now(self) -> float:
         """See Store."""
         return self._clock()
+
+    def read_cluster(self) -> ClusterRow:
+        """See Store."""
+        world = self._world
+        return ClusterRow(
+            now=self._clock(),
+            identity="memory",
+            term=world.tenure.term,
+            token=world.token,
+            restores=0,
+            principals_version=0,
+        )
 
     def rules_version(self) -> int:
         """See Store."""

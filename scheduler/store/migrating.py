@@ -1,6 +1,5 @@
 """Brings a database to the schema of this program (Alembic, without alembic.ini); says how far it is."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,7 +62,7 @@ def schema_state(url: str) -> SchemaState:
 
 @contextmanager
 def _connected(url: str, *, create: bool) -> Iterator[Connection]:
-    dialect = choose_dialect(url, time.time, create=create)
+    dialect = choose_dialect(url, create=create)
     engine = dialect.create_engine()
     try:
         options = dialect.options(writes=create)

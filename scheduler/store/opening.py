@@ -23,19 +23,19 @@ _POSTGRESQL: Final = frozenset({"postgresql", "postgresql+psycopg"})
 _PASSWORD: Final = re.compile(r":(?!//).*@")
 
 
-def open_store(url: str, clock: Callable[[], float] = time.time) -> Store:
+def open_store(url: str, clock: Callable[[], float] | None = None) -> Store:
     """The store at `url`: `sqlite:///relative.db`, `sqlite:////absolute.db`, `postgresql://user:password@host/name`
     or `memory://`.
 
-    Nothing is opened before the first use. `clock`: the host's time in seconds since the epoch, by which a
-    store lives whose database has no better one; PostgreSQL has. Raises InvalidInputError for any other URL.
+    Nothing is opened before the first use. `clock`: for tests, cluster time itself, in seconds since the epoch;
+    PostgreSQL takes its own clock all the same. Raises InvalidInputError for any other URL.
     """
     if url == MEMORY:
-        return MemoryStore(clock)
+        return MemoryStore(clock or time.time)
     return SqlStore(choose_dialect(url, clock))
 
 
-def choose_dialect(url: str, clock: Callable[[], float], *, create: bool = False) -> Dialect:
+def choose_dialect(url: str, clock: Callable[[], float] | None = None, *, create: bool = False) -> Dialect:
     """The dialect for a database's URL; `create`: it is to be migrated, and made if it is a file that is missing."""
     try:
         parsed = make_url(url)

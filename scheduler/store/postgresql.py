@@ -1,4 +1,4 @@
-"""PostgreSQL as the SQL store sees it: several hosts, many writers at a time, the database's own clock.
+"""PostgreSQL as the SQL store sees it: several hosts, many writers at a time, the server's clock as reference.
 
 Every statement, every wait for a lock and every pause within a transaction is bounded, so that a process that
 is stopped or cut off keeps nobody waiting for long. Bulk statements bind one array a column (`unnest`).
@@ -30,6 +30,7 @@ from sqlalchemy import (
     column,
     create_engine,
     func,
+    literal_column,
     select,
     text,
 )
@@ -37,8 +38,10 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.types import TypeEngine
 
-from scheduler.ports import ConflictError, NotPermittedError, StaleWriteError, StoreUnavailableError
+from scheduler.ports import ClusterRow, ConflictError, NotPermittedError, StaleWriteError, StoreUnavailableError
+from scheduler.store.cluster import read_stored, select_cluster
 from scheduler.store.dialect import Field
+from scheduler.store.reference_clock import ReferenceClock
 from scheduler.store.schema import SchemaError
 
 LIMITS: Final = {"idle_in_transaction_session_timeout": "10s", "lock_timeout": "5s", "statement_timeout": "30s"}
@@ -64,7 +67,7 @@ _EVENTS_LOCK: Final = 0x6C656173_65766E74
 _MIGRATION_LOCK: Final = 0x6C656173_6D696772
 """Keys of advisory locks, which hold in one database: `leas` and `evnt` or `migr`."""
 
-_CLOCK: Final = text("SELECT extract(epoch FROM clock_timestamp())::float8")
+_CLUSTER: Final = select_cluster(literal_column("extract(epoch FROM clock_timestamp())::float8", Double))
 _ADVISORY: Final = text("SELECT pg_advisory_xact_lock(:key)")
 _ENCODING: Final = text("SELECT current_setting('server_encoding')")
 _ENCODINGS: Final = ("UTF8", "SQL_ASCII")
@@ -94,7 +97,7 @@ _NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
 
 
 class PostgresDialect:
-    """One database of a server. `clock`: in place of the database's own, for tests that have to move time.
+    """One database of a server. `clock`: for tests, cluster time itself in place of the server's clock.
 
     `migrates`: a migration is not bounded in time as transactions are.
     """
@@ -106,6 +109,7 @@ class PostgresDialect:
         self._password = url.password
         self._url = _complete(url, _MIGRATING if migrates else LIMITS)
         self._clock = clock
+        self._reference = ReferenceClock(_CLUSTER)
 
     def create_engine(self) -> Engine:
         """See Dialect. Raises StoreUnavailableError where psycopg is not installed."""
@@ -144,9 +148,15 @@ class PostgresDialect:
         excluded = {each.name: statement.excluded[each.name] for each in columns}
         return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=excluded)
 
-    def read_clock(self, connection: Connection) -> float:
+    def prepare_clock(self, engine: Engine) -> None:
+        """See Dialect: the server has a clock."""
+
+    def read_cluster(self, connection: Connection) -> ClusterRow:
         """See Dialect."""
-        return float(connection.execute(_CLOCK).scalar_one()) if self._clock is None else self._clock()
+        if self._clock is None:
+            return self._reference.read(connection)
+        stored = read_stored(connection, _CLUSTER)
+        return stored.at(self._clock(), stored.clock_offset)
 
     def queue_for_events(self, connection: Connection) -> None:
         """See Dialect."""

@@ -1,6 +1,5 @@
 """Compares the schema of a database with this program's, without Alembic: cheap enough for every failed statement."""
 
-import time
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -49,7 +48,7 @@ def find_fault(url: str) -> str | None:
     # The dialects import this module.
     from scheduler.store.opening import MEMORY, choose_dialect  # noqa: PLC0415
 
-    return None if url == MEMORY else find_schema_fault(choose_dialect(url, time.time))
+    return None if url == MEMORY else find_schema_fault(choose_dialect(url))
 
 
 def find_schema_fault(dialect: Dialect) -> str | None:

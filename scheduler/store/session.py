@@ -9,6 +9,7 @@ import msgspec
 from sqlalchemy import Connection, Engine, Executable, Transaction
 from sqlalchemy.exc import SQLAlchemyError
 
+from scheduler.ports import ClusterRow, StoreUnavailableError
 from scheduler.store.dialect import Bulk, Dialect
 from scheduler.store.schema import SchemaError, find_schema_fault
 from scheduler.store.shapes import Record
@@ -36,10 +37,10 @@ class Session:
         if self._failure is not None:
             raise self._failure
 
-    def read_clock(self) -> float:
-        """The store's time."""
+    def read_cluster(self) -> ClusterRow:
+        """Cluster time and what else holds for the whole cluster, by one statement."""
         with self._explaining():
-            return self._dialect.read_clock(self._connection)
+            return self._dialect.read_cluster(self._connection)
 
     def queue_for_events(self) -> None:
         """See Dialect."""
@@ -90,6 +91,9 @@ class Session:
 @contextmanager
 def open_session(engine: Engine, dialect: Dialect, *, writes: bool) -> Iterator[Session]:
     """A session in a transaction of its own: committed when the block ends well, else rolled back."""
+    # An error here is not the session's: what it needs of the clock fails by itself, or it needs nothing.
+    with suppress(SQLAlchemyError, StoreUnavailableError):
+        dialect.prepare_clock(engine)
     with explaining(dialect):
         connection = engine.connect().execution_options(**dialect.options(writes=writes))
     try:

@@ -19,6 +19,7 @@ from scheduler.model.view import Row
 from scheduler.ports import (
     AccessState,
     AppliedRules,
+    ClusterRow,
     EventFilter,
     Outgoing,
     Stamp,
@@ -118,8 +119,12 @@ class SqlStore:
 
     def now(self) -> float:
         """See Store."""
+        return self.read_cluster().now
+
+    def read_cluster(self) -> ClusterRow:
+        """See Store."""
         with self._reading() as session:
-            return session.read_clock()
+            return session.read_cluster()
 
     def rules_version(self) -> int:
         """See Store."""
@@ -155,7 +160,7 @@ class SqlStore:
     def read_rows(self) -> Iterator[Row]:
         """See Store."""
         with self._reading() as session:
-            ended_after = session.read_clock() - RECENT_SECONDS
+            ended_after = session.read_cluster().now - RECENT_SECONDS
             for chunk in session.stream(_ALL_SLOTS):
                 yield from SLOTS.read_all(chunk)
             for chunk in session.stream(_ALL_HOLDS):

@@ -83,7 +83,7 @@ class SqlTransaction:
 
     def __init__(self, session: Session, statements: Statements, rules: RulesReader) -> None:
         self._session, self._statements, self._rules = session, statements, rules
-        self._now = session.read_clock()
+        self._now = session.read_cluster().now
         self._events: list[Event] = []
         self._lost: StaleWriteError | DeposedError | None = None
 

@@ -30,7 +30,9 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
-from scheduler.ports import NotPermittedError, StaleWriteError, StoreUnavailableError
+from scheduler.ports import ClusterRow, NotPermittedError, StaleWriteError, StoreUnavailableError
+from scheduler.store.boot_clock import SELECT, BootClock
+from scheduler.store.cluster import read_stored
 from scheduler.store.dialect import Field
 from scheduler.store.schema import SchemaError
 
@@ -60,15 +62,16 @@ _CAUSES: Final = (
 
 
 class SqliteDialect:
-    """One database file. `clock`: seconds since the epoch, the host's where it is not a test's.
+    """One database file. `clock`: for tests, cluster time itself in place of the boot's (boot_clock.py).
 
     `create`: make the file if it is missing, as migrations do; nobody else makes an empty database by
     mistyping its path.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float], *, create: bool = False) -> None:
+    def __init__(self, path: Path, clock: Callable[[], float] | None = None, *, create: bool = False) -> None:
         self.path = path.absolute()
         self._clock = clock
+        self._boot = BootClock()
         self._mode = "rwc" if create else "rw"
 
     longest_seconds: Final = math.inf
@@ -116,9 +119,15 @@ class SqliteDialect:
         excluded = {column.name: statement.excluded[column.name] for column in columns}
         return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=excluded)
 
-    def read_clock(self, connection: Connection) -> float:  # noqa: ARG002 - another database is asked for its own
+    def prepare_clock(self, engine: Engine) -> None:
         """See Dialect."""
-        return self._clock()
+        if self._clock is None:
+            self._boot.prepare(engine)
+
+    def read_cluster(self, connection: Connection) -> ClusterRow:
+        """See Dialect."""
+        stored = read_stored(connection, SELECT)
+        return stored.at(self._boot.read(stored) if self._clock is None else self._clock(), stored.clock_offset)
 
     def queue_for_events(self, connection: Connection) -> None:
         """See Dialect: there is one writer at a time."""

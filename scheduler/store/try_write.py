@@ -1,7 +1,6 @@
 """Tries a write: a database that answers may still refuse every write, because its disk is full."""
 
 import secrets
-import time
 from typing import Final
 
 import msgspec
@@ -24,12 +23,12 @@ def try_write(url: str) -> None:
     """
     if url == MEMORY:
         return
-    dialect = choose_dialect(url, time.time)
+    dialect = choose_dialect(url)
     engine, row = dialect.create_engine(), f"leasehold-doctor-{secrets.token_hex(16)}"
     try:
         with open_session(engine, dialect, writes=True) as session:
             answer = msgspec.json.encode({"padding": "x" * PROBE_CHARACTERS}).decode()
-            session.change(insert(tables.requests), id=row, at=session.read_clock(), answer=answer)
+            session.change(insert(tables.requests), id=row, at=session.read_cluster().now, answer=answer)
         with open_session(engine, dialect, writes=True) as session:
             session.change(delete(tables.requests).where(tables.requests.c.id == row))
     finally:

@@ -180,7 +180,7 @@ def clear(store: SqlStore) -> None:
     """Make the database as it was after its migration."""
     with store.engine.begin() as connection:
         for table in metadata.tables.values():
-            if table not in {tables.leader, tables.counters}:
+            if table not in {tables.leader, tables.counters, tables.cluster}:
                 connection.execute(delete(table))
         connection.execute(update(tables.leader).values(term=0, holder="", ticked_at=0.0))
         connection.execute(update(tables.counters).values(value=0))

@@ -1,0 +1,78 @@
+"""The clock of a process: the reference's time, carried on by the host's monotonic clock between two looks.
+
+A host's wall clock may be wrong and may jump. Cluster time does neither: it is the time of one reference (the
+database, or Redis plus a published offset), and a process advances it by its monotonic clock, which never jumps.
+Only the standard library is used here, so that a producer can import this module.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+LARGEST_STEP: Final = 1.0
+"""Seconds. A look that puts the clock back by less is waited out: the time stands still until it is reached again."""
+
+_MONOTONIC: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Linux: CLOCK_BOOTTIME counts while the host sleeps; CLOCK_MONOTONIC does so on macOS. `time.monotonic` does not."""
+
+
+def read_monotonic() -> float:
+    """Seconds since an arbitrary instant, the same one for every process of one boot of this host."""
+    return time.clock_gettime(_MONOTONIC)
+
+
+class ClusterClock:
+    """Cluster time without a question to the reference for each reading. For any number of threads.
+
+    `look` asks the reference; an error that it raises comes out of `look()`, and of `now()` before the first look.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[], float],
+        monotonic: Callable[[], float] = read_monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._ask, self._monotonic, self._wall = look, monotonic, wall
+        self._guard = threading.Lock()
+        self._ahead: float | None = None
+        """Cluster time minus the monotonic clock."""
+        self._last = float("-inf")
+
+    @property
+    def has_looked(self) -> bool:
+        """Whether the reference was ever reached."""
+        return self._ahead is not None
+
+    @property
+    def offset(self) -> float:
+        """Cluster time minus the wall clock of this host."""
+        return self.now() - self._wall()
+
+    def now(self) -> float:
+        """Cluster time in seconds since the epoch; it never goes back by less than LARGEST_STEP."""
+        if self._ahead is None:
+            return self.look()
+        with self._guard:
+            return self._advance(self._ahead + self._monotonic())
+
+    def look(self) -> float:
+        """Ask the reference, and correct the carried time by as little as the answer demands; cluster time.
+
+        The reference read its clock at some instant between the question and the answer. Carried time that lies
+        between the bounds that follow from this is as good as the answer.
+        """
+        before = self._monotonic()
+        reference = self._ask()
+        with self._guard:
+            after = self._monotonic()
+            latest = reference + after - before
+            carried = (reference + latest) / 2 if self._ahead is None else self._ahead + after
+            found = min(max(carried, reference), latest)
+            self._ahead = found - after
+            return self._advance(found)
+
+    def _advance(self, now: float) -> float:
+        self._last = self._last if 0 < self._last - now < LARGEST_STEP else now
+        return self._last

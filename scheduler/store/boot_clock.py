@@ -1,0 +1,90 @@
+"""Cluster time on SQLite: a base that is stored in the database, plus the time that the host's boot has run since.
+
+The monotonic clock is the same for all processes of one boot. So neither a process whose wall clock is off nor a jump
+of the host's wall clock changes cluster time. The wall clock is read once a boot, by the first process.
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Engine, update
+
+from scheduler.model.clock import read_monotonic
+from scheduler.store import tables
+from scheduler.store.cluster import CLUSTER_ID, StoredCluster, find_newest, read_stored, select_cluster
+
+SELECT: Final = select_cluster()
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_SYSCTL: Final = ("/usr/sbin/sysctl", "-n", "kern.bootsessionuuid")
+_SET_BASE: Final = update(tables.cluster).where(tables.cluster.c.id == CLUSTER_ID)
+
+
+@cache
+def read_boot_id() -> str:
+    """What differs after every boot of this host; "unknown" on systems that have no such thing."""
+    try:
+        if sys.platform == "darwin":
+            done = subprocess.run(_SYSCTL, capture_output=True, text=True, check=True)  # noqa: S603 - a constant
+            return done.stdout.strip()
+        return _BOOT_ID.read_text().strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+class BootClock:
+    """The clock of one database file in this process."""
+
+    def __init__(
+        self,
+        boot: Callable[[], str] = read_boot_id,
+        monotonic: Callable[[], float] = read_monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._boot, self._monotonic, self._wall = boot, monotonic, wall
+        self._has_base = False
+        self._ahead: float | None = None
+        """Cluster time minus the monotonic clock when it was last read."""
+
+    def prepare(self, engine: Engine) -> None:
+        """Store a base for this boot where there is none; in a transaction of its own, so that a rollback of the
+        caller's does not lose it. Costs nothing once a base was seen.
+        """
+        if self._has_base:
+            return
+        with engine.connect() as connection, connection.begin():
+            self._has_base = self._fits(read_stored(connection, SELECT))
+        if not self._has_base:
+            self._set_base(engine)
+
+    def read(self, stored: StoredCluster) -> float:
+        """Cluster time. Where the base is another boot's (the file was replaced, or may not be written by this user),
+        this process goes on with its own time.
+        """
+        elapsed = self._monotonic()
+        if self._fits(stored) and stored.base_time is not None and stored.base_monotonic is not None:
+            self._ahead = stored.base_time - stored.base_monotonic
+        else:
+            self._has_base = False
+            if self._ahead is None:
+                self._ahead = max(self._wall(), stored.ticked_at) - elapsed
+        return self._ahead + elapsed
+
+    def _set_base(self, engine: Engine) -> None:
+        with engine.connect().execution_options(writes=True) as connection, connection.begin():
+            # Another process may have been quicker: the write lock is held since the transaction began.
+            if not self._fits(read_stored(connection, SELECT)):
+                elapsed = self._monotonic()
+                own = self._wall() if self._ahead is None else self._ahead + elapsed
+                base = max(own, find_newest(connection))
+                connection.execute(_SET_BASE.values(boot=self._boot(), base_time=base, base_monotonic=elapsed))
+        self._has_base = True
+
+    def _fits(self, stored: StoredCluster) -> bool:
+        """Whether the stored base was taken in this boot."""
+        base = stored.base_monotonic
+        return stored.boot == self._boot() and base is not None and base <= self._monotonic()

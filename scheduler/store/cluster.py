@@ -1,0 +1,78 @@
+"""The row of the table `cluster`, with what is read beside it in the same statement."""
+
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Select, func, literal, select
+
+from scheduler.ports import ClusterRow, StoreUnavailableError
+from scheduler.store import tables
+
+CLUSTER_ID: Final = 1
+_CLUSTER, _LEADER, _COUNTER = tables.cluster.c, tables.leader.c, tables.counters.c
+_TOKEN: Final = select(_COUNTER.value).where(_COUNTER.name == "token").scalar_subquery()
+_WRITTEN: Final = (
+    tables.reservations.c.marked_at,
+    tables.slots.c.marked_at,
+    tables.holds.c.marked_at,
+    tables.accounts.c.marked_at,
+    tables.events.c.at,
+    tables.requests.c.at,
+    tables.leader.c.ticked_at,
+)
+"""Columns that take the time of the write. Each has an index, or its table has one row."""
+_NEWEST: Final = select(
+    *(func.coalesce(select(func.max(column)).scalar_subquery(), 0.0).label(f"newest_{number}")
+      for number, column in enumerate(_WRITTEN))
+)  # fmt: skip
+
+
+class StoredCluster(msgspec.Struct, frozen=True):
+    """As it stands in the database; the fields have the order of the columns of `select_cluster`."""
+
+    reference: float
+    """The database's own clock; 0 where it has none."""
+    identity: str
+    clock_offset: float
+    clock_changes: int
+    boot: str | None
+    base_time: float | None
+    base_monotonic: float | None
+    restores: int
+    principals_version: int
+    term: int
+    ticked_at: float
+    token: int
+
+    def at(self, now: float, offset: float) -> ClusterRow:
+        """What the port gives out of it, at this cluster time."""
+        return ClusterRow(
+            now=now,
+            identity=self.identity,
+            term=self.term,
+            token=self.token,
+            restores=self.restores,
+            principals_version=self.principals_version,
+            reference_offset=offset,
+        )
+
+
+def select_cluster(reference: ColumnElement[float] | None = None) -> Select[Any]:
+    """The statement for `read_stored`; `reference`: the database's expression for its own clock."""
+    columns = [_CLUSTER[name] for name in StoredCluster.__struct_fields__[1:9]]
+    own = literal(0.0) if reference is None else reference
+    found = select(own.label("reference"), *columns, _LEADER.term, _LEADER.ticked_at, _TOKEN)
+    return found.where(_CLUSTER.id == CLUSTER_ID, _LEADER.id == _CLUSTER.id)
+
+
+def read_stored(connection: Connection, statement: Select[Any]) -> StoredCluster:
+    """The row. Raises StoreUnavailableError where it is missing."""
+    row = connection.execute(statement).one_or_none()
+    if row is None:
+        raise StoreUnavailableError("the database has no row for the cluster: run `leasehold migrate`")
+    return StoredCluster(*row)
+
+
+def find_newest(connection: Connection) -> float:
+    """The newest time at which anything was written, by the stamps of rows; 0 in an empty database."""
+    return float(max(connection.execute(_NEWEST).one()))

@@ -1,0 +1,124 @@
+"""Cluster time on PostgreSQL: the server's clock plus an offset that is stored in the database.
+
+Every process compares the server's clock with its own monotonic clock. A difference of more than a second is a jump
+of the server's clock. The process that sees it first corrects the stored offset, once, by compare-and-set; every other
+process then reads the corrected offset. So a jump changes the offset, and cluster time goes on.
+"""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection, Engine, Select, bindparam, update
+from sqlalchemy.exc import SQLAlchemyError
+
+from scheduler.model.clock import LARGEST_STEP, read_monotonic
+from scheduler.ports import ClusterRow
+from scheduler.store import tables
+from scheduler.store.cluster import CLUSTER_ID, StoredCluster, find_newest, read_stored
+
+MOST_DRIFT: Final = 0.0005
+"""Seconds a second by which two clocks may drift apart without a jump: the rate at which NTP slews at most."""
+SURE_SECONDS: Final = 5.0
+"""A process that starts while the server's clock is behind what was written waits this long for a correction by a
+process that remembers the time, and then corrects the offset itself."""
+
+_CLUSTER = tables.cluster.c
+_CORRECT: Final = (
+    update(tables.cluster)
+    .where(_CLUSTER.id == CLUSTER_ID, _CLUSTER.clock_changes == bindparam("seen"))
+    .values(clock_offset=bindparam("corrected"), clock_changes=_CLUSTER.clock_changes + 1)
+)
+
+
+class _Known(NamedTuple):
+    """Cluster time was `now` when the monotonic clock stood between `before` and `after`."""
+
+    now: float
+    before: float
+    after: float
+    changes: int
+    restores: int
+    sure_from: float
+    """By the monotonic clock: from then on this process may correct the stored offset."""
+
+    def carry(self, before: float, after: float) -> float:
+        """Cluster time between these two readings of the monotonic clock, by this process' clock alone."""
+        return self.now + (before + after - self.before - self.after) / 2
+
+    def has_jumped(self, now: float, before: float, after: float) -> bool:
+        """Whether cluster time cannot be `now`, read between these two readings, unless the reference jumped."""
+        tolerance = LARGEST_STEP + MOST_DRIFT * (after - self.before)
+        return not self.now + before - self.after - tolerance <= now <= self.now + after - self.before + tolerance
+
+
+class ReferenceClock:
+    """The clock of one PostgreSQL database in this process. For any number of threads.
+
+    `select`: a statement made by `select_cluster` with the server's clock.
+    """
+
+    def __init__(self, select: Select[Any], monotonic: Callable[[], float] = read_monotonic) -> None:
+        self._select, self._monotonic = select, monotonic
+        self._guard = threading.Lock()
+        self._known: _Known | None = None
+
+    def read(self, connection: Connection) -> ClusterRow:
+        """Cluster time, and the row. Corrects the stored offset, through a connection of its own, after a jump."""
+        stored, before, after = self._ask(connection)
+        if self._has_jumped(stored, before, after):
+            return self._correct(connection.engine, stored, before, after)
+        return self._adopt(stored, before, after)
+
+    def _ask(self, connection: Connection) -> tuple[StoredCluster, float, float]:
+        before = self._monotonic()
+        return read_stored(connection, self._select), before, self._monotonic()
+
+    def _has_jumped(self, stored: StoredCluster, before: float, after: float) -> bool:
+        known, now = self._known, stored.reference + stored.clock_offset
+        if known is None or known.restores != stored.restores:
+            # Nothing to compare with, except that rows cannot be newer than the present.
+            return now < stored.ticked_at - LARGEST_STEP
+        if known.changes < stored.clock_changes:
+            # Another process corrected the offset. Whatever that one found holds for all.
+            return False
+        if known.sure_from > after and now >= stored.ticked_at - LARGEST_STEP:
+            return False
+        return known.has_jumped(now, before, after)
+
+    def _adopt(self, stored: StoredCluster, before: float, after: float) -> ClusterRow:
+        """Take the stored time. A difference within the tolerance never makes the time of this process go back."""
+        now = stored.reference + stored.clock_offset
+        with self._guard:
+            known = self._known
+            if known is not None and known.restores == stored.restores and known.changes >= stored.clock_changes:
+                now = max(now, known.now) if known.now - now < LARGEST_STEP else now
+            self._known = _Known(now, before, after, stored.clock_changes, stored.restores, after)
+        return stored.at(now, stored.clock_offset)
+
+    def _correct(self, engine: Engine, stored: StoredCluster, before: float, after: float) -> ClusterRow:
+        known = self._known
+        if known is None or known.restores != stored.restores:
+            known = _Known(stored.ticked_at, before, after, stored.clock_changes, stored.restores, after + SURE_SECONDS)
+            self._known = known
+        now = known.carry(before, after)
+        is_stale = known.changes > stored.clock_changes
+        if is_stale or after < known.sure_from:
+            return stored.at(now, now - stored.reference)
+        # Where the offset cannot be written (this user may only read), this process goes on with its own time.
+        with suppress(SQLAlchemyError):
+            return self._write(engine, stored, now)
+        return stored.at(now, now - stored.reference)
+
+    def _write(self, engine: Engine, stored: StoredCluster, now: float) -> ClusterRow:
+        """Correct the offset so that cluster time was `now` when `stored` was read, unless another process did, or
+        rows show that the time of this process is behind: its host was paused. Then take what is stored.
+        """
+        with engine.connect() as connection, connection.begin():
+            if find_newest(connection) <= now + LARGEST_STEP:
+                corrected = now - stored.reference
+                connection.execute(_CORRECT, {"seen": stored.clock_changes, "corrected": corrected})
+            found, before, after = self._ask(connection)
+        self._known = None
+        return self._adopt(found, before, after)
