@@ -24,6 +24,7 @@ from scheduler.operations.explain import describe_conditions, explain
 from scheduler.operations.hosts import describe_host
 from scheduler.operations.intake import Answer, accept
 from scheduler.operations.notices import describe_row
+from scheduler.operations.vocabulary import check_question
 from scheduler.operations.words import Refusal
 from scheduler.ports import ConflictError, ForeignAddressError, StaleWriteError
 from scheduler.view.addresses import check_reply_address
@@ -111,25 +112,29 @@ def query(document: Any) -> str:
     """Answer with the rows of these reservations and the machines of their leases: `{"ok": true, "reservations":
     [row, …]}`.
     """
-    return _answer(QueryDocument, document, _find_rows)
+    return _answer("query", QueryDocument, document, _find_rows)
 
 
 @app.task(name=EXPLAIN, base=RequestTask)
 def explain_wait(document: Any) -> str:
     """Answer why it waits, with the smallest change that would end that: see `operations.explain`."""
-    return _answer(ExplainDocument, document, _explain)
+    return _answer("explain", ExplainDocument, document, _explain)
 
 
 @app.task(name=CONDITIONS, base=RequestTask)
 def conditions(document: Any) -> str:
     """Answer what is to be said of slots and pools, in words."""
-    return _answer(ConditionsDocument, document, lambda word: describe_conditions(services.engine, word.pool))
+    return _answer(
+        "conditions", ConditionsDocument, document, lambda word: describe_conditions(services.engine, word.pool)
+    )
 
 
 @app.task(name=LEASES, base=RequestTask)
 def leases(document: Any) -> str:
     """Answer a host with its slot and the leases on it: see `operations.hosts`."""
-    return _answer(LeasesDocument, document, lambda word: describe_host(services.engine, word.slot, word.machine))
+    return _answer(
+        "leases", LeasesDocument, document, lambda word: describe_host(services.engine, word.slot, word.machine)
+    )
 
 
 def _find_rows(word: QueryDocument) -> Answer:
@@ -147,11 +152,13 @@ def _explain(word: ExplainDocument) -> Answer:
     return found
 
 
-def _answer(model: type[AnyQuestion], document: object, act: Callable[[AnyQuestion], Answer]) -> str:
+def _answer(verb: str, model: type[AnyQuestion], document: object, act: Callable[[AnyQuestion], Answer]) -> str:
     """Answer a question; nothing is changed, so that it may be asked any number of times."""
     address = find_address(document)
     try:
-        answer: Answer = {"ok": True, **act(read_document(model, document))}
+        word = read_document(model, document)
+        check_question(current_principal(), verb, slot=getattr(word, "slot", None))
+        answer: Answer = {"ok": True, **act(word)}
     except InvalidInputError as error:
         answer = {"ok": False, "errors": [{"index": 0, **msgspec.to_builtins(each)} for each in error.faults]}
     except Refusal as refusal:

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from scheduler.model.accounts import Account
+from scheduler.model.principals import Principal
 from scheduler.model.reservations import Reservation
-from scheduler.model.rights import find_host_fault, find_owner_fault, find_place_fault
+from scheduler.model.rights import find_host_fault, find_owner_fault, find_place_fault, find_role_fault
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.validation import Document
@@ -58,6 +59,11 @@ def check_rights(ledger: Ledger, word: Document) -> None:
     elif isinstance(word, HostDocument | RegisterDocument):
         faults = [find_host_fault(principal, word.slot)]
     raise_first(faults)
+
+
+def check_question(principal: Principal | None, verb: str, *, slot: str | None = None) -> None:
+    """Raise Refusal unless this principal may ask this question, about this slot if it names one."""
+    raise_first([find_role_fault(principal, verb), None if slot is None else find_host_fault(principal, slot)])
 
 
 def say(ledger: Ledger, rules: Rules, verb: str, word: Document) -> Subject:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final
 from uuid import uuid4
 
@@ -12,6 +13,8 @@ from scheduler.model.rights import ROLES_BY_VERB, find_role_fault
 from scheduler.model.view import Row
 from scheduler.model.wishes import WISHES
 from scheduler.operations.intake import accept
+from scheduler.operations.vocabulary import check_question
+from scheduler.operations.words import Refusal
 from scheduler.ports import Store
 from scheduler.store.memory import MemoryStore
 from scheduler.store.opening import open_store
@@ -332,6 +335,28 @@ def test_a_producer_confirms_where_its_reservation_is_leased_only(world: World) 
     assert world.ask(SHOP, "confirm", **proof, slot=row.leases[0].slot)["ok"]
     assert world.ask(SHOP, "confirm", **proof, slot="linux-3")["errors"][0]["path"] == "slot"
     assert world.ask(OPERATOR, "confirm", reservation="waiting", slot="lab-1")["ok"]
+
+
+@pytest.mark.parametrize(
+    ("principal", "allowed"),
+    [
+        (None, {"query", "explain", "conditions", "leases"}),
+        (OPERATOR, {"query", "explain", "conditions", "leases"}),
+        (RIVAL, {"query", "explain", "conditions"}),
+        (READER, {"query", "explain", "conditions"}),
+        (Principal(name="lab-1", role="host"), {"leases"}),
+        # the leases of another host show tokens
+        (OTHER_HOST, set()),
+        (WORKER, set()),
+    ],
+)
+def test_a_question_is_answered_to_the_roles_that_may_ask_it(principal: Principal | None, allowed: set[str]) -> None:
+    answered = set()
+    for verb, name in (("query", None), ("explain", None), ("conditions", None), ("leases", "lab-1")):
+        with suppress(Refusal):
+            check_question(principal, verb, slot=name)
+            answered.add(verb)
+    assert answered == allowed
 
 
 def test_every_verb_has_its_roles() -> None:
