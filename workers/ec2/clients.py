@@ -1,4 +1,7 @@
-"""boto3 clients with every wait bounded: connect 3 s, read 15 s (launches 60 s), 3 attempts."""
+"""boto3 clients with every wait bounded: connect 3 s, read 15 s (launches 60 s), 3 attempts.
+
+They sign with the time of AWS (`workers/ec2/signing_time.py`).
+"""
 
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -9,6 +12,7 @@ from botocore.config import Config
 from botocore.loaders import Loader
 
 from workers.ec2.errors import cloud_errors
+from workers.ec2.signing_time import AwsClock
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -41,9 +45,10 @@ def make_client(
     """
     keys = _keys(access_key_id, secret_access_key, session_token)
     with cloud_errors():
-        return _open_session(region, profile).client(
-            "ec2", endpoint_url=endpoint_url, config=_bounded(read_seconds), **keys
-        )
+        session = _open_session(region, profile)
+        client = session.client("ec2", endpoint_url=endpoint_url, config=_bounded(read_seconds), **keys)
+    AwsClock().guard(client)
+    return client
 
 
 def make_queue_client(
@@ -58,7 +63,9 @@ def make_queue_client(
     """An SQS client, as `make_client` makes one for EC2; it waits as much longer as a long poll may last."""
     keys, config = _keys(access_key_id, secret_access_key, session_token), _bounded(READ_SECONDS + LONGEST_POLL)
     with cloud_errors():
-        return _open_session(region, profile).client("sqs", endpoint_url=endpoint_url, config=config, **keys)
+        client = _open_session(region, profile).client("sqs", endpoint_url=endpoint_url, config=config, **keys)
+    AwsClock().guard(client)
+    return client
 
 
 def _open_session(region: str | None, profile: str | None) -> boto3.session.Session:

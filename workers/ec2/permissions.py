@@ -15,6 +15,7 @@ from scheduler.ports import CloudError
 from workers.ec2.errors import cloud_errors
 from workers.ec2.fleet import Ec2Access
 from workers.ec2.requests import TAG_CLUSTER
+from workers.ec2.signing_time import AwsClock
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -90,7 +91,7 @@ class Permissions:
     def _open(self, service: str) -> Any:
         access = self._access
         session = boto3.session.Session(region_name=access.region, profile_name=access.profile)
-        return session.client(
+        client = session.client(
             service,  # type: ignore[call-overload]  # the stubs want each name spelt out
             endpoint_url=access.endpoint_url,
             aws_access_key_id=access.access_key_id,
@@ -102,6 +103,8 @@ class Permissions:
                 retries={"mode": "standard", "total_max_attempts": 1},
             ),
         )
+        AwsClock().guard(client)
+        return client
 
 
 def count_instances(reservations: Sequence[Mapping[str, Any]]) -> int:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, urlencode
 
@@ -12,6 +13,7 @@ LAUNCHES: Final = frozenset({"RunInstances", "CreateFleet"})
 _OVERRIDE: Final = re.compile(r"LaunchTemplateConfigs\.(\d+)\.Overrides\.(\d+)\.(.+)")
 _IDENTIFIER: Final = re.compile(r"InstanceId\.\d+")
 _TARGET: Final = "TargetCapacitySpecification.TotalTargetCapacity"
+_TIMESTAMP: Final = "%Y%m%dT%H%M%SZ"
 _ATTEMPT: Final = re.compile(r"attempt=(\d+)")
 
 
@@ -34,6 +36,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     invocation: str | None
     """The same for all of boto3's repeats of one call."""
     attempt: int = 1
+    signed_at: float | None = None
+    """The time that its signature is made with; None where it bears none."""
     places: tuple[Place, ...] = ()
     """Where a launch may go, in the order in which it says so; () for other calls."""
 
@@ -118,6 +122,7 @@ def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
         parameters=parameters,
         invocation=environ.get("HTTP_AMZ_SDK_INVOCATION_ID"),
         attempt=int(attempt[1]) if attempt else 1,
+        signed_at=read_signing_time(environ),
         places=_find_places(action, parameters),
     )
 
@@ -126,6 +131,16 @@ def credential_scope(environ: Mapping[str, Any]) -> tuple[str, str]:
     """(region, service) that a request is signed for; ("", "") when it bears no such signature."""
     scope = environ.get("HTTP_AUTHORIZATION", "").split(",")[0].rpartition("Credential=")[2].split("/")
     return (scope[2], scope[3]) if len(scope) == 5 else ("", "")  # noqa: PLR2004 - id/date/region/service/aws4
+
+
+def read_signing_time(environ: Mapping[str, Any]) -> float | None:
+    """The time that a request is signed with; None without a signature, or with a time that cannot be read."""
+    if "HTTP_AUTHORIZATION" not in environ:
+        return None
+    try:
+        return datetime.strptime(environ.get("HTTP_X_AMZ_DATE", ""), _TIMESTAMP).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
 
 
 def _number(value: str | None) -> int:

@@ -16,7 +16,7 @@ from werkzeug.wrappers import Response
 
 from workers.ec2.emulator.answers import answer_error
 from workers.ec2.emulator.buckets import Throttle
-from workers.ec2.emulator.calls import Call, credential_scope, read_call
+from workers.ec2.emulator.calls import Call, credential_scope, read_call, read_signing_time
 from workers.ec2.emulator.instances import (
     describe_instance,
     each_instance,
@@ -35,6 +35,7 @@ from workers.ec2.emulator.nature import Nature
 from workers.ec2.emulator.notices import make_queue
 from workers.ec2.emulator.settings import FaultRule
 from workers.ec2.emulator.steering import Steering
+from workers.ec2.emulator.timeliness import answer_untimely, find_signing_error
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -83,7 +84,9 @@ class Layer:
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Serve one request."""
         if credential_scope(environ)[1] != "ec2":
-            return self._moto(environ, start_response)  # type: ignore[no-any-return]
+            error = find_signing_error(read_signing_time(environ), time.time())
+            serve = self._moto if error is None else answer_untimely(error, environ.get("CONTENT_TYPE", ""))
+            return serve(environ, start_response)
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         return self.serve(read_call(environ, body), environ)(environ, start_response)
 
@@ -149,6 +152,10 @@ class Layer:
 
     def _answer(self, call: Call, environ: "WSGIEnvironment") -> _Reply:
         now = time.monotonic()
+        untimely = find_signing_error(call.signed_at, time.time())
+        if untimely:
+            answer = answer_error(untimely.code, untimely.message, untimely.status)
+            return _Reply(answer, faults=[f"error:{untimely.code}"])
         if not self._throttle.admits(call, self.steering.settings.throttling, now):
             return _Reply(_refuse(FaultRule(code="RequestLimitExceeded", message=_THROTTLED)), faults=["throttled"])
         fault = self.steering.faults.take_for_request(call, now)

@@ -1,0 +1,98 @@
+"""Requests to AWS are signed with the time of AWS, whatever the wall clock of this host says.
+
+AWS refuses a request whose signing time is minutes off. Each of its answers has a `Date` header: the time of AWS is the
+last one, advanced by the monotonic clock. A first request, which has no answer to go by, is signed with the wall clock;
+when it is refused and the answer's date is far from its signing time, it is signed again and repeated once.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from threading import Lock
+from typing import Any, Final
+
+from botocore.auth import AUTH_TYPE_MAPS, SIGV4_TIMESTAMP, SigV4Auth
+from botocore.client import BaseClient
+
+SIGNATURE: Final = "v4-time-of-aws"
+TOLERANCE: Final = 60.0
+"""Seconds. AWS allows minutes; a `Date` header is as old as its answer took, and whole seconds."""
+_PLAIN_SIGNATURE: Final = "v4"
+_CLOCK: Final = "time_of_aws"
+_REFUSED: Final = range(400, 500)
+
+
+class AwsClock:
+    """The time of AWS. For any number of threads."""
+
+    def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._wall, self._monotonic = wall, monotonic
+        self._guard = Lock()
+        self._ahead: float | None = None
+        """The time of AWS minus the monotonic clock."""
+
+    def now(self) -> float:
+        """Seconds since the epoch: by the last answer, or by the wall clock before the first one."""
+        with self._guard:
+            return self._wall() if self._ahead is None else self._ahead + self._monotonic()
+
+    def note(self, date: float) -> None:
+        """Take over the date of an answer that has just come."""
+        with self._guard:
+            self._ahead = date - self._monotonic()
+
+    def guard(self, client: BaseClient) -> None:
+        """Sign every request of this client by this clock."""
+        # The stubs know no handler that answers.
+        events: Any = client.meta.events
+        service = client.meta.service_model.service_id.hyphenize()
+        events.register(f"choose-signer.{service}", self._choose_signer)
+        events.register(f"response-received.{service}", self._learn)
+        events.register(f"needs-retry.{service}", self._decide_on_retry)
+
+    def _choose_signer(self, signature_version: object, context: dict[str, Any], **_event: Any) -> str | None:
+        if signature_version != _PLAIN_SIGNATURE:
+            return None
+        context[_CLOCK] = self
+        return SIGNATURE
+
+    def _learn(self, response_dict: Mapping[str, Any] | None, **_event: Any) -> None:
+        date = read_date(response_dict["headers"]) if response_dict else None
+        if date is not None:
+            self.note(date)
+
+    def _decide_on_retry(
+        self, response: Any, attempts: int, request_dict: Mapping[str, Any], **_event: Any
+    ) -> float | None:
+        """0 (repeat at once) for a refusal whose reason is the signing time; None: leave the decision to others."""
+        signed_at = request_dict["context"].get("timestamp")
+        if attempts > 1 or response is None or signed_at is None or response[0].status_code not in _REFUSED:
+            return None
+        date = read_date(response[0].headers)
+        return 0.0 if date is not None and abs(date - _read_timestamp(signed_at)) > TOLERANCE else None
+
+
+class _TimedAuth(SigV4Auth):
+    """Signature version 4 with the time of the client's AwsClock."""
+
+    def _modify_request_before_signing(self, request: Any) -> None:
+        # Called after botocore has set the timestamp by the wall clock, and before anything is made from it.
+        now = datetime.fromtimestamp(request.context[_CLOCK].now(), UTC)
+        request.context["timestamp"] = now.strftime(SIGV4_TIMESTAMP)
+        super()._modify_request_before_signing(request)  # type: ignore[misc]  # the stubs list public methods only
+
+
+AUTH_TYPE_MAPS[SIGNATURE] = _TimedAuth
+
+
+def read_date(headers: Mapping[str, str]) -> float | None:
+    """The `Date` of an answer in seconds since the epoch; None where it is missing or unreadable."""
+    try:
+        return parsedate_to_datetime(headers["Date"]).timestamp()
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _read_timestamp(text: str) -> float:
+    return datetime.strptime(text, SIGV4_TIMESTAMP).replace(tzinfo=UTC).timestamp()
