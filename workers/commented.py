@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from leasehold.common.visible import escape_json
 from scheduler.model.machines import Ec2Rules, Offering, ProbeRules
-from scheduler.model.rules import AccountRules, Pool, Scheduler
+from scheduler.model.rules import AccountRules, LimitRules, Pool, Scheduler
 from scheduler.model.validation import fault, inner_model
 from scheduler.simulation.cloud_documents import CloudDocument, PlannedOutage
 from workers.settings import Settings
@@ -124,6 +124,7 @@ def list_sections(pool: str = "NAME", account: str = "NAME") -> list[Section]:
         Section(f"pools.{pool}.probe", ProbeRules, _meaning(ProbeRules)),
         Section(f"pools.{pool}.offerings", Offering, _meaning(Offering), is_list=True),
         Section(f"accounts.{account}", AccountRules, _meaning(AccountRules), is_example=True),
+        Section("limits", LimitRules, _meaning(LimitRules)),
     ]
     cloud = [
         Section("cloud", CloudDocument, _meaning(CloudDocument)),

@@ -80,6 +80,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     on_lease: Callback | None = None
     on_end: Callback | None = None
 
+    @property
+    def instances(self) -> int:
+        """How many instances its components have together."""
+        return sum(component.count for component in self.components)
+
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One component instance's hold on one slot, in one epoch of that slot.
@@ -160,6 +165,8 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The principal that submitted it; None: the message was not signed."""
     key_hash: str | None = None
     """SHA-256, in hexadecimal, of the key that its holder proves itself by; None: its token is enough."""
+    instances: int | None = None
+    """How many instances its request has; None: an older version stored it."""
 
 
 def list_instances(request: Request, kind: ComponentKind) -> list[Instance]:

@@ -221,6 +221,25 @@ class AccountRules(AccountKeys):
     """What it starts with, a number for each paid level; a changed list here sets it anew, left out = 0."""
 
 
+class LimitRules(Document):
+    """How much may be asked for: `leasehold simulate` has none of these limits. 0 = no limit."""
+
+    instances_per_reservation: Count = 10_000
+    """Instances that all components of one reservation have together."""
+    components_per_reservation: Count = 100
+    """Components of one reservation."""
+    labels_per_reservation: Count = 256
+    """Labels, preferences and tags of one reservation and its components together."""
+    pending_per_principal: Count = 1_000_000
+    """Pending reservations that one principal submitted; all unsigned ones count as one principal's."""
+    instances_per_principal: Count = 2_000_000
+    """Instances that the pending reservations of one principal have together."""
+    pending_per_account: Count = 1_000_000
+    """Pending reservations of one account."""
+    instances_per_account: Count = 2_000_000
+    """Instances that the pending reservations of one account have together."""
+
+
 class Rules(Document):
     """Everything that a plan is made by; `version` is that of the row they came from."""
 
@@ -230,6 +249,8 @@ class Rules(Document):
     """The pools by name; the first that serves a system gives its ttl."""
     accounts: dict[Name, AccountRules] = {}
     """The quota accounts by id."""
+    limits: LimitRules = LimitRules()
+    """How much may be asked for."""
 
     @cached_property
     def pools_of_system(self) -> dict[str, tuple[str, ...]]:

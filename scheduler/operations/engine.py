@@ -9,6 +9,7 @@ from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import Change
+from scheduler.operations.admission import Admission
 from scheduler.operations.boots import count_boots
 from scheduler.operations.foresee import KnownSlots
 from scheduler.operations.ledger import Outcome
@@ -47,6 +48,7 @@ class Engine:
     """Ids that were never given out before: launch ids."""
     rules_cache: StoredRules | None = None
     known_slots: KnownSlots = field(default_factory=KnownSlots)
+    admission: Admission = field(default_factory=Admission)
 
     def rules(self) -> Rules:
         """The rules in force; read anew only when their version has changed."""

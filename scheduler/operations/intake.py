@@ -31,6 +31,7 @@ from scheduler.model.validation import (
 )
 from scheduler.model.view import Row
 from scheduler.model.wishes import HOST_VERBS, OPERATOR_VERBS, WISHES, PriorityDocument, ReservationDocument
+from scheduler.operations.admission import Admission, find_excess
 from scheduler.operations.authoritative import Nobody
 from scheduler.operations.engine import Engine, announce
 from scheduler.operations.foresee import foresee_misfits
@@ -86,7 +87,7 @@ def _accept(engine: Engine, verb: str, document: object, *, operator: bool, prin
     rules = engine.rules()
     misfits: Mapping[str, Told] = {}
     if verb == "submit":
-        words = [_find_served(word, rules) for word in words]
+        words = [_check_limits(_find_served(word, rules), rules) for word in words]
         misfits = _foresee(engine, rules, words)
     cause = _find_cause(verb, operator=operator or (principal is not None and principal.role == "operator"))
     sender = None if principal is None else principal.name
@@ -99,7 +100,7 @@ def _accept(engine: Engine, verb: str, document: object, *, operator: bool, prin
         else:
             ledger = Ledger(transaction, cause, principal=principal)
             if verb == "submit":
-                results, outcome = submit(ledger, rules, words, misfits)
+                results, outcome = submit(ledger, rules, words, misfits, engine.admission)
             else:
                 results, outcome = _carry_out(ledger, rules, verb, words)
             answer = _join(results, single=is_single)
@@ -107,6 +108,8 @@ def _accept(engine: Engine, verb: str, document: object, *, operator: bool, prin
     if outcome is None:
         _repeat(engine, answer)
     else:
+        if verb == "submit":
+            engine.admission.note(outcome.rows)
         # A host that registers may have been silent: then it is no mark of time like any other.
         announce(engine, outcome, kick=outcome.is_change or verb == "register")
     return answer
@@ -192,6 +195,12 @@ def _find_served(word: Word, rules: Rules) -> Word:
     return word
 
 
+def _check_limits(word: Word, rules: Rules) -> Word:
+    """Refuse a reservation that asks for more than one may."""
+    excess = find_excess(word, rules.limits) if isinstance(word, ReservationDocument) else None
+    return word if excess is None else InvalidInputError([excess])
+
+
 def _foresee(engine: Engine, rules: Rules, words: Sequence[Word]) -> dict[str, Told]:
     """What is told of those that nothing could hold. Of all that are alike one is looked at: lists are long."""
     good = {word.id: word for word in reversed(words) if isinstance(word, ReservationDocument)}
@@ -243,15 +252,25 @@ many cpus of its slot each component may use: `cores`.
 
 
 def submit(
-    ledger: Ledger, rules: Rules, words: Sequence[Word], misfits: Mapping[str, Told] | None = None
+    ledger: Ledger,
+    rules: Rules,
+    words: Sequence[Word],
+    misfits: Mapping[str, Told] | None = None,
+    admission: Admission | None = None,
 ) -> tuple[list[Answer], Outcome]:
     """Store what producers ask for; an id that is known already, in any phase, changes nothing.
 
     `misfits`: by id what is told of those whom nothing could hold as things are; they are stored all the same.
+    `admission`: refuses what exceeds a limit on pending reservations; None = nothing is limited.
     """
     good = [word for word in words if isinstance(word, ReservationDocument)]
     rows = {word.id: new_reservation(word, rules, ledger.now, ledger.sender) for word in reversed(good)}
     order = dict.fromkeys(word.id for word in good)
+    if admission is not None and good:
+        refused = admission.admit(ledger.transaction, rules.limits, [rows[name] for name in order])
+        words = [refused.get(word.id, word) if isinstance(word, ReservationDocument) else word for word in words]
+        good = [word for word in good if word.id not in refused]
+        order = dict.fromkeys(word.id for word in good)
     inserted = ledger.transaction.insert_reservations([rows[name] for name in order])
     events = [
         ledger.sign(Event(at=ledger.now, name="reservation_submitted", cause=ledger.cause, reservation=row.id))
@@ -262,7 +281,8 @@ def submit(
     # Of several documents with one id the first one is stored.
     first = {id(word) for word in {word.id: word for word in reversed(good)}.values() if word.id in present}
     present |= ledger.transaction.load_reservations(order.keys() - present.keys())
-    warned = {name: told for name, told in (misfits or {}).items() if present[name].request == rows[name].request}
+    alike = {name for name, row in present.items() if row.request == rows[name].request}
+    warned = {name: told for name, told in (misfits or {}).items() if name in alike}
     results = [
         _answer_submitted(ledger, rules, word, present[word.id], warned, index, is_known=id(word) not in first)
         if isinstance(word, ReservationDocument)
@@ -310,6 +330,7 @@ def new_reservation(word: ReservationDocument, rules: Rules, now: float, princip
         expires_at=expiry_of_pending(request, rules, now),
         principal=principal,
         key_hash=word.key_hash,
+        instances=request.instances,
     )
 
 

@@ -70,6 +70,13 @@ class Answered(msgspec.Struct, frozen=True):
     """The principal that sent it; only that one gets the stored answer. None: it was not signed."""
 
 
+class Pending(msgspec.Struct, frozen=True):
+    """How many reservations are pending, and how many instances they ask for."""
+
+    reservations: int = 0
+    instances: int = 0
+
+
 class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     """A callback that is to be sent until the broker took it (at least once)."""
 
@@ -204,6 +211,14 @@ class Transaction(Protocol):
         """The `sequence` of the newest reservation; until the end of this transaction none is inserted. It is asked
         for before any row is locked.
         """
+
+    def count_pending_of_principal(self, principal: str | None) -> Pending:
+        """What is pending of the reservations that this principal submitted; None: what no principal signed. Nothing is
+        locked. The cost grows with that number: about 50 ms for a million.
+        """
+
+    def count_pending_of_account(self, account: str) -> Pending:
+        """What is pending of the reservations of this account. Nothing is locked."""
 
     def load_leases(self, slots: Iterable[str]) -> dict[str, list[tuple[str, Lease]]]:
         """For each slot the leases that name it (in any epoch), each after the id of its reservation, in order of id

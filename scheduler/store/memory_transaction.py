@@ -21,6 +21,7 @@ from scheduler.ports import (
     AppliedRules,
     DeposedError,
     Outgoing,
+    Pending,
     StaleWriteError,
     StoredPrincipal,
     StoredRules,
@@ -123,6 +124,19 @@ class MemoryTransaction:
     def last_sequence(self) -> int:
         """See Transaction."""
         return self._sequence
+
+    def count_pending_of_principal(self, principal: str | None) -> Pending:
+        """See Transaction."""
+        return self._count_pending(lambda row: row.principal == principal)
+
+    def count_pending_of_account(self, account: str) -> Pending:
+        """See Transaction."""
+        return self._count_pending(lambda row: row.request.account == account)
+
+    def _count_pending(self, counts: Callable[[Reservation], bool]) -> Pending:
+        names = {*self._world.phases["pending"], *(key[1] for key in self._rows if key[0] is Reservation)}
+        rows = [row for row in self.load_reservations(names).values() if row.phase == "pending" and counts(row)]
+        return Pending(len(rows), sum(row.instances or 1 for row in rows))
 
     def load_leases(self, slots: Iterable[str]) -> dict[str, list[tuple[str, Lease]]]:
         """See Transaction."""

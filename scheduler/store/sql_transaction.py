@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import bindparam, case, func, insert, select, update
+from sqlalchemy import bindparam, case, func, insert, literal_column, select, update
 
 from scheduler.model.accounts import FREE, Account, BalanceSample, Levels, at_level
 from scheduler.model.accounts import add as add_levels
@@ -19,6 +19,7 @@ from scheduler.ports import (
     Answered,
     DeposedError,
     Outgoing,
+    Pending,
     StaleWriteError,
     StoredPrincipal,
     StoredRules,
@@ -57,6 +58,14 @@ _TAKE_TERM = (
 _ALL_SLOTS = select(*SLOTS.columns).order_by(tables.slots.c.id).with_for_update()
 _ACTIVE = select(func.count()).where(
     tables.slots.c.pool == bindparam("of_pool"), tables.slots.c.state.not_in(sorted(INACTIVE))
+)
+_PENDING = select(func.count(), func.coalesce(func.sum(func.coalesce(tables.reservations.c.instances, 1)), 0)).where(
+    tables.reservations.c.phase == literal_column("'pending'")
+)
+_PENDING_OF_NOBODY = _PENDING.where(tables.reservations.c.principal.is_(None))
+_PENDING_OF_PRINCIPAL = _PENDING.where(tables.reservations.c.principal == bindparam("name"))
+_PENDING_OF_ACCOUNT = _PENDING.where(
+    tables.reservations.c.account.is_not(None), tables.reservations.c.account == bindparam("name")
 )
 _ACCOUNT, _LEASE, _OWNER = tables.accounts.c, tables.leases.c, tables.reservations.c
 _ALL_ACCOUNTS = select(*ACCOUNTS.columns).order_by(_ACCOUNT.id).with_for_update()
@@ -154,6 +163,19 @@ class SqlTransaction:
     def last_sequence(self) -> int:
         """See Transaction."""
         return self._count("sequence", 0).start - 1
+
+    def count_pending_of_principal(self, principal: str | None) -> Pending:
+        """See Transaction."""
+        if principal is None:
+            ((count, instances),) = self._session.fetch(_PENDING_OF_NOBODY)
+        else:
+            ((count, instances),) = self._session.fetch(_PENDING_OF_PRINCIPAL, name=principal)
+        return Pending(int(count), int(instances))
+
+    def count_pending_of_account(self, account: str) -> Pending:
+        """See Transaction."""
+        ((count, instances),) = self._session.fetch(_PENDING_OF_ACCOUNT, name=account)
+        return Pending(int(count), int(instances))
 
     def load_leases(self, slots: Iterable[str]) -> dict[str, list[tuple[str, Lease]]]:
         """See Transaction."""

@@ -18,6 +18,8 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     Table,
     Text,
+    and_,
+    literal_column,
 )
 
 from scheduler.model.moves import ENDED
@@ -95,6 +97,8 @@ reservations: Final = Table(
     _json("component_restarts", null=True, alike=True),
     _text("principal", null=True, fixed=True),
     _text("key_hash", null=True, fixed=True),
+    # NULL: stored by an older version; counted as one.
+    Column("instances", BigInteger, nullable=True, info={"fixed": True}),
 )
 Index("reservations_by_phase", reservations.c.phase, reservations.c.sequence)
 Index("reservations_by_mark", reservations.c.marked_at)
@@ -103,6 +107,23 @@ Index(
     reservations.c.ended_at,
     sqlite_where=reservations.c.ended_at.is_not(None),
     postgresql_where=reservations.c.ended_at.is_not(None),
+)
+_PENDING: Final = reservations.c.phase == literal_column("'pending'")
+_OF_ACCOUNT: Final = and_(_PENDING, reservations.c.account.is_not(None))
+# What is pending is counted by these alone, without a look at any row.
+Index(
+    "reservations_pending_by_principal",
+    reservations.c.principal,
+    reservations.c.instances,
+    sqlite_where=_PENDING,
+    postgresql_where=_PENDING,
+)
+Index(
+    "reservations_pending_by_account",
+    reservations.c.account,
+    reservations.c.instances,
+    sqlite_where=_OF_ACCOUNT,
+    postgresql_where=_OF_ACCOUNT,
 )
 
 

@@ -49,7 +49,7 @@ class TestRoundTrip:
         (inserted,) = insert(store, row)
         assert inserted == msgspec.structs.replace(row, sequence=inserted.sequence, version=1, marked_at=NOW)
         assert store.find_reservations(ids=[row.id]) == [inserted]
-        names = ("id", "version", "sequence", "request", "created_at", "principal", "key_hash")
+        names = ("id", "version", "sequence", "request", "created_at", "principal", "key_hash", "instances")
         fixed = {name: getattr(inserted, name) for name in names}
         (saved,) = save(store, msgspec.structs.replace(changed, **fixed))
         assert store.find_reservations(ids=[row.id]) == [saved]

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.model.machines import Offering
-from scheduler.model.rules import Pool, Rules, Scheduler, merge_rules, offering_key, read_rules, slot_ids
+from scheduler.model.rules import LimitRules, Pool, Rules, Scheduler, merge_rules, offering_key, read_rules, slot_ids
 from scheduler.model.validation import (
     Document,
     InvalidInputError,
@@ -234,6 +234,15 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "labels": {},
         "offerings": (),
         "price_factor": 1.5,
+    }
+    assert LimitRules().model_dump() == {
+        "instances_per_reservation": 10_000,
+        "components_per_reservation": 100,
+        "labels_per_reservation": 256,
+        "pending_per_principal": 1_000_000,
+        "instances_per_principal": 2_000_000,
+        "pending_per_account": 1_000_000,
+        "instances_per_account": 2_000_000,
     }
 
 

@@ -54,6 +54,16 @@ def upgrade() -> None:
     op.bulk_insert(principals, [{**named, **timed}])
     op.add_column("reservations", sa.Column("principal", _TEXT, nullable=True))
     op.add_column("reservations", sa.Column("key_hash", _TEXT, nullable=True))
+    op.add_column("reservations", sa.Column("instances", sa.BigInteger(), nullable=True))
+    for name, condition in (("principal", ""), ("account", " AND account IS NOT NULL")):
+        where = sa.text(f"phase = 'pending'{condition}")
+        op.create_index(
+            f"reservations_pending_by_{name}",
+            "reservations",
+            [name, "instances"],
+            sqlite_where=where,
+            postgresql_where=where,
+        )
     op.add_column("events", sa.Column("principal", _TEXT, nullable=True))
     op.add_column("requests", sa.Column("principal", _TEXT, nullable=True))
     # Anew, so that the schema reads as a fresh one does.
