@@ -14,7 +14,7 @@ from typing import Final
 
 from sqlalchemy import Engine, update
 
-from scheduler.model.clock import read_monotonic
+from leasehold.common.clock import read_monotonic
 from scheduler.store import tables
 from scheduler.store.cluster import CLUSTER_ID, StoredCluster, find_newest, read_stored, select_cluster
 

@@ -24,7 +24,6 @@ NO_RULES = StoredRules(version=0, document={}, rules=Rules())
 
 _TENURE = select(tables.leader.c.term, tables.leader.c.holder, tables.leader.c.ticked_at)
 _TENURE_LOCKED = _TENURE.with_for_update()
-_CLUSTER = select(tables.cluster.c.identity, tables.cluster.c.principals_version)
 _PRINCIPALS = select(*PRINCIPALS.columns).order_by(tables.principals.c.name)
 _RULES = select(tables.rules.c.version, tables.rules.c.document).order_by(tables.rules.c.version.desc()).limit(1)
 _RULES_ROW = tables.rules.c
@@ -49,9 +48,8 @@ def load_tenure(session: Session, *, lock: bool = False) -> Tenure:
 
 def read_access(session: Session) -> AccessState:
     """See Store.read_access."""
-    for identity, version in session.fetch(_CLUSTER):
-        return AccessState(session.read_clock(), identity, version)
-    raise StoreUnavailableError("the database has no row for the cluster: run `leasehold migrate`")
+    row = session.read_cluster()
+    return AccessState(row.now, row.identity, row.principals_version)
 
 
 def read_principals(session: Session) -> list[StoredPrincipal]:

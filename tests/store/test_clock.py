@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import make_url, text
 
-from scheduler.model.clock import read_monotonic
+from leasehold.common.clock import read_monotonic
 from scheduler.ports import ClusterRow, Store, StoreUnavailableError
 from scheduler.store.boot_clock import BootClock
 from scheduler.store.opening import open_store
