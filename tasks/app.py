@@ -136,6 +136,12 @@ def require_broker() -> None:
         sys.exit("leasehold: broker.url: expected the URL of a Redis (LEASEHOLD_BROKER__URL), got nothing")
 
 
+def refuse_foreign() -> None:
+    """End this process with a line if its Redis belongs to another cluster, or its database is an older state."""
+    if line := services.find_foreign():
+        sys.exit(f"leasehold: {line}")
+
+
 def _make_dispatcher() -> CeleryDispatcher:
     return CeleryDispatcher(
         app,

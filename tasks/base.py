@@ -6,16 +6,19 @@ and nothing that comes from outside ends a worker.
 """
 
 import inspect
+import os
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import msgspec
 import redis
+from billiard.process import current_process
 from celery import Task
-from celery.exceptions import SoftTimeLimitExceeded
+from celery.exceptions import Reject, SoftTimeLimitExceeded
 from kombu.exceptions import OperationalError
 from structlog.contextvars import bound_contextvars
 
@@ -23,9 +26,12 @@ from scheduler.model.validation import Fault, InvalidInputError, fault
 from scheduler.operations.tick import PlanTooLateError
 from scheduler.ports import (
     CloudError,
+    DatabaseWentBackError,
     Defect,
     DeposedError,
     ForeignAddressError,
+    ForeignClusterError,
+    ForeignMachineError,
     StaleWriteError,
     StoreUnavailableError,
     ViewUnavailableError,
@@ -37,6 +43,11 @@ from workers.logs import get_logger
 log = get_logger(__name__)
 
 DROPPED: Final[dict[type[Exception], tuple[str, str]]] = {
+    ForeignMachineError: ("foreign_machine", "EC2 runs machines of another cluster; they are left alone."),
+    DatabaseWentBackError: (
+        "database_went_back",
+        "The database is an older state; nothing is done until it is restored.",
+    ),
     StoreUnavailableError: ("store_unavailable", "The database cannot be used; this is done again later."),
     ViewUnavailableError: ("view_unavailable", "The view in Redis cannot be used; this is done again later."),
     redis.RedisError: ("redis_unavailable", "Redis cannot be used; this is done again later."),
@@ -63,11 +74,28 @@ class UnansweredError(Exception):
         super().__init__("; ".join(map(str, faults)))
 
 
+def _leave(error: ForeignClusterError) -> NoReturn:
+    """End this worker and give the message back to its queue: it belongs to the cluster that the queue belongs to."""
+    sentence = "This worker belongs to another cluster than its queue; it ends."
+    log.error(sentence, action="worker.foreign", error=str(error))
+    # The worker is the parent in a pool of processes, and this process in a pool of threads.
+    os.kill(getattr(current_process(), "_parent_pid", None) or os.getpid(), signal.SIGTERM)
+    raise Reject(str(error), requeue=True) from None
+
+
+def _ensure_membership() -> None:
+    from tasks.app import services  # noqa: PLC0415 - the app imports this module
+
+    services.ensure_membership()
+
+
 class LeaseholdTask(Task):  # type: ignore[type-arg]
     """See the module."""
 
     abstract = True
     Request = "tasks.requests:ReadableRequest"
+    needs_membership = True
+    """Whether it runs only while database and Redis belong to one cluster."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> str:
         """Run the task; its result in a word, which the metric of its duration has as a label."""
@@ -86,6 +114,8 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
             self._report("arguments", error.faults)
             return "refused"
         try:
+            if self.needs_membership and not self.request.called_directly:
+                _ensure_membership()
             return str(self.run(*args, **kwargs))
         except UnansweredError as error:
             errors = [str(each) for each in error.faults[:MOST_SHOWN]]
@@ -93,12 +123,19 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
             log.warning(sentence, action="request.refused", errors=errors)
             self._report("document", error.faults)
             return error.result
+        except ForeignClusterError as error:
+            if isinstance(error, ForeignMachineError):
+                return self._drop(error)
+            _leave(error)
         except tuple(DROPPED) as error:
-            result, sentence = next(said for kind, said in DROPPED.items() if isinstance(error, kind))
-            log.warning(sentence, action=f"task.{result}", error=str(error))
-            if isinstance(error, ForeignAddressError):
-                self._report("address", [Fault("reply_to", "the address of an answer", "another address")])
-            return result
+            return self._drop(error)
+
+    def _drop(self, error: Exception) -> str:
+        result, sentence = next(said for kind, said in DROPPED.items() if isinstance(error, kind))
+        log.warning(sentence, action=f"task.{result}", error=str(error))
+        if isinstance(error, ForeignAddressError):
+            self._report("address", [Fault("reply_to", "the address of an answer", "another address")])
+        return result
 
     def read_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """The arguments with which the task runs: as many as it takes, and of its types. Raises InvalidInputError."""

@@ -16,7 +16,7 @@ def _register(queue: str) -> None:
         services.engine.bell.reply(reply_to, answer)
         return "sung"
 
-    app.task(name=task_name(queue, CANARY))(sing)
+    app.task(name=task_name(queue, CANARY), needs_membership=False)(sing)
 
 
 for _queue in QUEUE_NAMES:

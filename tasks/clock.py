@@ -28,9 +28,10 @@ def keep_pulse(file: Path) -> None:
 def main() -> None:
     """Fire until stopped."""
     with without_collecting():
-        from tasks.app import app, require_broker, settings  # noqa: PLC0415 - a fault in the configuration ends it
+        from tasks.app import app, refuse_foreign, require_broker, settings  # noqa: PLC0415 - a fault in the configuration ends it
 
         require_broker()
+        refuse_foreign()
     if settings.celery.beat_file:
         try:
             keep_pulse(Path(settings.celery.beat_file))

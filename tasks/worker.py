@@ -49,9 +49,10 @@ def main(arguments: Sequence[str]) -> None:
         sys.exit(2)
     queue = arguments[0]
     with without_collecting():
-        from tasks.app import app, require_broker, services, settings  # noqa: PLC0415 - only when it is to be used
+        from tasks.app import app, refuse_foreign, require_broker, services, settings  # noqa: PLC0415 - only when it is to be used
 
         require_broker()
+        refuse_foreign()
         # Said of root, for fear of pickle: we take JSON only. Containers run as root.
         warnings.simplefilter("ignore", SecurityWarning)
         services.import_adapters()

@@ -11,6 +11,7 @@ from workers.configuration import load_settings
 from workers.logs import configure_logging
 from workers.metrics import serve_metrics
 from workers.queue_watch import QueueWatch
+from workers.services import find_foreign
 
 
 def main() -> int:
@@ -20,6 +21,9 @@ def main() -> int:
         configure_logging(settings.log.format, settings.log.level)
         client, prefix = make_redis(settings.view_url or ""), settings.view.prefix
         store, meter, board = open_store(settings.database_url), RedisMeter(client, prefix), RedisBoard(client, prefix)
+        if line := find_foreign(settings):
+            sys.stderr.write(f"leasehold: {line}\n")
+            return 1
         broker = client if settings.broker_url == settings.view_url else make_redis(settings.broker_url or "")
         serve_metrics(store, meter, settings.metrics.host, settings.metrics.port, board, QueueWatch(broker))
     except InvalidInputError as error:

@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar, cast
 from uuid import uuid4
@@ -18,8 +18,19 @@ from redis import Redis
 
 from scheduler.model.validation import InvalidInputError
 from scheduler.operations.engine import Engine
+from scheduler.operations.membership import MembershipCheck, compare_membership
 from scheduler.operations.tick import Leader
-from scheduler.ports import CloudError, Dispatcher, Fleet, Meter, NoticeFeed, Store
+from scheduler.ports import (
+    CloudError,
+    DatabaseWentBackError,
+    Dispatcher,
+    Fleet,
+    ForeignClusterError,
+    Meter,
+    NoticeFeed,
+    Store,
+    StoreUnavailableError,
+)
 from workers.settings import Settings
 
 if TYPE_CHECKING:
@@ -27,12 +38,15 @@ if TYPE_CHECKING:
     from workers.ec2.fleet import Ec2Access
 
 Value = TypeVar("Value")
+START_SECONDS: Final = 1.0
+"""How long a process that starts waits for the answer of a Redis that may not be there yet."""
 ADAPTERS: Final = (
     "scheduler.store.opening",
     "scheduler.view.redis_bell",
     "scheduler.view.redis_board",
     "scheduler.view.redis_lock",
     "scheduler.view.redis_meter",
+    "scheduler.view.redis_record",
     "workers.probes",
 )
 
@@ -91,6 +105,7 @@ class Services:
         self._meter = PerProcess(self._make_meter)
         self._leader = PerProcess(self._make_leader)
         self._notices = PerProcess(self._open_notices)
+        self._membership = PerProcess(MembershipCheck)
 
     @property
     def engine(self) -> Engine:
@@ -146,6 +161,16 @@ class Services:
 
         return find_fault(self.settings.database_url)
 
+    def ensure_membership(self) -> None:
+        """Check, at most once a second, that database and Redis belong to one cluster and that the database did not go
+        back. Raises ForeignClusterError, DatabaseWentBackError, and StoreUnavailableError without a database.
+        """
+        self._membership.get().ensure(self.engine)
+
+    def find_foreign(self) -> str | None:
+        """See `find_foreign`, for this process's database and Redis."""
+        return find_foreign(self.settings)
+
     def _connect(self) -> Redis:
         from scheduler.view.connection import make_redis
 
@@ -166,6 +191,7 @@ class Services:
         from scheduler.view.redis_board import RedisBoard
         from scheduler.view.redis_lock import RedisLock
         from scheduler.view.redis_pulse import RedisPulse
+        from scheduler.view.redis_record import RedisRecord
         from workers.probes import Probes
 
         view, ticks, prefix = self.settings.view, self.settings.ticks, self.settings.view.prefix
@@ -181,6 +207,7 @@ class Services:
             fleet=self._make_fleet(),
             probe=Probes(),
             new_id=lambda: uuid4().hex,
+            record=RedisRecord(client, prefix),
         )
 
     def _make_fleet(self) -> Fleet:
@@ -208,6 +235,25 @@ class Services:
         from workers.ec2.interruptions import make_feed
 
         return make_feed(self.settings.aws.interruption_queue, read_access(self.settings))
+
+
+def find_foreign(settings: Settings) -> str | None:
+    """Why no process may start: the line of ForeignClusterError or DatabaseWentBackError. None if nothing is wrong, or
+    the database cannot be asked now. Opens connections of its own and closes them.
+    """
+    from scheduler.store.opening import open_store
+    from scheduler.view.connection import make_redis
+    from scheduler.view.redis_record import RedisRecord
+
+    client = make_redis(settings.view_url or "", socket_seconds=START_SECONDS, connect_seconds=START_SECONDS)
+    with closing(open_store(settings.database_url)) as store, client:
+        try:
+            compare_membership(store, RedisRecord(client, settings.view.prefix))
+        except (ForeignClusterError, DatabaseWentBackError) as error:
+            return str(error)
+        except StoreUnavailableError:
+            return None
+    return None
 
 
 def read_access(settings: Settings) -> "Ec2Access":

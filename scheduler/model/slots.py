@@ -30,7 +30,11 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     pool: str | None = None
     launch_id: str | None = None
     offering: str | None = None
-    """The last four are read from the machine's tags."""
+    cluster_id: str | None = None
+    """Identity of the cluster that launched it; None: launched by a version that wrote none."""
+    highest_term: int = 0
+    highest_token: int = 0
+    """Highest term and token when it was launched. This and the five fields before come from the machine's tags."""
 
 
 class Slot(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -13,6 +13,7 @@ from scheduler.model.slots import Slot
 from scheduler.operations.account_words import drop_account, put_account
 from scheduler.operations.engine import Engine, announce
 from scheduler.operations.ledger import Ledger
+from scheduler.operations.membership import check_membership
 from scheduler.operations.repeating import repeated_if_overtaken
 
 RULES_CHANGED = "rules_changed"
@@ -36,9 +37,11 @@ def apply_rules(
     """Check the document, write it, make the slots of its pools and its accounts; (version, whether anything changed).
 
     The same document again changes nothing. `source`: what applies it, for the history. `expected`: the version of the
-    rules that this change was decided on. Raises InvalidInputError and RulesChangedError, with nothing written.
+    rules that this change was decided on. Raises InvalidInputError, RulesChangedError and ForeignClusterError, with
+    nothing written.
     """
     rules = read_rules(dict(document), prefix)
+    check_membership(engine)
     with engine.store.transaction() as transaction:
         stored = transaction.load_rules()
         if expected is not None and stored.version != expected:

@@ -16,7 +16,20 @@ from scheduler.operations.ledger import Outcome
 from scheduler.operations.notices import describe_notice
 from scheduler.operations.spending import count_spending
 from scheduler.operations.timing import observe_times
-from scheduler.ports import Bell, Board, Dispatcher, Fleet, Lock, Meter, Outgoing, Probe, Pulse, Store, StoredRules
+from scheduler.ports import (
+    Bell,
+    Board,
+    ClusterRecord,
+    Dispatcher,
+    Fleet,
+    Lock,
+    Meter,
+    Outgoing,
+    Probe,
+    Pulse,
+    Store,
+    StoredRules,
+)
 
 CORES = "reservation_cores"
 """The event of a lease that may use more or fewer cpus of its slot: no change of phase."""
@@ -46,6 +59,8 @@ class Engine:
     probe: Probe
     new_id: Callable[[], str]
     """Ids that were never given out before: launch ids."""
+    record: ClusterRecord | None = None
+    """What Redis remembers of the cluster; None in a simulation, which has one process and no Redis."""
     rules_cache: StoredRules | None = None
     known_slots: KnownSlots = field(default_factory=KnownSlots)
     admission: Admission = field(default_factory=Admission)

@@ -11,7 +11,7 @@ from scheduler.operations.engine import Engine, announce
 from scheduler.operations.ledger import Ledger
 from scheduler.operations.quota_holds import count_others, discount_refused, is_probe, list_quota_holds
 from scheduler.operations.repeating import repeated_if_overtaken
-from scheduler.ports import Category, CloudError, LaunchOrder
+from scheduler.ports import Category, CloudError, ClusterRow, LaunchOrder
 
 MOST_ATTEMPTS = 5
 """Attempts at a launch of which nobody knows whether it happened; then it counts as misconfigured."""
@@ -59,12 +59,13 @@ def _freeze(engine: Engine, rules: Rules, slot_id: str, launch_id: str) -> Slot 
 
     Raises CloudError when the rules do not suffice for a request.
     """
+    cluster = engine.store.read_cluster()
     with engine.store.transaction() as transaction:
         ledger = Ledger(transaction, "cloud")
         slot = transaction.load_slots([slot_id]).get(slot_id)
         if slot is None or not _is_wanted(slot, launch_id) or is_put_off(slot, ledger.now):
             return None
-        request = slot.launch_request or engine.fleet.freeze(order_of(slot), rules)
+        request = slot.launch_request or engine.fleet.freeze(order_of(slot, cluster), rules)
         frozen = msgspec.structs.replace(slot, launch_request=request, attempts=slot.attempts + 1)
         transaction.save([frozen])
         return frozen
@@ -77,14 +78,16 @@ def is_put_off(slot: Slot, now: float) -> bool:
     return 0 < slot.not_before - now <= MOST_DELAY
 
 
-def order_of(slot: Slot) -> LaunchOrder:
-    """What the launch of this slot is made of."""
+def order_of(slot: Slot, cluster: ClusterRow | None = None) -> LaunchOrder:
+    """What the launch of this slot is made of. `cluster`: whose machine it will be."""
     return LaunchOrder(
         slot=slot.id,
         pool=slot.pool,
         launch_id=slot.launch_id or "",
         generation=slot.epoch,
         offering=slot.offering,
+        cluster_id=cluster.identity if cluster else "",
+        highest=f"{cluster.term}.{cluster.token}" if cluster else "",
     )
 
 

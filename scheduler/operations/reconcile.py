@@ -8,6 +8,7 @@ a termination of what is gone changes nothing. Sources: Arvados (restart of the 
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -20,8 +21,10 @@ from scheduler.model.slots import ADOPTED, Machine, Slot
 from scheduler.operations.engine import Engine, announce
 from scheduler.operations.launch import settle_machine
 from scheduler.operations.ledger import Ledger
+from scheduler.operations.membership import refuse_foreign_machines, split_foreign
 from scheduler.operations.quota_holds import end_quota_holds, list_quota_holds_of
 from scheduler.policy.offerings import list_choices
+from scheduler.ports import CloudError
 
 ORPHAN_SECONDS = 300.0
 """A machine that no slot knows is left alone until it is this old: a launch of it may yet be answered for."""
@@ -55,13 +58,24 @@ def reconcile(engine: Engine, orphan_seconds: float = ORPHAN_SECONDS) -> Reconci
     """Settle launches whose answer was lost; adopt what no slot knows under its slot's id while that is empty;
     end the rest once it is old, and a second machine of one launch at once; count those that still run.
 
-    Without any rules (a database that was just made) nothing is touched. Raises CloudError.
+    Without any rules (a database that was just made) nothing is touched. Machines of another cluster are left alone,
+    and refused at the end. Raises CloudError and ForeignMachineError.
     """
     if not engine.store.rules_version():
         return Reconciled()
     machines = list(engine.fleet.sweep())
+    identity = engine.store.read_cluster().identity
+    ours, foreign = split_foreign(machines, identity)
+    reconciled = _reconcile_ours(engine, ours, identity, orphan_seconds)
+    refuse_foreign_machines(foreign, identity)
+    return reconciled
+
+
+def _reconcile_ours(engine: Engine, machines: Sequence[Machine], identity: str, orphan_seconds: float) -> Reconciled:
     rules = engine.rules()
-    found = _sort(machines, engine.store.find_slots())
+    slots = engine.store.find_slots()
+    _claim_known(engine, machines, slots, identity)
+    found = _sort(machines, slots)
     for slot, machine in found.lost:
         settle_machine(engine, slot, machine)
     adopted, strangers, orphans = _adopt(engine, rules, _look_again(engine, found.strangers), orphan_seconds)
@@ -69,6 +83,18 @@ def reconcile(engine: Engine, orphan_seconds: float = ORPHAN_SECONDS) -> Reconci
     if ended:
         engine.fleet.terminate([machine.id for machine in ended])
     return Reconciled(settled=len(found.lost), adopted=adopted, ended=len(ended), strangers=len(strangers))
+
+
+def _claim_known(engine: Engine, machines: Iterable[Machine], slots: Iterable[Slot], identity: str) -> None:
+    """Write the identity on machines that were launched by a version that wrote none, where a slot knows the launch.
+
+    Without the right to do so the machine stays as it is: it counts as ours all the same.
+    """
+    launches = {slot.launch_id for slot in slots if slot.launch_id}
+    unnamed = [each.id for each in machines if each.cluster_id is None and each.launch_id in launches]
+    if unnamed:
+        with suppress(CloudError):
+            engine.fleet.claim(unnamed, identity)
 
 
 def _sort(machines: Iterable[Machine], slots: Sequence[Slot]) -> _Sorted:

@@ -17,6 +17,7 @@ from scheduler.operations.commit import commit, reservations_of, slots_of
 from scheduler.operations.engine import Engine, announce
 from scheduler.operations.hosts import hear_before_judging
 from scheduler.operations.ledger import Outcome
+from scheduler.operations.membership import check_membership, keep_record
 from scheduler.operations.mending import LOOK_BACK_SECONDS, Mended, audit, look, read_fresh
 from scheduler.operations.outage import forgive_outage
 from scheduler.operations.spending import describe_account_waits
@@ -108,8 +109,10 @@ def _await_free_lock(engine: Engine) -> None:
 
 def _tick_once(engine: Engine, leader: Leader) -> Ticked:
     started = monotonic()
+    cluster = check_membership(engine)
     engine.bell.hear()
     tenure = take_tenure(engine, leader)
+    keep_record(engine, cluster)
     ticked = decide(engine, leader, tenure)
     if not _is_trusted(engine, leader):
         raise PlanTooLateError(f"the plan of term {tenure.term} took too long")

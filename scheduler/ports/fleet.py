@@ -34,6 +34,10 @@ class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Goes up only after a definite refusal of the earlier one: a new client token."""
     offering: str | None
     """Key of the offering; None in a pool that lists none."""
+    cluster_id: str = ""
+    """Identity of the cluster; "" = not known."""
+    highest: str = ""
+    """Highest term and token when the launch was frozen, as `TERM.TOKEN`; "" = not known."""
 
 
 class Fleet(Protocol):
@@ -56,6 +60,9 @@ class Fleet(Protocol):
 
     def sweep(self) -> Iterator[Machine]:
         """Every machine under our tags, terminated ones left out, page by page."""
+
+    def claim(self, machines: Sequence[str], cluster_id: str) -> None:
+        """Write the cluster's identity on these machines; ids that the cloud does not know are no error."""
 
     def terminate(self, machines: Sequence[str]) -> None:
         """Ask for the end of these machines; idempotent; ids that the cloud does not know are no error."""

@@ -32,6 +32,18 @@ class NotPermittedError(StoreUnavailableError):
     """The database works, but refuses this to the user that asks: a right is missing."""
 
 
+class ForeignClusterError(StoreUnavailableError):
+    """The database, Redis or machines belong to different clusters; the message names both. Nothing was done."""
+
+
+class ForeignMachineError(ForeignClusterError):
+    """EC2 runs machines of another cluster under the same `leasehold:cluster` tag; they are left alone."""
+
+
+class DatabaseWentBackError(StoreUnavailableError):
+    """The database is an older state than one that was seen before, or is being restored."""
+
+
 class ConflictError(StoreUnavailableError):
     """The database gave this transaction up for another one's sake; nothing of it stays. Do it again, whole."""
 
@@ -58,6 +70,14 @@ class ClusterRow(msgspec.Struct, frozen=True, kw_only=True):
     principals_version: int
     reference_offset: float = 0.0
     """Cluster time minus the database's own clock: the sum of the jumps that were corrected."""
+
+    def refuse_older(self, term: int, token: int, source: str) -> None:
+        """Raise DatabaseWentBackError if `source` has seen a higher term or token than this row has."""
+        if self.term < term or self.token < token:
+            raise DatabaseWentBackError(
+                f"the database of cluster {self.identity} is an older state: it has term {self.term} and token"
+                f" {self.token}, {source} has seen term {term} and token {token}: run `leasehold restore --in-place`"
+            )
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -309,7 +329,9 @@ class Store(Protocol):
         """Cluster time, outside a transaction. It never jumps, whatever the clocks of hosts and databases do."""
 
     def read_cluster(self) -> ClusterRow:
-        """Cluster time, and what else holds for the whole cluster."""
+        """Cluster time, and what else holds for the whole cluster. Raises DatabaseWentBackError or ForeignClusterError
+        when this process has seen higher numbers or another identity in this database; so does each transaction.
+        """
 
     def rules_version(self) -> int:
         """The version of the rules in force; cheap."""

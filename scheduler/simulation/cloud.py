@@ -128,6 +128,9 @@ class SimulatedCloud:
         """See Fleet."""
         return (found for name in self._machines if (found := self._describe(name)).state != "terminated")
 
+    def claim(self, machines: Sequence[str], cluster_id: str) -> None:
+        """See Fleet. There is one cluster in a simulation."""
+
     def terminate(self, machines: Sequence[str]) -> None:
         """See Fleet."""
         for name in machines:

@@ -57,10 +57,10 @@ class MemoryStore:
         world = self._world
         return ClusterRow(
             now=self._clock(),
-            identity="memory",
+            identity=world.identity,
             term=world.tenure.term,
             token=world.token,
-            restores=0,
+            restores=world.restores,
             principals_version=0,
         )
 

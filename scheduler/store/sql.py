@@ -40,6 +40,7 @@ from scheduler.store.reading import (
     read_rules_history,
 )
 from scheduler.store.retention import RECENT_SECONDS
+from scheduler.store.seen import HighestSeen
 from scheduler.store.session import Session, open_session
 from scheduler.store.shapes import ACCOUNTS, BALANCES, EVENTS, HOLDS, OUTGOING, RESERVATIONS, SLOTS
 from scheduler.store.sql_transaction import SqlTransaction
@@ -88,6 +89,7 @@ class SqlStore:
         self._dialect = dialect
         self._statements = Statements(dialect)
         self._rules = RulesReader()
+        self._seen = HighestSeen()
         self._engines: dict[int, Engine] = {}
         """By process: those that came through a fork are kept, open, since their connections are the parent's."""
 
@@ -112,7 +114,7 @@ class SqlStore:
         """See Store."""
         with open_session(self.engine, self._dialect, writes=True) as session:
             began = monotonic()
-            transaction = SqlTransaction(session, self._statements, self._rules)
+            transaction = SqlTransaction(session, self._statements, self._rules, self._seen.read(session).now)
             yield transaction
             transaction.finish()
             self._check_time(monotonic() - began)
@@ -124,7 +126,7 @@ class SqlStore:
     def read_cluster(self) -> ClusterRow:
         """See Store."""
         with self._reading() as session:
-            return session.read_cluster()
+            return self._seen.read(session)
 
     def rules_version(self) -> int:
         """See Store."""

@@ -90,9 +90,10 @@ _NOTE_TICK = (
 class SqlTransaction:
     """One transaction of a SqlStore; good until the block of `transaction()` ends."""
 
-    def __init__(self, session: Session, statements: Statements, rules: RulesReader) -> None:
+    def __init__(self, session: Session, statements: Statements, rules: RulesReader, now: float) -> None:
+        """`now`: cluster time when it began."""
         self._session, self._statements, self._rules = session, statements, rules
-        self._now = session.read_cluster().now
+        self._now = now
         self._events: list[Event] = []
         self._lost: StaleWriteError | DeposedError | None = None
 

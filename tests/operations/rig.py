@@ -70,6 +70,14 @@ class CountingFleet:
                 pool=request["pool"],
                 launch_id=request["launch_id"],
                 offering=request["offering"],
+                cluster_id=request["cluster_id"] or None,
+                **dict(
+                    zip(
+                        ("highest_term", "highest_token"),
+                        map(int, (request["highest"] or "0.0").split(".")),
+                        strict=True,
+                    )
+                ),
             )
         self.during_launch()
         return self.machines[name]
@@ -91,6 +99,11 @@ class CountingFleet:
         """A machine under our tags that nobody here launched."""
         fields = {"state": "running", "pool": "linux", "launch_id": f"launch-of-{name}", **tags}
         self.machines[name] = Machine(id=name, slot=slot, **fields)
+
+    def claim(self, machines: Sequence[str], cluster_id: str) -> None:
+        """See Fleet."""
+        for name in machines:
+            self.machines[name] = msgspec.structs.replace(self.machines[name], cluster_id=cluster_id)
 
     def terminate(self, machines: Sequence[str]) -> None:
         """See Fleet."""

@@ -17,7 +17,7 @@ from workers.ec2.budget import CallBudget
 from workers.ec2.clients import LAUNCH_READ_SECONDS, make_client
 from workers.ec2.errors import cloud_errors, describe_shortfall
 from workers.ec2.machines import read_fleet, read_health, read_machines, with_health
-from workers.ec2.requests import TAG_CLUSTER, TAG_LAUNCH, freeze_request
+from workers.ec2.requests import TAG_CLUSTER, TAG_CLUSTER_ID, TAG_LAUNCH, freeze_request
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -77,6 +77,17 @@ class Ec2Fleet:
     def sweep(self) -> Iterator[Machine]:
         """This cluster's machines, page by page; status checks are not asked for (`healthy` is None)."""
         return self._find({})
+
+    def claim(self, machines: Sequence[str], cluster_id: str) -> None:
+        """Tag these machines with the cluster's identity; where EC2 knows one of them not, one by one."""
+
+        def tag(ids: list[str]) -> list[str]:
+            with cloud_errors():
+                self._client.create_tags(Resources=ids, Tags=[{"Key": TAG_CLUSTER_ID, "Value": cluster_id}])
+            return ids
+
+        for _ in self._each_batch(machines, tag):
+            pass
 
     def terminate(self, machines: Sequence[str]) -> None:
         """End these machines, 100 a call; where EC2 knows one of them not, one by one."""

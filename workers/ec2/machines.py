@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from scheduler.model.slots import Machine, Market
-from workers.ec2.requests import TAG_LAUNCH, TAG_OFFERING, TAG_POOL, TAG_SLOT
+from workers.ec2.requests import TAG_CLUSTER_ID, TAG_HIGHEST, TAG_LAUNCH, TAG_OFFERING, TAG_POOL, TAG_SLOT
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import InstanceStatusTypeDef, InstanceTypeDef
@@ -22,6 +22,8 @@ STATES: Final[Mapping[str, Literal["pending", "running", "stopping", "terminated
 """EC2's state → ours. A stopped machine serves nobody: it is on its way out like a stopping one."""
 
 
+MOST_DIGITS: Final = 16
+"""Of a number below 2**53."""
 INTERRUPTIONS: Final = frozenset({"Server.SpotInstanceTermination", "Server.SpotInstanceShutdown"})
 """Reasons of a state that mean that EC2 took the spot capacity back."""
 
@@ -39,10 +41,7 @@ def read_machine(instance: "InstanceTypeDef") -> Machine:
         market=_market(instance.get("InstanceLifecycle")),
         launched_at=launched.timestamp() if launched else None,
         interrupted=instance.get("StateReason", {}).get("Code") in INTERRUPTIONS,
-        slot=tags.get(TAG_SLOT),
-        pool=tags.get(TAG_POOL),
-        launch_id=tags.get(TAG_LAUNCH),
-        offering=tags.get(TAG_OFFERING),
+        **_read_tags(tags),
     )
 
 
@@ -62,10 +61,7 @@ def read_fleet(instance: Mapping[str, Any], tags: Mapping[str, str]) -> Machine:
         type=instance.get("InstanceType"),
         zone=override.get("AvailabilityZone"),
         market=_market(instance.get("Lifecycle")),
-        slot=tags.get(TAG_SLOT),
-        pool=tags.get(TAG_POOL),
-        launch_id=tags.get(TAG_LAUNCH),
-        offering=tags.get(TAG_OFFERING),
+        **_read_tags(tags),
     )
 
 
@@ -83,6 +79,24 @@ def read_health(status: "InstanceStatusTypeDef") -> bool | None:
 def with_health(machine: Machine, health: bool | None) -> Machine:  # noqa: FBT001 - a value, not a switch
     """The machine with what its status checks say."""
     return msgspec.structs.replace(machine, healthy=health)
+
+
+def _read_tags(tags: Mapping[Any, str | None]) -> dict[str, Any]:
+    term, _, token = (tags.get(TAG_HIGHEST) or "").partition(".")
+    return {
+        "slot": tags.get(TAG_SLOT),
+        "pool": tags.get(TAG_POOL),
+        "launch_id": tags.get(TAG_LAUNCH),
+        "offering": tags.get(TAG_OFFERING),
+        "cluster_id": tags.get(TAG_CLUSTER_ID),
+        "highest_term": _read_number(term),
+        "highest_token": _read_number(token),
+    }
+
+
+def _read_number(text: str) -> int:
+    """The number of a tag; 0 for anything else, because anybody in the account may write tags."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS else 0
 
 
 def _market(lifecycle: str | None) -> Market:

@@ -19,6 +19,8 @@ from scheduler.ports import CloudError, LaunchOrder
 from workers.ec2.user_data import render_user_data, variables_of
 
 TAG_CLUSTER: Final = "leasehold:cluster"
+TAG_CLUSTER_ID: Final = "leasehold:cluster-id"
+TAG_HIGHEST: Final = "leasehold:highest"
 TAG_POOL: Final = "leasehold:pool"
 TAG_SLOT: Final = "leasehold:slot"
 TAG_LAUNCH: Final = "leasehold:launch"
@@ -121,6 +123,8 @@ def _tags(order: LaunchOrder, ec2: Ec2Rules, cluster: str) -> dict[str, str]:
     }
     if order.offering is not None:
         ours[TAG_OFFERING] = order.offering
+    if order.cluster_id:
+        ours |= {TAG_CLUSTER_ID: order.cluster_id, TAG_HIGHEST: order.highest}
     return {**ec2.tags, **ours}
 
 

@@ -1,0 +1,106 @@
+"""Whether database, Redis and machines belong to one cluster, and whether the database still is its newest state."""
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from time import monotonic
+from typing import Final
+
+from scheduler.model.slots import Machine
+from scheduler.operations.engine import Engine
+from scheduler.ports import (
+    ClusterRecord,
+    ClusterRow,
+    DatabaseWentBackError,
+    ForeignClusterError,
+    ForeignMachineError,
+    Store,
+    ViewUnavailableError,
+)
+
+CHECK_SECONDS: Final = 1.0
+"""How long a process trusts its last check."""
+
+
+class MembershipCheck:
+    """Checks the membership of one process at most once a second. A check that failed is done again at once."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._checked_at: float | None = None
+
+    def ensure(self, engine: Engine) -> None:
+        """Raises ForeignClusterError or DatabaseWentBackError, and StoreUnavailableError without a database."""
+        if self._checked_at is not None and 0 <= self._clock() - self._checked_at < CHECK_SECONDS:
+            return
+        began = self._clock()
+        check_membership(engine)
+        self._checked_at = began
+
+
+def check_membership(engine: Engine) -> ClusterRow:
+    """Compare the database with what Redis remembers; an empty Redis is taken over. The row of the cluster.
+
+    Redis is read first: what it remembers was committed before. Without Redis the database alone is checked: nothing
+    can be published to a Redis that cannot be reached. Raises ForeignClusterError and DatabaseWentBackError.
+    """
+    return compare_membership(engine.store, engine.record)
+
+
+def compare_membership(store: Store, record: ClusterRecord | None) -> ClusterRow:
+    """The same for a process without an engine."""
+    if record is None:
+        return store.read_cluster()
+    try:
+        remembered = record.read()
+    except ViewUnavailableError:
+        return store.read_cluster()
+    row = store.read_cluster()
+    if remembered.identity is not None:
+        _refuse_foreign(row, remembered.identity)
+    if remembered.is_restoring:
+        raise DatabaseWentBackError(
+            f"the database of cluster {row.identity} is being restored: wait for `leasehold restore`,"
+            " or run it again if it was cut off"
+        )
+    row.refuse_older(remembered.term, remembered.token, "Redis")
+    if remembered.identity is None:
+        with suppress(ViewUnavailableError):  # the metrics process may only read
+            _keep(record, row)
+    return row
+
+
+def keep_record(engine: Engine, row: ClusterRow) -> None:
+    """Write identity and highest numbers into Redis. Raises ForeignClusterError when another cluster was quicker."""
+    if engine.record is not None:
+        _keep(engine.record, row)
+
+
+def _keep(record: ClusterRecord, row: ClusterRow) -> None:
+    _refuse_foreign(row, record.keep(row.identity, row.term, row.token))
+
+
+def _refuse_foreign(row: ClusterRow, identity: str) -> None:
+    if identity != row.identity:
+        raise ForeignClusterError(
+            f"Redis belongs to cluster {identity}, the database to cluster {row.identity}:"
+            " give each cluster a Redis, or a view.prefix and a broker database, of its own"
+        )
+
+
+def split_foreign(machines: Iterable[Machine], identity: str) -> tuple[list[Machine], list[Machine]]:
+    """The machines of this cluster, among them those without an identity, and those of other clusters."""
+    ours: list[Machine] = []
+    foreign: list[Machine] = []
+    for machine in machines:
+        (ours if machine.cluster_id in {None, identity} else foreign).append(machine)
+    return ours, foreign
+
+
+def refuse_foreign_machines(machines: Iterable[Machine], identity: str) -> None:
+    """Raise ForeignMachineError for machines of another cluster, if there are any."""
+    first = next(iter(machines), None)
+    if first is not None:
+        raise ForeignMachineError(
+            f"EC2 machine {first.id} belongs to cluster {first.cluster_id}, the database to cluster {identity}:"
+            " give each cluster an aws.cluster of its own"
+        )

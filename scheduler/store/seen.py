@@ -1,0 +1,33 @@
+"""What one process has seen of the cluster's numbers: an older state of the database is noticed and refused."""
+
+import threading
+
+from scheduler.ports import ClusterRow, ForeignClusterError
+from scheduler.store.session import Session
+
+
+class HighestSeen:
+    """The highest term and token that this process has read from its database, and the identity of its cluster."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._identity: str | None = None
+        self._term = self._token = 0
+
+    def read(self, session: Session) -> ClusterRow:
+        """The row of the cluster. Raises DatabaseWentBackError or ForeignClusterError.
+
+        Only what was seen before the statement began is compared: another thread may see newer numbers meanwhile.
+        """
+        with self._guard:
+            identity, term, token = self._identity, self._term, self._token
+        row = session.read_cluster()
+        if identity not in {None, row.identity}:
+            raise ForeignClusterError(
+                f"the database belongs to cluster {row.identity} now, this process to cluster {identity}: restart it"
+            )
+        row.refuse_older(term, token, "this process")
+        with self._guard:
+            self._identity = row.identity
+            self._term, self._token = max(self._term, row.term), max(self._token, row.token)
+        return row

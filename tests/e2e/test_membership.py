@@ -1,0 +1,91 @@
+"""Two clusters, each with its own database, configured to use one Redis: the second one does not start."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from leasehold.stack.surroundings import find_free_port
+from scheduler.store.migrating import migrate
+from scheduler.store.opening import open_store
+from tests.e2e.processes import Process, wait_for
+from tests.e2e.stack import Stack
+
+PROGRAMS = {
+    "foreign-reservations": ("tasks.worker", "reservations"),
+    "foreign-launch": ("tasks.worker", "launch"),
+    "foreign-beat": ("tasks.clock",),
+    "foreign-metrics": ("workers.exporter",),
+    "foreign-apply": ("leasehold.cli", "apply", "--yes"),
+}
+
+
+@pytest.fixture
+def foreign_database(tmp_path: Path) -> str:
+    """The database of another cluster."""
+    url = f"sqlite:///{tmp_path}/foreign.db"
+    migrate(url)
+    return url
+
+
+@pytest.fixture
+def foreign_processes(stack: Stack, foreign_database: str, tmp_path: Path) -> Iterator[dict[str, Process]]:
+    """Every program that uses a database, with the Redis of the stack and the database of another cluster."""
+    config = tmp_path / "leasehold.toml"
+    config.write_text('[pools.linux]\nsystem = "x86_64-linux"\nmax_slots = 1\n')
+    told = {
+        "LEASEHOLD_DATABASE__URL": foreign_database,
+        "LEASEHOLD_CONFIG": str(config),
+        "LEASEHOLD_METRICS__PORT": str(find_free_port()),
+    }
+    started = {name: Process(name, words, stack.environment | told, tmp_path) for name, words in PROGRAMS.items()}
+    yield started
+    for process in started.values():
+        process.stop()
+
+
+def test_no_process_of_another_cluster_starts_and_no_reservation_is_lost(
+    stack: Stack, foreign_database: str, foreign_processes: dict[str, Process]
+) -> None:
+    """Before identities a foreign worker took requests from the queue, and leases and machines got lost."""
+    identities = {stack.services.engine.store.read_cluster().identity}
+    with closing(open_store(foreign_database)) as store:
+        identities.add(store.read_cluster().identity)
+    names = [f"ours-{number}" for number in range(20)]
+    for name in names:
+        stack.send("submit", {"id": name, "pool": "warm"})
+    for name, process in foreign_processes.items():
+        assert process.await_end() != 0, name
+        lines = process.read_log().strip().splitlines()
+        assert len(lines) == 1, (name, lines)
+        assert all(identity in lines[0] for identity in identities), lines
+    rows = stack.await_phase(names, "leased")
+    tokens = [row.token for row in rows]
+    assert len(set(tokens)) == len(tokens)
+    for row in rows:
+        stack.ask("release", {"reservation": row.id, "token": row.token})
+    with closing(open_store(foreign_database)) as store:
+        assert not store.find_reservations()
+
+
+def test_a_worker_ends_when_its_redis_comes_to_belong_to_another_cluster_and_loses_no_message(stack: Stack) -> None:
+    """The message goes back to its queue; a supervisor starts the worker again, which then refuses to start."""
+    key, worker = "leasehold:cluster", stack.processes["reservations"]
+    ours = stack.redis.get(key)
+    assert isinstance(ours, bytes)
+    stack.redis.set(key, "another")
+    try:
+        stack.send("submit", {"id": "in-between", "pool": "warm"})
+        wait_for(lambda: not worker.is_alive, "the worker to end")
+        assert "another" in worker.read_log()
+    finally:
+        stack.redis.set(key, ours)
+        ended = {name: each for name, each in stack.processes.items() if "it ends." in each.read_log(100_000)}
+        for process in ended.values():
+            process.await_end()
+            process.start()
+        for name in ended:
+            stack.await_canary(name)
+    (row,) = wait_for(lambda: stack.services.engine.store.find_reservations(ids=["in-between"]), "the reservation")
+    stack.ask("cancel", {"reservation": row.id})

@@ -1,0 +1,145 @@
+"""Database, Redis and machines of one cluster, and of two."""
+
+import pytest
+import redis
+
+from leasehold.stack.surroundings import find_free_port
+from scheduler.operations.membership import MembershipCheck, check_membership
+from scheduler.operations.reconcile import ORPHAN_SECONDS, reconcile
+from scheduler.ports import (
+    CloudError,
+    DatabaseWentBackError,
+    ForeignClusterError,
+    ForeignMachineError,
+    Remembered,
+    ViewUnavailableError,
+)
+from scheduler.view.connection import make_redis
+from scheduler.view.redis_record import RedisRecord
+from tests.operations.rig import NOW, Rig
+from tests.servers import find_redis, redis_client, redis_server, redis_url
+
+__all__ = ["find_redis", "redis_client", "redis_server", "redis_url"]
+
+
+@pytest.fixture
+def record(redis_client: redis.Redis) -> RedisRecord:
+    return RedisRecord(redis_client)
+
+
+def with_record(record: RedisRecord) -> Rig:
+    rig = Rig()
+    rig.engine.record = record
+    return rig
+
+
+def test_an_empty_redis_is_taken_over_by_the_first_cluster(record: RedisRecord) -> None:
+    rig = with_record(record)
+    row = check_membership(rig.engine)
+    assert record.read() == Remembered(identity=row.identity, term=row.term, token=row.token)
+
+
+def test_a_redis_of_another_cluster_is_refused_with_both_names(record: RedisRecord) -> None:
+    first, second = with_record(record), with_record(record)
+    check_membership(first.engine)
+    with pytest.raises(ForeignClusterError) as refused:
+        check_membership(second.engine)
+    for rig in (first, second):
+        assert rig.store.read_cluster().identity in str(refused.value)
+    with pytest.raises(ForeignClusterError):
+        second.tick()
+    assert record.read().identity == first.store.read_cluster().identity
+
+
+def test_a_tick_writes_the_record_again_after_a_flush(record: RedisRecord, redis_client: redis.Redis) -> None:
+    rig = with_record(record).leased()
+    redis_client.flushall()
+    rig.tick()
+    row = rig.store.read_cluster()
+    assert row.token > 0
+    assert record.read() == Remembered(identity=row.identity, term=row.term, token=row.token)
+
+
+@pytest.mark.parametrize("ahead", [(1, 0), (0, 1)])
+def test_a_database_below_what_redis_remembers_is_refused_with_the_command(
+    record: RedisRecord, ahead: tuple[int, int]
+) -> None:
+    rig = with_record(record).leased()
+    row = rig.store.read_cluster()
+    record.keep(row.identity, row.term + ahead[0], row.token + ahead[1])
+    with pytest.raises(DatabaseWentBackError, match="`leasehold restore --in-place`"):
+        rig.tick()
+
+
+def test_nothing_works_while_a_restore_is_under_way(record: RedisRecord) -> None:
+    rig = with_record(record)
+    record.begin_restore()
+    with pytest.raises(DatabaseWentBackError, match="is being restored"):
+        rig.tick()
+
+
+def test_without_redis_the_database_alone_is_checked() -> None:
+    with make_redis(f"redis://127.0.0.1:{find_free_port()}/0") as client:
+        rig = with_record(RedisRecord(client))
+        assert check_membership(rig.engine) == rig.store.read_cluster()
+        with pytest.raises(ViewUnavailableError):
+            rig.engine.record.read()  # type: ignore[union-attr] # that is what stands for no Redis
+
+
+def test_a_check_is_trusted_for_a_second_and_one_that_failed_is_not(record: RedisRecord) -> None:
+    clock = [0.0]
+    rig, check = with_record(record), MembershipCheck(lambda: clock[0])
+    check.ensure(rig.engine)
+    record.begin_restore()
+    check.ensure(rig.engine)
+    clock[0] = 1.0
+    for _ in range(2):
+        with pytest.raises(DatabaseWentBackError):
+            check.ensure(rig.engine)
+    row = rig.store.read_cluster()
+    record.end_restore(row.identity, row.term, row.token)
+    check.ensure(rig.engine)
+
+
+def test_a_launch_says_whose_machine_it_is_and_the_numbers_of_that_moment() -> None:
+    rig = Rig().leased()
+    (machine,) = rig.fleet.machines.values()
+    row = rig.store.read_cluster()
+    assert (machine.cluster_id, machine.highest_term) == (row.identity, row.term)
+    assert machine.highest_token <= row.token
+
+
+def test_machines_of_another_cluster_are_left_alone_and_named() -> None:
+    rig = Rig()
+    rig.fleet.appear("i-foreign", "linux-1", launched_at=NOW - ORPHAN_SECONDS, cluster_id="another")
+    rig.fleet.appear("i-orphan", "windows-1", pool="windows", launched_at=NOW - ORPHAN_SECONDS)
+    with pytest.raises(ForeignMachineError) as refused:
+        reconcile(rig.engine)
+    assert "i-foreign" in str(refused.value)
+    assert "another" in str(refused.value)
+    assert rig.store.read_cluster().identity in str(refused.value)
+    assert rig.fleet.terminations == ["i-orphan"]
+    assert rig.slot().state == "empty"
+
+
+def test_a_machine_without_identity_is_claimed_when_a_slot_knows_its_launch() -> None:
+    rig = Rig().leased()
+    (name,) = rig.fleet.running
+    launch_id = rig.slot().launch_id
+    rig.fleet.appear(name, rig.slot().id, launch_id=launch_id, launched_at=NOW)
+    rig.fleet.appear("i-unknown", "linux-3", launched_at=NOW)
+    reconcile(rig.engine)
+    assert rig.fleet.machines[name].cluster_id == rig.store.read_cluster().identity
+    assert rig.fleet.machines["i-unknown"].cluster_id is None
+
+
+def test_without_the_right_to_tag_the_sweep_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig().leased()
+    (name,) = rig.fleet.running
+    rig.fleet.appear(name, rig.slot().id, launch_id=rig.slot().launch_id, launched_at=NOW)
+
+    def refuse(machines: object, cluster_id: object) -> None:
+        raise CloudError("auth", "UnauthorizedOperation", "no right to tag")
+
+    monkeypatch.setattr(rig.fleet, "claim", refuse)
+    assert reconcile(rig.engine).strangers == 0

@@ -1,0 +1,70 @@
+"""What Redis remembers of the cluster."""
+
+import pytest
+import redis
+
+from scheduler.ports import Remembered
+from scheduler.view.connection import make_redis
+from scheduler.view.redis_record import RedisRecord
+from tests.servers import OpenRedis
+
+LARGE = 2**53 - 1
+
+
+@pytest.fixture
+def client(redis_url: str, open_redis: OpenRedis) -> redis.Redis:
+    return open_redis(redis_url)
+
+
+@pytest.fixture
+def record(client: redis.Redis) -> RedisRecord:
+    return RedisRecord(client)
+
+
+def test_an_empty_redis_remembers_nothing(record: RedisRecord) -> None:
+    assert record.read() == Remembered()
+
+
+def test_the_first_identity_stays(record: RedisRecord) -> None:
+    assert record.keep("one", 3, 7) == "one"
+    assert record.keep("two", 100, 100) == "one"
+    assert record.read() == Remembered(identity="one", term=3, token=7)
+
+
+def test_numbers_only_rise_whatever_their_size(record: RedisRecord) -> None:
+    for term, token in ((9, 10), (10, 9), (LARGE - 1, LARGE), (LARGE - 2, LARGE - 1)):
+        record.keep("one", term, token)
+    assert record.read() == Remembered(identity="one", term=LARGE - 1, token=LARGE)
+
+
+def test_a_restore_is_marked_until_it_is_over_and_its_numbers_replace_the_old_ones(record: RedisRecord) -> None:
+    record.keep("one", 9, 9)
+    record.begin_restore()
+    assert record.read() == Remembered(identity="one", term=9, token=9, is_restoring=True)
+    record.keep("one", 10, 10)
+    assert record.read().is_restoring
+    record.end_restore("two", 5, 6)
+    assert record.read() == Remembered(identity="two", term=5, token=6)
+
+
+def test_keys_of_a_wrong_type_count_as_missing_and_are_replaced(client: redis.Redis, record: RedisRecord) -> None:
+    client.lpush("leasehold:cluster", "odd")
+    client.set("leasehold:highest", "odd")
+    assert record.read() == Remembered()
+    assert record.keep("one", 3, 7) == "one"
+    assert record.read() == Remembered(identity="one", term=3, token=7)
+    client.set("leasehold:highest", "odd")
+    record.begin_restore()
+    assert record.read().is_restoring
+
+
+def test_numbers_that_cannot_be_read_are_replaced(client: redis.Redis, record: RedisRecord) -> None:
+    client.hset("leasehold:highest", mapping={"term": "many", "token": b"\xff"})
+    record.keep("one", 3, 7)
+    assert record.read() == Remembered(identity="one", term=3, token=7)
+
+
+def test_each_prefix_has_a_record_of_its_own(redis_url: str) -> None:
+    with make_redis(redis_url) as client:
+        RedisRecord(client, "a:").keep("one", 1, 1)
+        assert RedisRecord(client, "b:").keep("two", 1, 1) == "two"
