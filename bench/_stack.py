@@ -1,12 +1,13 @@
 """A stack for benches: one pool of warm slots, in a folder that is removed again."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import quantiles
 from tempfile import TemporaryDirectory
 from time import monotonic, perf_counter, sleep
+from typing import Any
 
 from leasehold.client import Client
 from leasehold.stack import Stack
@@ -22,7 +23,6 @@ def open_stack(slots: int, leases_per_slot: int, database_url: str | None = None
 
     SIGTERM ends it in order.
     """
-    take_signals_as_interrupts()
     pool = {
         "system": SYSTEM,
         "min_slots": slots,
@@ -30,18 +30,32 @@ def open_stack(slots: int, leases_per_slot: int, database_url: str | None = None
         "max_leases_per_slot": leases_per_slot,
         "ec2": {"image": "ami-0123456789abcdef0"},
     }
+    with open_stack_with({"bench": pool}, database_url) as (stack, client):
+        await_slots(client, slots)
+        yield stack, client
+
+
+@contextmanager
+def open_stack_with(
+    pools: Mapping[str, Mapping[str, Any]], database_url: str | None = None
+) -> Iterator[tuple[Stack, Client]]:
+    """A running stack with these pools, and a client of it. SIGTERM ends it in order."""
+    take_signals_as_interrupts()
     with TemporaryDirectory(prefix="leasehold-bench-", ignore_cleanup_errors=True) as folder:
-        rules = {"pools": {"bench": pool}}
         config = _write_configuration(Path(folder), database_url)
         with (
-            Stack(Path(folder), config=config, rules=rules, emulator={"boot_seconds": 0.1}) as stack,
+            Stack(Path(folder), config=config, rules={"pools": pools}, emulator={"boot_seconds": 0.1}) as stack,
             stack.client() as client,
         ):
-            until = monotonic() + 60
-            while len(client.slots(state="ready")) < slots:
-                assert monotonic() < until, "the slots do not get ready"
-                sleep(0.1)
             yield stack, client
+
+
+def await_slots(client: Client, slots: int) -> None:
+    """Return when the view has this many ready slots."""
+    until = monotonic() + 60
+    while len(client.slots(state="ready")) < slots:
+        assert monotonic() < until, "the slots do not get ready"
+        sleep(0.1)
 
 
 def _write_configuration(folder: Path, database_url: str | None) -> Path:

@@ -3,6 +3,7 @@
 Heartbeats have a thread and a path of their own, so nothing that the rest waits for makes the host look dead.
 """
 
+import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -14,17 +15,25 @@ import msgspec
 from leasehold.enforcing import Enforcer
 from leasehold.errors import NotAnswered, Unavailable
 from leasehold.hosts import Hosts
+from leasehold.pacing import Backoff, shorten
 from leasehold.results import Host, Hosted
 from leasehold.watching import Hints
 
 BEATS_A_TIMEOUT: Final = 6
 LONGEST_BEAT_SECONDS: Final = 30.0
 SHORTEST_BEAT_SECONDS: Final = 0.3
+LOOK_SECONDS: Final = 300.0
+"""How often a host asks for its leases without a hint. Its heartbeats carry the version that it knows, and a host whose
+version is old is hinted at; this is for a hint that never comes.
+"""
 POLL_SECONDS: Final = 10.0
-"""How often a host asks for its leases when nobody hints at a change."""
+"""The same where the workers' answers have no version."""
+RETURN_SECONDS: Final = 30.0
+"""After heartbeats came through again, a host asks within this time: all hosts lost their Redis at the same moment."""
 ASK_SECONDS: Final = 5.0
 """How long one question is waited for; then it is asked again."""
 RETRY_SECONDS: Final = 1.0
+LONGEST_RETRY_SECONDS: Final = 30.0
 NOTICE_SECONDS: Final = 0.5
 """How long it takes at most to notice that the agent is to stop."""
 
@@ -51,6 +60,8 @@ class Heart:
         self.seconds = LONGEST_BEAT_SECONDS
         """Between two heartbeats."""
         self._is_stopped, self._wake = False, threading.Event()
+        self._version: str | None = None
+        self._has_returned = False
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="leasehold-heart", daemon=True)
 
@@ -63,6 +74,17 @@ class Heart:
             self._thread.start()
         elif is_quicker:
             self._wake.set()
+
+    def carry(self, version: str | None) -> None:
+        """Name this version of the slot in the heartbeats; a new one at once, so that no more hints come for it."""
+        is_new, self._version = version != self._version, version
+        if is_new:
+            self._wake.set()
+
+    def take_return(self) -> bool:
+        """Whether heartbeats came through again since the last call: hints may have been lost meanwhile."""
+        has_returned, self._has_returned = self._has_returned, False
+        return has_returned
 
     def stop(self) -> None:
         """Stop; what is under way is waited for."""
@@ -81,7 +103,7 @@ class Heart:
         is_heard = True
         while not self._is_stopped:
             try:
-                self._hosts.heartbeat(self._spec.slot, self._spec.machine)
+                self._hosts.heartbeat(self._spec.slot, self._spec.machine, self._version)
             except Unavailable as error:
                 if is_heard:
                     self._tell({"event": "unreachable", "error": str(error)})
@@ -89,6 +111,7 @@ class Heart:
             else:
                 if not is_heard:
                     self._tell({"event": "reachable"})
+                    self._has_returned = True
                 is_heard = True
             self._wake.wait(self.seconds if is_heard else min(self.seconds, RETRY_SECONDS))
             self._wake.clear()
@@ -108,8 +131,11 @@ class HostAgent:
         *,
         enforcer: Enforcer | None = None,
         poll_seconds: float = POLL_SECONDS,
+        look_seconds: float = LOOK_SECONDS,
     ) -> None:
-        self._hosts, self._spec, self._tell, self._poll_seconds = hosts, spec, tell, poll_seconds
+        self._hosts, self._spec, self._tell = hosts, spec, tell
+        self._poll_seconds, self._look_seconds = poll_seconds, look_seconds
+        self._retry = Backoff(RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         self._enforcer = enforcer
         self._heart = Heart(hosts, spec, tell)
         # No events: a handler of signals that comes between the lines of one would wait for itself.
@@ -158,7 +184,7 @@ class HostAgent:
 
     def _insist(self, ask: Callable[[], Any]) -> Any:
         """The answer, however long it takes; None when we are to go before. Raises Refused."""
-        is_known = False
+        is_known, retry = False, Backoff(RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         while not self._is_leaving:
             try:
                 return ask()
@@ -166,7 +192,7 @@ class HostAgent:
                 if not is_known:
                     self._tell({"event": "waiting", "error": str(error)})
                 is_known = True
-                self._rest(RETRY_SECONDS)
+                self._rest(retry.take())
         return None
 
     def _rest(self, seconds: float) -> None:
@@ -186,9 +212,16 @@ class HostAgent:
                 if host is not None and host.state == "empty" and not self._is_back():
                     self._tell({"event": "left", "slot": self._spec.slot})
                     return
-                self._wait(hints, seconds=self._poll_seconds if host is not None else RETRY_SECONDS)
+                self._wait(hints, seconds=self._find_pause(host))
         finally:
             hints.close()
+
+    def _find_pause(self, host: Host | None) -> float:
+        """How long to wait for a hint before the next look."""
+        if host is None:
+            return self._retry.take()
+        self._retry.reset()
+        return shorten(self._poll_seconds if host.version is None else self._look_seconds)
 
     def _is_back(self) -> bool:
         """A slot that still drained when we came is empty now: then we register again. One that served was drained."""
@@ -211,6 +244,7 @@ class HostAgent:
             return None
         self._has_served = self._has_served or host.state == "ready"
         self._heart.start(find_beat(host.offline_timeout))
+        self._heart.carry(host.version)
         self._compare(host)
         return host
 
@@ -238,6 +272,8 @@ class HostAgent:
                 return
             if self._is_leaving and not self._has_said_leave:
                 return
+            if self._heart.take_return():
+                until = min(until, time.monotonic() + min(RETURN_SECONDS, seconds) * random.random())  # noqa: S311
             self._enforce()
 
 

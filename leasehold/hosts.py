@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 import redis
 
+from leasehold.common.heartbeats import Heartbeat, format_heartbeat
 from leasehold.errors import Fault, Refused, Unknown, read_faults
 from leasehold.reading import ViewReader
 from leasehold.results import Answer, Host, read_answer
@@ -46,10 +47,13 @@ class Hosts:
         document = {"slot": slot, **{key: value for key, value in said.items() if value is not None}}
         return read_answer(self._ask("register", document, timeout))
 
-    def heartbeat(self, slot: str, machine: str) -> None:
-        """The host is alive. Nobody answers; only the machine that the slot belongs to is heard. Raises Unavailable."""
+    def heartbeat(self, slot: str, machine: str, version: str | None = None) -> None:
+        """The host is alive, and knows this `version` of its slot (`Host.version`). There is no answer. Only the
+        machine that the slot belongs to is heard. Raises Unavailable.
+        """
+        value = format_heartbeat(Heartbeat(machine, version))
         try:
-            self._wire.redis.set(self._reader.keys.heartbeat(slot), machine, ex=HEARTBEAT_SECONDS)
+            self._wire.redis.set(self._reader.keys.heartbeat(slot), value, ex=HEARTBEAT_SECONDS)
         except redis.RedisError as error:
             raise explain_redis(error, self._wire.view_url, "write heartbeats", "takes no heartbeat") from error
 

@@ -240,6 +240,8 @@ class Host(Shown, frozen=True, kw_only=True):
     state: str
     cordoned: bool = False
     offline_timeout: float | None = None
+    version: str | None = None
+    """Changes whenever anything else here does; the host's heartbeats carry it. None: the workers know no versions."""
     leases: tuple[Hosted, ...] = ()
 
     def _line(self) -> str:

@@ -118,7 +118,12 @@ def send_notices(engine: Engine, outcome: Outcome) -> None:
 def push_to_hosts(engine: Engine, outcome: Outcome) -> None:
     """Tell static hosts that their slot or its leases changed: every lease that comes or goes writes its slot."""
     for slot in outcome.hosts:
-        engine.bell.push(slot.id, {"slot": slot.id, "state": slot.state, "cordoned": slot.cordoned})
+        push_to_host(engine, slot)
+
+
+def push_to_host(engine: Engine, slot: Slot) -> None:
+    """Hint to the host of this slot that it should ask for its leases."""
+    engine.bell.push(slot.id, {"slot": slot.id, "state": slot.state, "cordoned": slot.cordoned})
 
 
 def last_by_reservation(events: Iterable[Event]) -> Iterable[Event]:

@@ -4,6 +4,7 @@ Heartbeats come on a path of their own (see `Pulse`), so neither a full queue no
 look dead. Our clock decides: a heartbeat has an age, never a time. Source: Orchard's workers.
 """
 
+import random
 from collections.abc import Sequence
 from math import inf
 from typing import Any
@@ -15,20 +16,22 @@ from scheduler.model.reservations import Lease, usable_cores
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import View
-from scheduler.operations.engine import Engine, announce
+from scheduler.operations.engine import Engine, announce, push_to_host
 from scheduler.operations.ledger import Ledger, Outcome
 from scheduler.operations.register import check_host
 from scheduler.operations.words import Refusal
 from scheduler.policy.timeouts import is_silent
 from scheduler.ports import Heard, Tenure
 
+MOST_HINTS = 100
+"""Hosts that are hinted at in one run because their heartbeats name an old version. All of them ask at once."""
 SAME_BEAT_SECONDS = 0.25
 """One heartbeat that is read twice never comes out at exactly the same time; a later one is later by more than this."""
 
 
 def hear_hosts(engine: Engine) -> int:
     """Move `last_seen` of every host to its last heartbeat; how many were moved. One that was silent and is heard of
-    again asks for a tick.
+    again asks for a tick. Hint a change to the hosts whose heartbeats name an old version of their slot.
     """
     rules = engine.rules()
     pools = _static_pools(rules)
@@ -37,7 +40,27 @@ def hear_hosts(engine: Engine) -> int:
     # Of those alone: a fleet of EC2 beside them is not read every two seconds.
     hosts = engine.store.find_slots(states=sorted(HOLDING), pools=sorted(pools))
     heard = engine.pulse.listen(_machines(hosts))
-    return len(_note(engine, rules, {slot.id: _heard_ago(slot, heard) for slot in hosts}, hosts).rows)
+    moved = _note(engine, rules, {slot.id: _heard_ago(slot, heard) for slot in hosts}, hosts)
+    for slot in choose_hints(find_behind(hosts, heard, rules), engine.store.now()):
+        push_to_host(engine, slot)
+    return len(moved.rows)
+
+
+def find_behind(hosts: Sequence[Slot], heard: Heard, rules: Rules) -> list[Slot]:
+    """The hosts that are alive and know an old version of their slot: a hint was lost, or they have not asked yet."""
+    return [
+        slot
+        for slot in hosts
+        if slot.id in heard.versions
+        and heard.ages[slot.id] <= rules.pools[slot.pool].offline_timeout
+        and heard.versions[slot.id] != name_version(slot, rules.pools[slot.pool].offline_timeout)
+    ]
+
+
+def choose_hints(behind: Sequence[Slot], now: float) -> Sequence[Slot]:
+    """At most MOST_HINTS of them, others at another time: hosts that never react delay no other host for long."""
+    chance = random.Random(now)  # noqa: S311 - no secret
+    return chance.sample(behind, min(len(behind), MOST_HINTS))
 
 
 def hear_before_judging(engine: Engine, view: View, rules: Rules, tenure: Tenure, now: float) -> None:
@@ -78,12 +101,23 @@ def describe_host(engine: Engine, name: str, machine: str) -> dict[str, Any]:
         "state": slot.state,
         "cordoned": slot.cordoned,
         "offline_timeout": None if pool is None else pool.offline_timeout,
+        "version": name_version(slot, None if pool is None else pool.offline_timeout),
         "leases": [
             _describe_lease(owner, lease)
             for owner, lease in leases
             if lease.epoch == slot.epoch and lease.state != "claimed"
         ],
     }
+
+
+def name_version(slot: Slot, offline_timeout: float | None) -> str:
+    """The version of all that the host of this slot is told: another one after every change of it.
+
+    Each change of the slot and of its leases raises the slot's version; the timeout is a rule of the pool. The epoch
+    distinguishes the slot from an earlier one of the same name.
+    """
+    timeout = "-" if offline_timeout is None else f"{offline_timeout:g}"
+    return f"{slot.epoch}:{slot.version}:{timeout}"
 
 
 def _static_pools(rules: Rules) -> set[str]:

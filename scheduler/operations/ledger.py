@@ -234,6 +234,7 @@ class Ledger:
         for lease in gone:
             self._bill_lease(row, lease, come.get(lease.component))
             self._leases.get(lease.slot, {}).pop((row.id, lease.component), None)
+            self._bump_host(lease, come.get(lease.component))
         self.reservations[row.id] = row
         self._index(row.id, come.values())
 
@@ -242,6 +243,14 @@ class Ledger:
         to = "ended" if follower is None else follower.state
         if to != lease.state:
             check_move(LEASE_MOVES, "lease", f"{row.id}/{lease.component}", (lease.state, to), self.cause)
+
+    def _bump_host(self, lease: Lease, follower: Lease | None) -> None:
+        """Raise the version of a static host's slot when a lease on it changes as its host sees it: the host compares
+        versions to learn that it has to ask. Leases that come or go raise it in any case.
+        """
+        slot = self.slots.get(lease.slot)
+        if slot is not None and slot.machine is not None and follower is not None and _shown(lease) != _shown(follower):
+            self.put(slot)
 
     def _bill_lease(self, row: Reservation, lease: Lease, follower: Lease | None) -> None:
         """Note as due what a lease that ends, stops or changes its level has used since its account's last charge."""
@@ -284,3 +293,8 @@ class Ledger:
                     Outgoing(id=name, callback=callback, payload=payload, created_at=event.at, sent_at=event.at)
                 )
         return found
+
+
+def _shown(lease: Lease) -> tuple[object, ...]:
+    """What the host of its slot sees of a lease."""
+    return lease.slot, lease.token, lease.resources, lease.cores, lease.state, lease.revoke_by

@@ -8,11 +8,13 @@ import msgspec
 
 class Heard(msgspec.Struct, frozen=True):
     """What heartbeats say. `ages`: for how many seconds each slot's machine has been silent; who was never heard of
-    is left out. `kept_for`: for how many seconds heartbeats have been kept where they are read.
+    is left out. `kept_for`: for how many seconds heartbeats have been kept where they are read. `versions`: the version
+    (`operations.hosts.name_version`) that each host knows; a host whose heartbeat names none is left out.
     """
 
     ages: dict[str, float]
     kept_for: float
+    versions: dict[str, str] = {}
 
 
 class Pulse(Protocol):

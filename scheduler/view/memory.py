@@ -156,22 +156,23 @@ class MemoryPulse:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, kept_since: float = float("-inf")) -> None:
         self._clock, self._kept_since = clock, kept_since
-        self._beats: dict[str, tuple[str, float]] = {}
+        self._beats: dict[str, tuple[str, str | None, float]] = {}
 
     def forget(self) -> None:
         """Lose all heartbeats."""
         self._beats, self._kept_since = {}, self._clock()
 
-    def beat(self, slot: str, machine: str) -> None:
-        """This machine is alive."""
-        self._beats[slot] = (machine, self._clock())
+    def beat(self, slot: str, machine: str, version: str | None = None) -> None:
+        """This machine is alive, and knows this version of its slot."""
+        self._beats[slot] = (machine, version, self._clock())
 
     def listen(self, hosts: Mapping[str, str]) -> Heard:
         """See Pulse.listen."""
         now = self._clock()
-        beats = {slot: self._beats[slot] for slot in hosts.keys() & self._beats.keys()}
-        ages = {slot: now - at for slot, (machine, at) in beats.items() if machine == hosts[slot]}
-        return Heard(ages, now - self._kept_since)
+        beats = {slot: beat for slot, beat in self._beats.items() if hosts.get(slot) == beat[0]}
+        ages = {slot: now - at for slot, (_, _, at) in beats.items()}
+        versions = {slot: version for slot, (_, version, _) in beats.items() if version is not None}
+        return Heard(ages, now - self._kept_since, versions)
 
 
 class MemoryBell:

@@ -29,6 +29,7 @@ class FakeHost:
         self.refusal: Document = {}
         self.drains_to = "draining"
         self.offline_timeout = 1.8
+        self.version: str | None = None
 
     def answer(self, verb: str, _document: Document) -> Document | None:
         """What is answered to a host."""
@@ -39,6 +40,8 @@ class FakeHost:
         if verb == "register" and self.state == "empty":
             self.state = "ready"
         said = {"slot": "lab-1", "state": self.state, "offline_timeout": self.offline_timeout}
+        if self.version is not None:
+            said["version"] = self.version
         return {"ok": True, **said, "leases": self.leases}
 
 
@@ -146,6 +149,49 @@ def test_a_shorter_timeout_counts_from_the_next_answer_on(
     wait_for(lambda: redis_client.get("leasehold:heartbeat:lab-1"), "the next one", LONGEST_BEAT_SECONDS / 2)
 
 
+def hint(redis_client: redis.Redis) -> None:
+    """What a worker publishes when something changed."""
+    redis_client.publish("leasehold:host:lab-1", b"{}")
+
+
+def test_its_heartbeats_carry_the_version_that_it_knows_and_it_asks_only_when_hinted_at(
+    host: FakeHost, start: Start, intake: FakeIntake, redis_client: redis.Redis
+) -> None:
+    """A new version is sent at once, however long the pause between two heartbeats."""
+    host.version, host.offline_timeout = "0:7:1000", 1000.0
+    running = start()
+    wait_for(lambda: redis_client.get("leasehold:heartbeat:lab-1") == b"m1 0:7:1000", "the version")
+    host.version, host.leases = "0:8:1000", []
+    hint(redis_client)
+    running.await_told("ended")
+    wait_for(lambda: redis_client.get("leasehold:heartbeat:lab-1") == b"m1 0:8:1000", "the next version")
+    assert intake.verbs().count("leases") == 2
+
+
+def test_it_asks_when_its_heartbeats_come_through_again(
+    host: FakeHost, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hint may have been lost meanwhile."""
+    monkeypatch.setattr("leasehold.agent.RETURN_SECONDS", 0.1)
+    host.version = "0:7:1.8"
+    is_cut = threading.Event()
+    heartbeat = Hosts.heartbeat
+
+    def beat(hosts: Hosts, slot: str, machine: str, version: str | None = None) -> None:
+        if is_cut.is_set():
+            raise Unavailable("no heartbeat comes through")
+        heartbeat(hosts, slot, machine, version)
+
+    monkeypatch.setattr(Hosts, "heartbeat", beat)
+    running = start()
+    running.await_told("leased")
+    is_cut.set()
+    running.await_told("unreachable")
+    host.leases = []
+    is_cut.clear()
+    running.await_told("ended")
+
+
 @pytest.mark.usefixtures("host")
 def test_what_ends_its_heartbeats_ends_the_agent(intake: FakeIntake) -> None:
     """Else the host would look dead while its agent seems to be well."""
@@ -157,7 +203,7 @@ def test_what_ends_its_heartbeats_ends_the_agent(intake: FakeIntake) -> None:
     class Unreachable(Hosts):
         """No heartbeat comes through."""
 
-        def heartbeat(self, slot: str, machine: str) -> None:
+        def heartbeat(self, slot: str, machine: str, version: str | None = None) -> None:
             raise Unavailable(f"no heartbeat of {slot} by {machine}")
 
     wire = Wire(intake.url)

@@ -2,12 +2,16 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from scheduler.operations.hosts import describe_host, hear_hosts
+from scheduler.operations.apply import apply_rules
+from scheduler.operations.hosts import MOST_HINTS, choose_hints, describe_host, hear_hosts, name_version
+from scheduler.operations.ledger import Ledger
 from scheduler.operations.words import Refusal
 from scheduler.policy.conditions import describe_slot
 from scheduler.ports import EventFilter
+from tests.builders import a_slot
 from tests.operations.rig import CONFIG, Rig
 
 TIMEOUT = 30.0
@@ -213,14 +217,136 @@ def test_a_host_is_told_of_its_leases_and_pushed_when_they_change() -> None:
         "state": "ready",
         "cordoned": False,
         "offline_timeout": TIMEOUT,
+        "version": name_version(rig.slot("lab-1"), TIMEOUT),
     }
     assert (lease["reservation"], lease["component"], lease["token"]) == ("r1", "main", rig.token())
     told = len(rig.bell.news)
     assert told == 2
-    hear_hosts(rig.engine)
     rig.ask("release", reservation="r1", token=rig.token())
     assert rig.bell.news[told:] == [("lab-1", {"slot": "lab-1", "state": "ready", "cordoned": False})]
     assert describe_host(rig.engine, "lab-1", "m1")["leases"] == []
+
+
+class Onlooker:
+    """A host that asks after every step: what it is told, and which version that has."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.seen = [self.look()]
+
+    def look(self) -> tuple[str, Any]:
+        """(version, everything else)."""
+        answer = describe_host(self.rig.engine, "lab-1", "m1")
+        return answer.pop("version"), answer
+
+    def expect_change(self, step: str) -> None:
+        """What a host is told is different, and so is its version; the host was pushed a hint."""
+        version, answer = self.look()
+        assert answer != self.seen[-1][1], f"{step} changes nothing that the host is told"
+        assert version not in {each for each, _ in self.seen}, f"{step} leaves the version as it is"
+        assert self.rig.bell.news, f"{step} is not pushed to the host"
+        self.rig.bell.news.clear()
+        self.seen.append((version, answer))
+
+
+def test_whatever_changes_for_a_host_changes_the_version() -> None:
+    """So that a host that names it in its heartbeats need not ask again and again."""
+    lab = {**RULES["pools"]["lab"], "max_leases_per_slot": 4, "resources": {"cpus": 8}}
+    rig = Rig({"pools": {**RULES["pools"], "lab": lab}})
+    assert register(rig, resources={"cpus": 8})["ok"]
+    onlooker = Onlooker(rig)
+    rig.ask("submit", id="r1", system="lab-linux", resources={"cpus": 1})
+    rig.tick()
+    onlooker.expect_change("a lease")
+    rig.ask("submit", id="r2", system="lab-linux", resources={"cpus": 1})
+    rig.tick()
+    rig.tick()
+    onlooker.expect_change("another lease, and less spare cores for the first")
+    for verb in ("cordon", "uncordon"):
+        rig.ask(verb, slot="lab-1")
+        onlooker.expect_change(verb)
+    rig.ask("release", reservation="r1", token=rig.token("r1"))
+    onlooker.expect_change("the end of a lease")
+    rig.ask("leave", slot="lab-1", machine="m1")
+    onlooker.expect_change("a drain")
+
+
+def test_a_lease_that_is_to_be_given_back_changes_the_version() -> None:
+    """Though nothing else of its slot changes."""
+    rig = a_lab()
+    version = describe_host(rig.engine, "lab-1", "m1")["version"]
+    with rig.store.transaction() as transaction:
+        ledger = Ledger(transaction, "tick", 1)
+        ledger.load(reservations=["r1"])
+        row = ledger.reservations["r1"]
+        leases = tuple(msgspec.structs.replace(each, state="revoking", revoke_by=rig.now + 30) for each in row.leases)
+        ledger.move_reservation(row, "revoking", reason="slot_interrupted", leases=leases)
+        outcome = ledger.flush()
+    answer = describe_host(rig.engine, "lab-1", "m1")
+    assert [lease["state"] for lease in answer["leases"]] == ["revoking"]
+    assert answer["version"] != version
+    assert [slot.id for slot in outcome.hosts] == ["lab-1"]
+
+
+def test_a_host_that_renews_and_beats_is_told_the_same_version() -> None:
+    rig = a_lab()
+    version = describe_host(rig.engine, "lab-1", "m1")["version"]
+    rig.ask("renew", reservation="r1", token=rig.token())
+    go_on(rig, TIMEOUT, "lab-1")
+    assert describe_host(rig.engine, "lab-1", "m1")["version"] == version
+
+
+@pytest.mark.parametrize(
+    ("version", "hints"),
+    [
+        # The present one.
+        (None, 0),
+        ("0:0:30", 1),
+        ("of another version of ours", 1),
+    ],
+)
+def test_a_host_is_hinted_at_as_long_as_its_heartbeat_names_an_old_version(version: str | None, hints: int) -> None:
+    rig = a_lab()
+    rig.pulse.beat("lab-1", "m1", version or describe_host(rig.engine, "lab-1", "m1")["version"])
+    told = len(rig.bell.news)
+    for _ in range(2):
+        hear_hosts(rig.engine)
+    assert len(rig.bell.news) - told == 2 * hints
+
+
+def test_a_host_without_a_version_in_its_heartbeat_is_not_hinted_at() -> None:
+    """It looks by itself every few seconds."""
+    rig = a_lab()
+    rig.pulse.beat("lab-1", "m1")
+    told = len(rig.bell.news)
+    hear_hosts(rig.engine)
+    assert len(rig.bell.news) == told
+
+
+def test_a_host_that_is_silent_is_not_hinted_at() -> None:
+    rig = a_lab()
+    rig.pulse.beat("lab-1", "m1", "0:0:30")
+    rig.now += TIMEOUT + 1
+    told = len(rig.bell.news)
+    hear_hosts(rig.engine)
+    assert len(rig.bell.news) == told
+
+
+def test_changed_rules_reach_hosts_without_a_look() -> None:
+    rig = a_lab()
+    rig.pulse.beat("lab-1", "m1", describe_host(rig.engine, "lab-1", "m1")["version"])
+    apply_rules(rig.engine, {"pools": {**RULES["pools"], "lab": {**RULES["pools"]["lab"], "offline_timeout": 10}}})
+    told = len(rig.bell.news)
+    hear_hosts(rig.engine)
+    assert len(rig.bell.news) == told + 1
+
+
+def test_many_hosts_that_are_behind_are_hinted_at_in_turns() -> None:
+    """Each of them asks at once when it gets its hint; and hosts that never react keep no hint from others."""
+    behind = [a_slot(f"lab-{number}") for number in range(5 * MOST_HINTS)]
+    turns = [choose_hints(behind, 1_000_000.0 + 2 * run) for run in range(60)]
+    assert {len(turn) for turn in turns} == {MOST_HINTS}
+    assert {slot.id for turn in turns for slot in turn} == {slot.id for slot in behind}
 
 
 @pytest.mark.parametrize(("slot", "machine", "path"), [("lab-2", "m1", "slot"), ("lab-1", "m2", "machine")])

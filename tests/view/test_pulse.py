@@ -24,7 +24,7 @@ class World:
     """Heartbeats somewhere: how a host sends one, who listens, and how all of them get lost."""
 
     pulse: Pulse
-    beat: Callable[[str, str], None]
+    beat: Callable[..., None]
     forget: Callable[[], object]
 
 
@@ -50,6 +50,15 @@ def test_who_beats_is_heard_and_nobody_else(world: World) -> None:
 def test_only_the_machine_that_the_slot_belongs_to_is_heard(world: World) -> None:
     world.beat("lab-1", "a stranger")
     assert world.pulse.listen({"lab-1": "m1"}).ages == {}
+
+
+def test_the_version_that_a_host_knows_comes_with_its_heartbeat(world: World) -> None:
+    world.beat("lab-1", "m1", "0:7:180")
+    world.beat("lab-2", "m2")
+    world.beat("lab-3", "a-stranger", "0:7:180")
+    heard = world.pulse.listen({"lab-1": "m1", "lab-2": "m2", "lab-3": "m3"})
+    assert heard.ages.keys() == {"lab-1", "lab-2"}
+    assert heard.versions == {"lab-1": "0:7:180"}
 
 
 def test_looking_changes_nothing(world: World) -> None:

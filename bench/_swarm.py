@@ -1,0 +1,125 @@
+"""Agents of hosts for a bench: as many as a process is asked for, in one event loop, each with connections of its own.
+
+They send what `leasehold.agent` sends, and as often: heartbeats, looks at their leases, copies of what is not answered.
+`python -m bench._swarm URL FIRST COUNT OFFLINE_TIMEOUT KIND` runs until it is ended. `KIND`: `present` for the rules of
+this version, `earlier` for agents that look every ten seconds and send a copy every two.
+"""
+
+import asyncio
+import base64
+import json
+import random
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+from uuid import uuid4
+
+import redis.asyncio as redis
+
+from leasehold.agent import ASK_SECONDS, RETRY_SECONDS, find_beat
+from leasehold.hosts import HEARTBEAT_SECONDS
+from leasehold.running import DEFAULT_PREFIX
+from leasehold.wire import QUEUE, TASK_PREFIX
+
+EARLIER_LOOK_SECONDS: Final = 10.0
+EARLIER_RESEND_SECONDS: Final = 2.0
+
+
+def name_slot(number: int) -> str:
+    """The slot of this agent."""
+    return f"host-{number}"
+
+
+def name_machine(number: int) -> str:
+    """The machine of this agent, as long as the digest of a real one."""
+    return f"{number:032x}"
+
+
+def make_message(verb: str, document: Mapping[str, Any], headers: Mapping[str, Any]) -> str:
+    """A task message as it stands in the queue (docs/protocol.md)."""
+    body = base64.b64encode(json.dumps([[document], {}, None]).encode()).decode()
+    return json.dumps(
+        {
+            "body": body,
+            "content-type": "application/json",
+            "content-encoding": "utf-8",
+            "headers": {"task": TASK_PREFIX + verb, "id": uuid4().hex, **headers},
+            "properties": {
+                "body_encoding": "base64",
+                "delivery_tag": uuid4().hex,
+                "delivery_info": {"exchange": "", "routing_key": QUEUE},
+            },
+        }
+    )
+
+
+class EarlierAgent:
+    """An agent that looks every ten seconds by message, and sends a copy of an unanswered message every two."""
+
+    def __init__(self, client: redis.Redis, number: int, offline_timeout: float) -> None:
+        self.client, self.slot, self.machine = client, name_slot(number), name_machine(number)
+        self.beat_seconds = find_beat(offline_timeout)
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        await asyncio.gather(self.beat(), self.look_again_and_again())
+
+    async def beat(self) -> None:
+        """Send heartbeats at an even pace, from a random moment on."""
+        await asyncio.sleep(random.uniform(0, self.beat_seconds))
+        while True:
+            await self.send_heartbeat()
+            await asyncio.sleep(self.beat_seconds)
+
+    async def send_heartbeat(self) -> None:
+        """One heartbeat."""
+        key = f"{DEFAULT_PREFIX}heartbeat:{self.slot}"
+        await self.client.set(key, self.machine, ex=HEARTBEAT_SECONDS)
+
+    async def look_again_and_again(self) -> None:
+        """A look at a random moment, and then whenever one is due or a hint comes."""
+        await asyncio.sleep(random.uniform(0, EARLIER_LOOK_SECONDS))
+        async with self.client.pubsub(ignore_subscribe_messages=True) as channel:
+            await channel.subscribe(f"{DEFAULT_PREFIX}host:{self.slot}")
+            while True:
+                answer = await self.ask("leases", {"slot": self.slot, "machine": self.machine}, ASK_SECONDS)
+                await wait_for_hint(channel, RETRY_SECONDS if answer is None else EARLIER_LOOK_SECONDS)
+
+    async def ask(self, verb: str, fields: Mapping[str, Any], seconds: float) -> dict[str, Any] | None:
+        """The answer to a request; None when there is none in time."""
+        request = uuid4().hex
+        address = f"{DEFAULT_PREFIX}reply:{request}"
+        document = {**fields, "request": request, "reply_to": address}
+        deadline, due = time.monotonic() + seconds, 0.0
+        while (now := time.monotonic()) < deadline:
+            if now >= due:
+                await self.client.lpush(QUEUE, make_message(verb, document, {"sent_at": time.time()}))
+                due = now + EARLIER_RESEND_SECONDS
+            got = await self.client.blpop([address], timeout=max(min(due, deadline) - now, 0.01))
+            if got is not None:
+                answer: dict[str, Any] = json.loads(got[1])
+                return answer
+        return None
+
+
+async def wait_for_hint(channel: Any, seconds: float) -> bool:
+    """Whether a hint came within this time."""
+    return await channel.get_message(timeout=seconds) is not None
+
+
+async def serve(url: str, first: int, count: int, offline_timeout: float) -> None:
+    """Run these agents until SIGTERM."""
+    client = redis.Redis.from_url(url, socket_timeout=60, socket_connect_timeout=60, max_connections=8 * count)
+    agents = [EarlierAgent(client, number, offline_timeout) for number in range(first, first + count)]
+    running = asyncio.gather(*(agent.run() for agent in agents))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    with suppress(asyncio.CancelledError):
+        await running
+    await client.aclose()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])))

@@ -1,0 +1,55 @@
+"""The value of a heartbeat: `machine`, or `machine version`, or `machine version counter mac`, separated by spaces.
+
+No word contains a space: ids of machines are names. `version` is `-` while the host does not know any. `counter` and
+`mac` are present in heartbeats that the key of a principal signs.
+"""
+
+import re
+from typing import Final, NamedTuple
+
+_UNKNOWN: Final = "-"
+_MOST: Final = 1000
+"""Characters of a heartbeat."""
+_WORD: Final = re.compile(r"[!-~]+")
+_COUNTER: Final = re.compile(r"[0-9]{1,16}")
+
+
+class Heartbeat(NamedTuple):
+    """What one heartbeat states. `version`: of the slot and its leases, as the host knows them."""
+
+    machine: str
+    version: str | None = None
+    counter: int | None = None
+    mac: str | None = None
+
+
+def format_heartbeat(beat: Heartbeat) -> str:
+    """The value for Redis. `counter` and `mac` are given both or not at all."""
+    words = [beat.machine]
+    if beat.version is not None or beat.counter is not None:
+        words.append(beat.version or _UNKNOWN)
+    if beat.counter is not None and beat.mac is not None:
+        words += [str(beat.counter), beat.mac]
+    return " ".join(words)
+
+
+def read_heartbeat(value: bytes) -> Heartbeat | None:
+    """The heartbeat that this value states; None if it is not one."""
+    text = value.decode("ascii", "replace")
+    if len(text) > _MOST:
+        return None
+    match text.split(" "):
+        case words if not all(_WORD.fullmatch(word) for word in words):
+            return None
+        case [machine]:
+            return Heartbeat(machine)
+        case [machine, version]:
+            return Heartbeat(machine, _read_version(version))
+        case [machine, version, counter, mac] if _COUNTER.fullmatch(counter):
+            return Heartbeat(machine, _read_version(version), int(counter), mac)
+        case _:
+            return None
+
+
+def _read_version(word: str) -> str | None:
+    return None if word == _UNKNOWN else word
