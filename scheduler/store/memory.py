@@ -61,7 +61,7 @@ class MemoryStore:
             term=world.tenure.term,
             token=world.token,
             restores=world.restores,
-            principals_version=0,
+            principals_version=self._world.principals_version,
         )
 
     def rules_version(self) -> int:

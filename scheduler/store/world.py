@@ -47,7 +47,7 @@ class World:
         self.identity = uuid4().hex
         self.principals = {WORKER: StoredPrincipal(name=WORKER, role="worker", key=make_key(), created_at=0.0)}
         self.principals_version = 0
-        self.sequence = self.token = self.event_number = self.buried = 0
+        self.restores = self.sequence = self.token = self.event_number = self.buried = 0
         self._written: dict[Key, float] = {}
         self._stamp = float("-inf")
 

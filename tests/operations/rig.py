@@ -62,6 +62,7 @@ class CountingFleet:
             raise self.errors.pop(0)
         name = self.by_token.setdefault(request["token"], f"i-{len(self.by_token) + 1}")
         if name not in self.machines:
+            term, token = (request["highest"] or "0.0").split(".")
             self.machines[name] = Machine(
                 id=name,
                 state="running",
@@ -71,13 +72,8 @@ class CountingFleet:
                 launch_id=request["launch_id"],
                 offering=request["offering"],
                 cluster_id=request["cluster_id"] or None,
-                **dict(
-                    zip(
-                        ("highest_term", "highest_token"),
-                        map(int, (request["highest"] or "0.0").split(".")),
-                        strict=True,
-                    )
-                ),
+                highest_term=int(term),
+                highest_token=int(token),
             )
         self.during_launch()
         return self.machines[name]
