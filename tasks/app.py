@@ -40,7 +40,13 @@ MODULES: Final = (
 
 def make_app(settings: Settings) -> Celery:
     """The application by these settings."""
-    app = Celery("leasehold", task_cls="tasks.base:LeaseholdTask", include=MODULES)
+    signs = settings.access.mode != "open"
+    app = Celery(
+        "leasehold",
+        task_cls="tasks.base:LeaseholdTask",
+        include=MODULES,
+        amqp="tasks.signing:SigningAMQP" if signs else None,
+    )
     app.conf.update(_messages(settings), **_broker(settings), **_workers(settings))
     app.conf.update(
         beat_schedule=make_schedule(settings),

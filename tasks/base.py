@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, Final, NoReturn
+from typing import Any, ClassVar, Final, NoReturn
 
 import msgspec
 import redis
@@ -22,6 +22,7 @@ from celery.exceptions import Reject, SoftTimeLimitExceeded
 from kombu.exceptions import OperationalError
 from structlog.contextvars import bound_contextvars
 
+from scheduler.model.principals import Principal, Role
 from scheduler.model.validation import Fault, InvalidInputError, fault
 from scheduler.operations.tick import PlanTooLateError
 from scheduler.ports import (
@@ -36,6 +37,7 @@ from scheduler.ports import (
     StoreUnavailableError,
     ViewUnavailableError,
 )
+from tasks.principals import UnprovenError, acting_for, verify_sender
 from tasks.refusals import report_refused
 from tasks.requests import describe_arguments
 from workers.logs import get_logger
@@ -96,14 +98,41 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
     Request = "tasks.requests:ReadableRequest"
     needs_membership = True
     """Whether it runs only while database and Redis belong to one cluster."""
+    roles: ClassVar[frozenset[Role]] = frozenset({"worker"})
+    """The roles whose messages are accepted in `access.mode = signed`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> str:
         """Run the task; its result in a word, which the metric of its duration has as a label."""
         with bound_contextvars(task=self.name, task_id=self.request.id):
             started = time.monotonic()
-            result = self._run_checked(args, kwargs)
+            result = self._run_verified(args, kwargs)
             self._measure(result, time.monotonic() - started)
             return result
+
+    def answer_refused(self, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
+        """Send this answer to a message whose sender was not accepted, if the message names a place for answers. The
+        arguments were not checked before.
+        """
+
+    def verify(self) -> Principal | None:
+        """The principal that sent the message; None if it is not signed, which `access.mode` may allow. Raises
+        UnprovenError, and StoreUnavailableError without the database.
+        """
+        return verify_sender(vars(self.request), self.name or "", self.roles)
+
+    def _run_verified(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        try:
+            principal = self.verify()
+        except UnprovenError as error:
+            log.warning("A message was refused.", action="task.refused", error=str(error), why=error.reason)
+            self._report("signature", [error.fault])
+            with suppress(*DROPPED):
+                self.answer_refused(args, kwargs, error.answer)
+            return "refused"
+        except tuple(DROPPED) as error:
+            return self._drop(error)
+        with acting_for(principal):
+            return self._run_checked(args, kwargs)
 
     def _run_checked(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         try:

@@ -26,14 +26,18 @@ MOST_ID: Final = 200
 _NEVER: Final = ("compression", "shadow", "callbacks", "errbacks", "chain", "chord", "stamps", "stamped_headers")
 
 
-def check_message(queue: str, raw: object, known: Collection[str]) -> None:
-    """Raise InvalidInputError unless `raw`, from the list of this queue, is a message for one of the `known` tasks."""
+def check_message(queue: str, raw: object, known: Collection[str]) -> bytes:
+    """Raise InvalidInputError unless `raw`, from the list of this queue, is a message for one of the `known` tasks. The
+    bytes of its body, as its signature covers them.
+    """
     envelope = _table(raw, ".")
     _check_headers(queue, _table(envelope.get("headers"), "headers"), known)
     properties = _table(envelope.get("properties"), "properties")
     _check_properties(properties)
     _check_content(envelope)
-    _check_body(_decode(envelope.get("body"), properties.get("body_encoding")))
+    content = _read_body(envelope.get("body"), properties.get("body_encoding"))
+    _check_body(_decode(content, properties.get("body_encoding")))
+    return content
 
 
 def find_defect(error: InvalidInputError) -> Defect:
@@ -108,20 +112,31 @@ def _check_content(envelope: Mapping[str, Any]) -> None:
         raise fault("content-encoding", "utf-8", encoding)
 
 
-def _decode(body: object, encoding: object) -> object:
-    """The body as the worker's task will read it."""
+def _read_body(body: object, encoding: object) -> bytes:
+    """The body's bytes: what was JSON before kombu encoded it for Redis."""
     if encoding not in (None, "base64"):
         raise fault("properties.body_encoding", "base64, or nothing", encoding)
     if not isinstance(body, str):
         raise fault("body", "a text", body)
     if len(body) > MOST_BYTES:
         raise InvalidInputError([Fault("body", f"at most {MOST_BYTES} bytes", f"{len(body)} bytes")])
-    wanted = "JSON" if encoding is None else "base64 of JSON"
     try:
-        content = body.encode() if encoding is None else base64.b64decode(body)
+        return body.encode() if encoding is None else base64.b64decode(body)
+    except ValueError as error:
+        raise _refuse_body(encoding, error) from None
+
+
+def _decode(content: bytes, encoding: object) -> object:
+    """The body as the worker's task will read it."""
+    try:
         return serialization.loads(content, CONTENT_TYPE, "utf-8", accept={CONTENT_TYPE})
     except (ValueError, DecodeError, ContentDisallowed) as error:
-        raise InvalidInputError([Fault("body", wanted, show(str(error)))]) from None
+        raise _refuse_body(encoding, error) from None
+
+
+def _refuse_body(encoding: object, error: Exception) -> InvalidInputError:
+    wanted = "JSON" if encoding is None else "base64 of JSON"
+    return InvalidInputError([Fault("body", wanted, show(str(error)))])
 
 
 def _check_body(content: object) -> None:

@@ -3,11 +3,13 @@ commit, on the list that `reply_to` names.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from pydantic import AfterValidator
 
+from scheduler.model.principals import ROLES
 from scheduler.model.validation import (
     Document,
     Fault,
@@ -84,6 +86,14 @@ class RequestTask(LeaseholdTask):
     """A task of this queue: whatever form its arguments have, it runs with one document."""
 
     abstract = True
+    roles = frozenset(ROLES)
+
+    def answer_refused(self, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
+        """See LeaseholdTask.answer_refused."""
+        with suppress(InvalidInputError):
+            (document,), _ = self.read_arguments(args, kwargs)
+            if address := find_address(document):
+                services.engine.bell.reply(address, answer)
 
     def read_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """See LeaseholdTask.read_arguments."""

@@ -3,13 +3,21 @@
 from scheduler.operations.tick import Ticked, tick
 from scheduler.view.renewal import Renewal
 from tasks.app import app, services
+from tasks.base import LeaseholdTask
 from tasks.queues import TICK
 from workers.logs import get_logger
 
 log = get_logger(__name__)
 
 
-@app.task(name=TICK)
+class TickTask(LeaseholdTask):
+    """Operators ask for ticks, too."""
+
+    abstract = True
+    roles = frozenset({"worker", "operator"})
+
+
+@app.task(name=TICK, base=TickTask)
 def run_tick() -> str:
     """Tick, unless another process does: that one ticks once more when it is done."""
     engine = services.engine

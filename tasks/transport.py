@@ -16,6 +16,7 @@ from typing import Any
 
 from kombu.transport import redis
 
+from leasehold.common.signing import BODY_SHA256, hash_body
 from scheduler.model.validation import Fault, InvalidInputError, show
 from tasks.messages import check_message, describe_message, find_defect, is_expired
 from tasks.queues import PREFIX, QUEUE_NAMES
@@ -93,7 +94,7 @@ class Transport(redis.Transport):
         self.handed_over += 1
         if queue in QUEUE_NAMES:
             try:
-                check_message(queue, message, _known_tasks(queue))
+                body = check_message(queue, message, _known_tasks(queue))
             except InvalidInputError as error:
                 described = describe_message(message)
                 log.warning(_SENTENCE, action="message.refused", queue=queue, error=str(error), **described)
@@ -107,4 +108,6 @@ class Transport(redis.Transport):
                 return
             # A sender's limits would go before those of the task.
             message["headers"].pop("timelimit", None)
+            # The process that runs the task verifies the signature, and sees the decoded body only.
+            message["headers"][BODY_SHA256] = hash_body(body)
         super()._deliver(message, queue)

@@ -31,6 +31,7 @@ from scheduler.ports import (
     Store,
     StoreUnavailableError,
 )
+from workers.access import Access
 from workers.settings import Settings
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ class Services:
         self._leader = PerProcess(self._make_leader)
         self._notices = PerProcess(self._open_notices)
         self._membership = PerProcess(MembershipCheck)
+        self._access = PerProcess(lambda: Access(self.engine.store))
 
     @property
     def engine(self) -> Engine:
@@ -121,6 +123,11 @@ class Services:
     def meter(self) -> Meter:
         """The counters alone, for a process that must not open the database: a worker's main process."""
         return self._meter.get()
+
+    @property
+    def access(self) -> Access:
+        """The principals and their keys, from the database."""
+        return self._access.get()
 
     @property
     def leader(self) -> Leader:

@@ -60,6 +60,19 @@ class ViewSettings(Document):
     """Rows that went, and reservations that have ended, are remembered in the view for so long."""
 
 
+class AccessSettings(Document):
+    """Signatures of messages: whether they are required, and the principal of the commands on this host."""
+
+    mode: Literal["open", "warn", "signed"] = "open"
+    """Unsigned messages are accepted (`open`), accepted and counted (`warn`), or refused (`signed`)."""
+    principal: Name | None = None
+    """Principal as which commands on this host sign; left out = the one that the key file names."""
+    key_file: Text | None = None
+    """File with one line, `NAME:KEY` or `KEY`, that only its owner may read."""
+    key: Secret | None = None
+    """The key itself; it goes before `key_file`."""
+
+
 class DatabaseSettings(Document):
     """The database that holds what was promised: reservations, leases, slots, accounts, events."""
 
@@ -202,6 +215,8 @@ class Settings(BaseSettings):
     """The lagging view of the cluster, in Redis."""
     database: DatabaseSettings = DatabaseSettings()
     """The database that holds what was promised."""
+    access: AccessSettings = AccessSettings()
+    """Signatures of messages."""
     aws: AwsSettings = AwsSettings()
     """EC2, or the emulator in its place."""
     ticks: TickSettings = TickSettings()
@@ -277,8 +292,10 @@ def _timing_conflicts(settings: Settings) -> Iterator[Fault]:
 
 
 def _access_conflicts(settings: Settings) -> Iterator[Fault]:
-    """Half a pair of keys, and a Flower that anybody could open."""
-    aws, flower = settings.aws, settings.flower
+    """Half a pair of keys, a principal without its key, and a Flower that anybody could open."""
+    aws, flower, access = settings.aws, settings.flower, settings.access
+    if access.principal is not None and access.key is None and access.key_file is None:
+        yield Fault("access.key_file", "the key of access.principal, or access.key", "nothing")
     if (aws.access_key_id is None) != (aws.secret_access_key is None):
         missing = "access_key_id" if aws.access_key_id is None else "secret_access_key"
         yield Fault(f"aws.{missing}", "both keys or neither", "nothing")

@@ -5,9 +5,10 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
-Defect = Literal["envelope", "task", "arguments", "document", "address"]
+Defect = Literal["envelope", "task", "arguments", "document", "address", "signature"]
 """What is wrong with a refused message: its envelope, headers or body; the task that it names; the number or types of
-its arguments; the content of its document, where no place for an answer is named; the place for the answer.
+its arguments; the content of its document, where no place for an answer is named; the place for the answer; its
+signature (missing where one is required, not valid, or of a principal whose role does not allow the task).
 """
 MOST_REFUSED: Final = 10
 """Refused messages with the same kind of defect that are noted in a minute, over all processes; all are counted."""

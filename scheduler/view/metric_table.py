@@ -129,6 +129,12 @@ _ALL: Final = (
         "Requests (each document of a list counts) by role, principal and result; unsigned ones have no principal",
         *("role", "principal", "result"),
     ),
+    _counter(
+        "leasehold_unsigned_messages_total",
+        "Messages without a signature that were accepted in access.mode = warn",
+        "queue",
+        zeros=tuple((queue,) for queue in QUEUES),
+    ),
     _histogram("leasehold_task_seconds", "Time that a Celery task took, by outcome", "task", "result"),
 )
 METRICS: Final[dict[str, Metric]] = {metric.name: metric for metric in _ALL}

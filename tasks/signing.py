@@ -1,0 +1,59 @@
+"""Signs the messages that this cluster's processes send to each other. Messages to other queues stay as they are."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from celery.app.amqp import AMQP
+from kombu import Producer
+from kombu.pools import ProducerPool
+from kombu.serialization import dumps
+
+from scheduler.model.validation import InvalidInputError
+from scheduler.ports import StoreUnavailableError
+from tasks.queues import PREFIX
+from workers.logs import get_logger
+
+log = get_logger(__name__)
+
+
+class SigningProducer(Producer):
+    """Serializes the body itself: the bytes that are signed are those that travel."""
+
+    def publish(self, body: Any, routing_key: str | None = None, **options: Any) -> Any:  # type: ignore[override]
+        """See kombu.Producer.publish."""
+        headers = options.get("headers") or {}
+        if not str(headers.get("task")).startswith(f"{PREFIX}."):
+            return super().publish(body, routing_key=routing_key, **options)
+        content_type, encoding, text = dumps(body, serializer=options.pop("serializer", None) or self.serializer)
+        content = text.encode(encoding)
+        signed = {**headers, **_sign(routing_key or "", headers, content)}
+        given = {**options, "headers": signed, "content_type": content_type, "content_encoding": encoding}
+        return super().publish(content, routing_key=routing_key, **given)
+
+
+def _sign(queue: str, headers: Mapping[str, Any], body: bytes) -> dict[str, str]:
+    """The headers of the signature; none while no key can be read. A worker in mode `signed` then refuses the message,
+    and what it asks for is done at the next tick, sweep or recovery.
+    """
+    from tasks.app import services  # noqa: PLC0415 - the app names this module
+
+    try:
+        return services.access.sign(queue=queue, task=headers["task"], message_id=headers["id"], body=body)
+    except (StoreUnavailableError, InvalidInputError) as error:
+        log.warning("A message is sent without a signature.", action="message.unsigned", error=str(error))
+        return {}
+
+
+class SigningAMQP(AMQP):
+    """Celery's, with producers that sign: those of the pool, and that of beat."""
+
+    Producer = SigningProducer
+    _producer_pool: ProducerPool | None = None
+
+    @property
+    def producer_pool(self) -> ProducerPool:
+        """See its base. Celery resets `_producer_pool` after a fork."""
+        if self._producer_pool is None:
+            pool: Any = self.app.pool
+            self._producer_pool = ProducerPool(connections=pool, limit=pool.limit, Producer=SigningProducer)
+        return self._producer_pool
