@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from leasehold.errors import Ended, LeaseholdError, NoStack, NotAnswered, Refused, Unavailable, Unknown
+from leasehold.errors import Ended, LeaseholdError, NoStack, NotAnswered, Refused, Unavailable, Unknown, UntrustedFolder
 
 if TYPE_CHECKING:
     from leasehold.aio import AsyncClient
@@ -28,6 +28,7 @@ __all__ = [
     "Refused",
     "Unavailable",
     "Unknown",
+    "UntrustedFolder",
     "__version__",
 ]
 

@@ -44,6 +44,12 @@ class NoStack(LeaseholdError):  # noqa: N818 - see above
     """No URL was given and no running stack was found."""
 
 
+class UntrustedFolder(LeaseholdError):  # noqa: N818 - see above
+    """A folder `.leasehold` on the way up belongs to another user, or other users may write to it; nothing of it was
+    used.
+    """
+
+
 class Unavailable(LeaseholdError, ConnectionError):  # noqa: N818 - see above
     """Redis, or the view in it, cannot be reached or read. Nothing is lost; try later."""
 

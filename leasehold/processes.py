@@ -12,10 +12,10 @@ from uuid import uuid4
 
 import msgspec
 
-PROC: Final = Path("/proc")
+from leasehold.process_identity import PROC, find_start, read_stat
+
 _PARENT: Final = 1
-_STARTED: Final = 19
-"""Fields of /proc/PID/stat, counted behind the name in parentheses."""
+"""Field of /proc/PID/stat, counted behind the name in parentheses."""
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -70,17 +70,11 @@ def _is_alive(note: Note) -> bool:
     return True
 
 
-def find_start(pid: int) -> int | None:
-    """When a process started, in the kernel's ticks; None for one that is gone, or where nobody tells."""
-    fields = _read_stat(pid)
-    return int(fields[_STARTED]) if fields else None
-
-
 def list_tree(pids: Iterable[int]) -> list[int]:
     """These processes and all that descend from them."""
     children: dict[int, list[int]] = {}
     for each in PROC.glob("[0-9]*"):
-        if fields := _read_stat(int(each.name)):
+        if fields := read_stat(int(each.name)):
             children.setdefault(int(fields[_PARENT]), []).append(int(each.name))
     found = list(dict.fromkeys(pids))
     for pid in found:
@@ -94,11 +88,3 @@ def list_threads(pid: int) -> list[int]:
         return [int(each.name) for each in (PROC / str(pid) / "task").iterdir()]
     except OSError:
         return []
-
-
-def _read_stat(pid: int) -> list[str]:
-    try:
-        text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    return text.rpartition(")")[2].split()

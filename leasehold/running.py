@@ -2,16 +2,22 @@
 
 The supervisor holds a lock on the file beside it for as long as anything of the stack is alive; the kernel
 lets go of it when the last of them dies. So a stale run.json is told from a live one without guessing by pids.
+
+Commands obey run.json: they connect where it says and end the process that it names. So a folder that belongs to
+another user, or that other users may write to, is refused (leasehold/private_files.py).
 """
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 from leasehold.errors import NoStack
+from leasehold.private_files import open_file, open_folder
+from leasehold.process_identity import ProcessIdentity
 
 FOLDER: Final = ".leasehold"
 RUN_FILE: Final = "run.json"
@@ -20,6 +26,7 @@ URL_VARIABLE: Final = "LEASEHOLD_BROKER__URL"
 VIEW_URL_VARIABLE: Final = "LEASEHOLD_VIEW__URL"
 PREFIX_VARIABLE: Final = "LEASEHOLD_VIEW__PREFIX"
 DEFAULT_PREFIX: Final = "leasehold:"
+_HAS_LOCKS: Final = find_spec("fcntl") is not None
 
 
 @dataclass(frozen=True)
@@ -39,23 +46,46 @@ class RunningStack:
     urls: dict[str, str] = field(default_factory=dict)
     pids: dict[str, int] = field(default_factory=dict)
     started_at: float = 0.0
+    processes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The process of `pid` as `supervisor`, and all of `pids`: the id, the start time and the command of each. A signal
+    goes to a process only while its start time is this one.
+    """
+
+    @property
+    def supervisor(self) -> ProcessIdentity | None:
+        """The process that `leasehold down` ends; None in a run.json of an older version."""
+        try:
+            return ProcessIdentity(**self.processes["supervisor"])
+        except (KeyError, TypeError):
+            return None
 
 
 def find_running(start: Path | None = None) -> RunningStack | None:
-    """The running stack of this folder, or of the nearest one above it that has one."""
-    here = (start or Path.cwd()).absolute()
-    for folder in (here, *here.parents):
-        found = read_running(folder / FOLDER)
+    """The running stack of this folder, or of the nearest one above it that has one. Raises UntrustedFolder."""
+    for folder in list_folders(start):
+        found = read_running(folder)
         if found is not None:
             return found
     return None
 
 
+def list_folders(start: Path | None = None) -> Iterator[Path]:
+    """Where a stack's folder may be, from `start` (default: the working folder) upwards."""
+    here = (start or Path.cwd()).absolute()
+    yield from (folder / FOLDER for folder in (here, *here.parents))
+
+
 def read_running(folder: Path) -> RunningStack | None:
-    """The stack that runs out of this `.leasehold` folder; None when none does, whatever a stale file says."""
-    if not is_locked(folder / LOCK_FILE):
+    """The stack that runs out of this `.leasehold` folder; None when none does, whatever a stale file says.
+
+    Raises UntrustedFolder. Without fcntl, as on Windows, no stack runs anywhere.
+    """
+    if not _HAS_LOCKS:
         return None
-    document = _read_document(folder / RUN_FILE)
+    with open_folder(folder) as descriptor:
+        if descriptor is None:
+            return None
+        document = _read_document(folder, descriptor) if _is_held(folder, descriptor) else None
     if document is None:
         return None
     known = {name: document[name] for name in RunningStack.__dataclass_fields__ if name in document}
@@ -65,27 +95,36 @@ def read_running(folder: Path) -> RunningStack | None:
         return None
 
 
-def _read_document(path: Path) -> dict[str, Any] | None:
+def _read_document(folder: Path, descriptor: int) -> dict[str, Any] | None:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        with os.fdopen(open_file(RUN_FILE, descriptor, folder), encoding="utf-8") as file:
+            document = json.load(file)
     except (OSError, ValueError):
         return None
     return document if isinstance(document, dict) else None
 
 
-def is_locked(path: Path) -> bool:
-    """Whether a live process holds this lock file; one that is not there is not held.
-
-    Without fcntl, as on Windows, none is: no stack runs there.
-    """
+def _is_held(folder: Path, descriptor: int) -> bool:
     try:
-        import fcntl  # noqa: PLC0415 - a client is used on Windows too
-    except ModuleNotFoundError:
-        return False
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return _is_locked(open_file(LOCK_FILE, descriptor, folder))
     except OSError:
         return False
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a live process holds this lock file; one that is not there is not held."""
+    if not _HAS_LOCKS:
+        return False
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    return _is_locked(descriptor)
+
+
+def _is_locked(descriptor: int) -> bool:
+    import fcntl  # noqa: PLC0415 - a client is used on Windows too
+
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -108,7 +147,7 @@ def find_address(url: str | None = None, view_url: str | None = None, prefix: st
     """What was given, else what the environment says, else what the running stack says.
 
     A URL that was given stands alone: of the environment or of a stack it would get another one's view. Raises
-    NoStack when nothing says where the broker is.
+    NoStack when nothing says where the broker is, UntrustedFolder when only the folder of another user says it.
     """
     said: Mapping[str, str] = {} if url else os.environ
     broker = url or said.get(URL_VARIABLE)

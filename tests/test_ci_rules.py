@@ -9,6 +9,7 @@ SKIPPED_MODULE = "import pytest\npytest.skip('no server', allow_module_level=Tru
 NO_INDEX = f"import pytest\ndef test_it():\n    pytest.skip({ci_rules.NO_INDEX!r})\n"
 NO_ENGINE = f"import pytest\ndef test_it():\n    pytest.skip({ci_rules.NO_ENGINE!r})\n"
 NO_SYSTEMD = f"import pytest\ndef test_it():\n    pytest.skip({ci_rules.NO_SYSTEMD!r})\n"
+ONE_USER = f"import pytest\ndef test_it():\n    pytest.skip({ci_rules.ONE_USER!r})\n"
 PASSED = "def test_it():\n    pass\n"
 XFAILED = "import pytest\n@pytest.mark.xfail\ndef test_it():\n    assert False\n"
 FAILED = "def test_it():\n    assert False\n"
@@ -33,7 +34,7 @@ def test_a_skip_fails_the_run_in_ci(pytester: pytest.Pytester, monkeypatch: pyte
     result.stdout.fnmatch_lines(["*1 skipped: with CI set every test must run*"])
 
 
-@pytest.mark.parametrize("source", [PASSED, XFAILED, NO_INDEX, NO_ENGINE, NO_SYSTEMD])
+@pytest.mark.parametrize("source", [PASSED, XFAILED, NO_INDEX, NO_ENGINE, NO_SYSTEMD, ONE_USER])
 def test_without_a_skip_that_is_not_allowed_ci_passes(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:

@@ -1,6 +1,7 @@
 """A Valkey or Redis server of our own: the embedded stack and the tests start one the same way."""
 
 import importlib.util
+import os
 import shutil
 import socket
 import subprocess
@@ -27,6 +28,8 @@ _SETTINGS = {
     "maxmemory-policy": "noeviction",
     "daemonize": "no",
 }
+CONFIG_FILE = "redis.conf"
+_ESCAPED = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _TAKEN = "Address already in use"
 
 
@@ -65,8 +68,12 @@ def launch_alone(command: Sequence[str]) -> subprocess.Popen[bytes]:
     )
 
 
-def redis_command(binary: Path, directory: Path, port: int, config: Mapping[str, str]) -> list[str]:
-    """The command line of a server on loopback that keeps nothing on disk but its log; `config` goes last."""
+def prepare_redis(binary: Path, directory: Path, port: int, config: Mapping[str, str]) -> list[str]:
+    """The command line of a server on loopback that keeps nothing on disk but its log; `config` goes last.
+
+    The settings are in a file of mode 0600, which this writes: every user of the host can read a command line, and one
+    of the settings may be a password.
+    """
     settings = {
         **_SETTINGS,
         "port": str(port),
@@ -74,7 +81,17 @@ def redis_command(binary: Path, directory: Path, port: int, config: Mapping[str,
         "logfile": str(directory / "redis.log"),
         **config,
     }
-    return [str(binary), *(word for key, value in settings.items() for word in (f"--{key}", value))]
+    file = directory / CONFIG_FILE
+    file.unlink(missing_ok=True)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as lines:
+        lines.writelines(f"{key} {_quote(value)}\n" for key, value in settings.items())
+    return [str(binary), str(file)]
+
+
+def _quote(value: str) -> str:
+    """The value as an argument in redis.conf, whatever its characters."""
+    return '"' + "".join(_ESCAPED.get(char, char) for char in value) + '"'
 
 
 @dataclass
@@ -117,7 +134,7 @@ class RedisServer:
         """Start it on its port, again after `stop` or `kill`; returns when it answers. Raises RedisStartError."""
         log = self.directory / "redis.log"
         log.unlink(missing_ok=True)
-        self.process = self.launch(redis_command(self.binary, self.directory, self.port, self.config))
+        self.process = self.launch(prepare_redis(self.binary, self.directory, self.port, self.config))
         _await_answer(self.process, self.port, self.login, log)
 
 

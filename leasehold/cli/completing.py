@@ -84,12 +84,12 @@ def _describe_account(name: str, row: Row) -> tuple[str, str] | None:
 
 def _find(table: str, incomplete: str, read: Read) -> Found:
     """What is found until time is over; a connection that hangs is left behind. Imports do not count."""
-    from leasehold.errors import NoStack
+    from leasehold.errors import NoStack, UntrustedFolder
     from leasehold.running import find_address
 
     try:
         address = find_address()
-    except NoStack:
+    except (NoStack, UntrustedFolder):
         return []
     import leasehold.reading  # noqa: F401 - half of a second's work, for `_scan`
 

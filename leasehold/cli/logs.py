@@ -11,7 +11,8 @@ import typer
 from leasehold.cli.failures import CommandError
 from leasehold.cli.output import example
 from leasehold.common.visible import make_visible
-from leasehold.running import FOLDER
+from leasehold.private_files import open_folder
+from leasehold.running import list_folders
 
 if TYPE_CHECKING:
     from leasehold.stack.process_logs import LogReader
@@ -58,10 +59,10 @@ def logs(
 
 
 def _find_folder() -> Path:
-    here = Path.cwd().absolute()
-    for folder in (here, *here.parents):
-        if (folder / FOLDER / "logs").is_dir():
-            return folder / FOLDER / "logs"
+    for folder in list_folders():
+        with open_folder(folder) as descriptor:
+            if descriptor is not None and (folder / "logs").is_dir():
+                return folder / "logs"
     raise CommandError("no stack has run here or in a folder above: start one with `leasehold up`")
 
 

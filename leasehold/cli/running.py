@@ -17,7 +17,10 @@ import typer
 from leasehold.cli.failures import ERROR_PREFIX, INTERRUPTED, CommandError
 from leasehold.cli.interrupts import list_ending
 from leasehold.cli.output import example, print_thing, show_seconds
-from leasehold.running import FOLDER, find_running, is_locked, read_running
+from leasehold.errors import UntrustedFolder
+from leasehold.private_files import make_private_folder, open_private
+from leasehold.process_identity import send_signal
+from leasehold.running import FOLDER, RUN_FILE, find_running, is_locked, read_running
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -49,7 +52,14 @@ def up(
 
     It has a Valkey, SQLite, the EC2 emulator (unless AWS is configured), all processes, and Flower.
     """
-    running = find_running()
+    own = Path.cwd() / FOLDER
+    if own.exists():
+        # An older version left it open to other users.
+        make_private_folder(own)
+    running = None
+    with contextlib.suppress(UntrustedFolder):
+        # A folder above that another user has is none of this stack's.
+        running = find_running()
     if running is not None:
         raise CommandError(f"a stack runs in {running.folder} already: `leasehold down` stops it")
     if detach:
@@ -120,10 +130,10 @@ def _any_system(stack: "Stack") -> str:
 
 def _detach(config: Path | None) -> None:
     folder = Path.cwd() / FOLDER
-    folder.mkdir(exist_ok=True)
+    make_private_folder(folder)
     command = [sys.executable, "-m", "leasehold.cli", "up", *(["--config", str(config)] if config else [])]
     log = folder / "up.log"
-    with log.open("wb") as output:
+    with open(log, "wb", opener=open_private) as output:
         process = subprocess.Popen(  # noqa: S603 - this very program
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
@@ -152,13 +162,13 @@ def down() -> None:
     running = find_running()
     if running is None:
         raise CommandError("no stack runs here or in a folder above")
-    try:
-        os.kill(running.pid, signal.SIGTERM)
-    except ProcessLookupError:
-        # Its guardian is at work: the lock is free when it has done.
-        pass
-    except PermissionError:
-        raise CommandError(f"the stack in {running.folder} is another user's (pid {running.pid})") from None
+    if running.supervisor is None:
+        raise CommandError(
+            f"{running.folder / RUN_FILE} does not name the start time of process {running.pid}:"
+            " an older version started the stack; end it by Ctrl-C where it runs, or by a signal to that process"
+        )
+    # A supervisor that was killed leaves a guardian, which is at work then: the lock is free when it is done.
+    send_signal(running.supervisor, signal.SIGTERM)
     until = time.monotonic() + _DOWN_SECONDS
     while is_locked(running.folder / "lock"):
         if time.monotonic() >= until:

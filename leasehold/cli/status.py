@@ -3,6 +3,7 @@
 import os
 import time
 from collections import Counter
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -12,7 +13,7 @@ import typer
 from leasehold.cli.connecting import adopt_stack
 from leasehold.cli.failures import say_error
 from leasehold.cli.output import AsJson, Watched, example, make_table, print_json, print_thing, repeat, show_seconds
-from leasehold.errors import LeaseholdError
+from leasehold.errors import LeaseholdError, UntrustedFolder
 
 if TYPE_CHECKING:
     from leasehold.client import Client
@@ -126,7 +127,10 @@ def _find_urls(broker_url: str) -> dict[str, str]:
     from leasehold.running import find_running
     from leasehold.wire import show_url
 
-    running = find_running()
+    running = None
+    with suppress(UntrustedFolder):
+        # The broker is known already: a folder that is not ours adds nothing.
+        running = find_running()
     is_here = running is not None and running.broker_url == broker_url
     return {"broker": show_url(broker_url), **(running.urls if running and is_here else {})}
 

@@ -76,11 +76,10 @@ def _play(stack: Stack, client: Client, stretch: Stretch, console: Console) -> S
     finally:
         holders.close()
         broker.close()
-    url = stack.emulator_url
-    if url is None:
+    if stack.emulator_url is None:
         raise DemoError("the demo plays on the EC2 emulator only: unset LEASEHOLD_AWS__… and AWS_… and try again")
     with closing(stack.open_store()) as store:
-        return summarise(holders.progress, stretch, store, url, monotonic() - began)
+        return summarise(holders.progress, stretch, store, stack.read_emulator, monotonic() - began)
 
 
 def _serve(client: Client, broker: Broker, holders: Holders, stretch: Stretch, show: Show) -> None:

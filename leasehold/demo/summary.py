@@ -1,12 +1,10 @@
 """What the demo comes to: the holders' own figures, held against SQL and against the emulator's call log."""
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import quantiles
 from typing import Any
-from urllib.request import urlopen
 
 from leasehold.demo.holders import Progress
 from leasehold.demo.stretch import Stretch
@@ -43,10 +41,12 @@ class Summary:
         return self.served == self.jobs and self.left == 0 and not self.differences
 
 
-def summarise(progress: Progress, stretch: Stretch, store: Store, emulator_url: str, seconds: float) -> Summary:
-    """Work the figures out, and compare them."""
-    calls = _read(emulator_url, "calls")["calls"]
-    instances = _read(emulator_url, "state")["instances"]
+def summarise(
+    progress: Progress, stretch: Stretch, store: Store, read_emulator: Callable[[str], dict[str, Any]], seconds: float
+) -> Summary:
+    """Work the figures out, and compare them. `read_emulator`: a page of its control API by its name."""
+    calls = read_emulator("calls")["calls"]
+    instances = read_emulator("state")["instances"]
     events = Counter(event.name for event in _read_events(store))
     launched = sorted(
         {name for call in calls if call["action"] in LAUNCHING and call["code"] is None for name in call["instances"]}
@@ -92,9 +92,3 @@ def _read_events(store: Store) -> Iterable[Any]:
     while events := store.read_events(EventFilter(after=after)):
         yield from events
         after = events[-1].number
-
-
-def _read(emulator_url: str, what: str) -> dict[str, Any]:
-    with urlopen(f"{emulator_url}/_leasehold/{what}", timeout=10) as answer:  # noqa: S310 (our own emulator)
-        document: dict[str, Any] = json.load(answer)
-    return document

@@ -9,7 +9,7 @@ from leasehold.doctor.broker import read_last_report
 from leasehold.doctor.database import read_last_tick
 from leasehold.doctor.findings import Finding, skipped
 from leasehold.doctor.judging import judge_celery, judge_flower, judge_ticks
-from leasehold.errors import LeaseholdError
+from leasehold.errors import LeaseholdError, UntrustedFolder
 from leasehold.running import find_running
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import StoreUnavailableError
@@ -25,8 +25,15 @@ def look_at_programs(settings: Settings) -> Iterator[Finding]:
     yield judge_flower(
         has_password=flower.basic_auth is not None,
         on_loopback=is_loopback(flower.host),
-        is_local_stack=find_running() is not None,
+        is_local_stack=_is_local_stack(),
     )
+
+
+def _is_local_stack() -> bool:
+    try:
+        return find_running() is not None
+    except UntrustedFolder:
+        return False
 
 
 def look_at_ticks(settings: Settings, seconds: float, *, can_write: bool) -> Iterator[Finding]:

@@ -1,17 +1,22 @@
 """A whole stack on this machine, as a context: `with Stack(folder) as stack: stack.client().reserve(...)`."""
 
 import contextlib
+import json
 import os
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
+from urllib.request import Request, urlopen
 
 from leasehold.client import Client
-from leasehold.errors import LeaseholdError
+from leasehold.errors import LeaseholdError, UntrustedFolder
 from leasehold.probing import QUEUES, Canaries
+from leasehold.process_identity import ProcessIdentity, identify
 from leasehold.running import FOLDER
 from leasehold.stack.folder import AlreadyRunningError, StackFolder
 from leasehold.stack.preparing import prepare_database, prepare_rules
@@ -20,7 +25,15 @@ from leasehold.stack.procfile import ProcfileError, find_procfile, read_procfile
 from leasehold.stack.programs import Guardian, Program
 from leasehold.stack.readiness import Check, answers_ping, listens, serves
 from leasehold.stack.supervisor import Supervisor
-from leasehold.stack.surroundings import EMULATOR, EXAMPLE_RULES, REDIS, StackError, Surroundings, survey
+from leasehold.stack.surroundings import (
+    EMULATOR,
+    EXAMPLE_RULES,
+    REDIS,
+    SECRET_KEY_VARIABLE,
+    StackError,
+    Surroundings,
+    survey,
+)
 from leasehold.wire import Wire
 from scheduler.ports import Store, StoreUnavailableError, ViewUnavailableError
 from scheduler.store.opening import open_store
@@ -103,6 +116,14 @@ class Stack:
         """The EC2 emulator; None where AWS is configured."""
         return self.surroundings.emulator_url
 
+    def read_emulator(self, page: str) -> dict[str, Any]:
+        """A page of the emulator's control API, like "state" (docs/emulator.md). Raises OSError."""
+        login = b64encode(f"leasehold:{self.surroundings.environment[SECRET_KEY_VARIABLE]}".encode()).decode()
+        request = Request(f"{self.emulator_url}/_leasehold/{page}", headers={"Authorization": f"Basic {login}"})  # noqa: S310 - our own emulator
+        with urlopen(request, timeout=10) as answer:  # noqa: S310 - as above
+            document: dict[str, Any] = json.load(answer)
+        return document
+
     @property
     def urls(self) -> dict[str, str]:
         """The pages: `flower`, `metrics`, `emulator`."""
@@ -161,6 +182,8 @@ class Stack:
             self.folder.empty_logs()
         except AlreadyRunningError as error:
             raise StackError(f"{error}: `leasehold down` stops it") from None
+        except UntrustedFolder as error:
+            raise StackError(str(error)) from None
         except OSError as error:
             raise StackError(f"{self.folder.path} cannot be used: {error.strerror}") from None
 
@@ -298,5 +321,13 @@ class Stack:
                 "urls": found.urls,
                 "pids": self.pids() | ({"guardian": self._guardian.pid} if self._guardian else {}),
                 "started_at": self._started_at,
+                "processes": {name: asdict(each) for name, each in self._identify().items()},
             }
         )
+
+    def _identify(self) -> dict[str, ProcessIdentity]:
+        """All processes of the stack, this one as `supervisor`."""
+        found = {"supervisor": identify(os.getpid())}
+        if self._guardian is not None:
+            found["guardian"] = identify(self._guardian.pid)
+        return found | (self._supervisor.identities() if self._supervisor else {})

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from leasehold.private_files import make_private_folder, open_private
 from leasehold.running import LOCK_FILE, RUN_FILE
 
 _LOCK_TRIES: Final = 10
@@ -38,10 +39,14 @@ class StackFolder:
         return self._lock
 
     def lock(self) -> None:
-        """Make this folder ours. Raises AlreadyRunningError, and OSError when it cannot be written."""
-        self.logs.mkdir(parents=True, exist_ok=True)
-        (self.path / ".gitignore").write_text("*\n")
-        descriptor = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        """Make this folder ours and close it to other users. Raises AlreadyRunningError, OSError when it cannot be
+        written, and UntrustedFolder when any of it belongs to another user.
+        """
+        make_private_folder(self.path)
+        self.logs.mkdir(mode=0o700, exist_ok=True)
+        with open(self.path / ".gitignore", "w", encoding="utf-8", opener=open_private) as file:
+            file.write("*\n")
+        descriptor = open_private(str(self.path / LOCK_FILE), os.O_RDWR | os.O_CREAT)
         for _ in range(_LOCK_TRIES):
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -62,8 +67,7 @@ class StackFolder:
     def write(self, document: dict[str, Any]) -> None:
         """Replace run.json, whole or not at all; only its owner may read it, for URLs may hold passwords."""
         new = self.run_file.with_suffix(".new")
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        with open(new, "w", encoding="utf-8", opener=open_private) as file:
             json.dump(document, file, indent=2)
         new.replace(self.run_file)
 

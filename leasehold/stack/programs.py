@@ -15,8 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from leasehold.private_files import PRIVATE_UMASK, open_private
+from leasehold.process_identity import ProcessIdentity, end_group, find_start
+
 _GATE: Final = 'read -r _ || exit 1; exec "$@" </dev/null'
 _GUARDIAN: Final = Path(__file__).with_name("guardian.py")
+_RUN: Final = "import runpy, sys; sys.path.append(sys.argv[1]); runpy.run_path(sys.argv[2], run_name='__main__')"
+"""The folder of our packages goes last, so that nothing in it hides a module of the standard library."""
 
 
 def make_gated(command: Sequence[str]) -> list[str]:
@@ -53,7 +58,7 @@ class Guardian:
 
     def __init__(self, descriptors: Sequence[int] = ()) -> None:
         self._process = subprocess.Popen(  # noqa: S603 - our own file
-            [sys.executable, "-I", "-S", str(_GUARDIAN)],
+            [sys.executable, "-I", "-S", "-c", _RUN, str(_GUARDIAN.parents[2]), str(_GUARDIAN)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -67,8 +72,10 @@ class Guardian:
         return self._process.pid
 
     def watch(self, pid: int) -> None:
-        """End this process (and its group) if the supervisor dies."""
-        self._say(f"+{pid}\n")
+        """End this process (and its group) if the supervisor dies. It is a child that was not waited for yet, so that
+        its start time is its own.
+        """
+        self._say(f"+{pid} {find_start(pid)}\n")
 
     def forget(self, pid: int) -> None:
         """This process has ended, with all its group."""
@@ -94,7 +101,7 @@ class Child:
 
     def __init__(self, program: Program, log: Path, folder: Path, guardian: Guardian) -> None:
         self.program, self._guardian = program, guardian
-        with log.open("ab") as output:
+        with open(log, "ab", opener=open_private) as output:
             self._process = subprocess.Popen(  # noqa: S603 - the Procfile's and our own commands
                 make_gated(program.command),
                 stdin=subprocess.PIPE,
@@ -103,7 +110,9 @@ class Child:
                 start_new_session=True,
                 cwd=folder,
                 env={**os.environ, **program.environment},
+                umask=PRIVATE_UMASK,
             )
+        self.identity = ProcessIdentity(self.pid, find_start(self.pid))
         guardian.watch(self.pid)
         open_gate(self._process)
 
@@ -131,7 +140,6 @@ class Child:
 
     def clear(self) -> None:
         """End whatever is left of it and its group."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        end_group(self.identity)
         self._process.wait()
         self._guardian.forget(self.pid)

@@ -1,12 +1,14 @@
 """Keeps a set of programs running: starts them, starts again what dies, with a growing pause, and ends them all."""
 
+import shlex
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from leasehold.process_identity import ProcessIdentity
 from leasehold.stack.programs import Child, Guardian, Program
 
 FIRST_PAUSE_SECONDS: Final = 0.5
@@ -57,6 +59,15 @@ class Supervisor:
         """The processes that run now, by name."""
         with self._guard:
             return {name: each.child.pid for name, each in self._watched.items() if each.child}
+
+    def identities(self) -> dict[str, ProcessIdentity]:
+        """The processes that run now with their start times and commands, by name."""
+        with self._guard:
+            return {
+                name: replace(each.child.identity, command=shlex.join(each.program.command))
+                for name, each in self._watched.items()
+                if each.child
+            }
 
     def restarts(self) -> dict[str, int]:
         """How often each program was started again."""

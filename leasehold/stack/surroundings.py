@@ -14,15 +14,18 @@ from pydantic import SecretStr
 
 from leasehold.stack.programs import Program
 from workers.configuration import PATH_VARIABLE, USUAL_PATH, read_configuration
-from workers.embedded_redis import NO_SERVER, find_redis_server, redis_command
+from workers.ec2 import EMULATOR_SECRET_VARIABLE
+from workers.embedded_redis import NO_SERVER, find_redis_server, prepare_redis
 from workers.settings import BrokerSettings, DatabaseSettings, Settings, read_settings
 
 REDIS: Final = "redis"
 EMULATOR: Final = "emulator"
+SECRET_KEY_VARIABLE: Final = "LEASEHOLD_AWS__SECRET_ACCESS_KEY"  # noqa: S105 - a name
 EMULATED_ACCOUNT: Final = "123456789012"
 """Of everything in the emulator; a part of its queues' URLs."""
 NOTICES: Final = "leasehold-interruptions"
 """The queue of the emulator's notices of interruptions."""
+_SECRET_BYTES: Final = 32
 EXAMPLE_RULES: Final[dict[str, Any]] = {
     "pools": {
         "linux": {
@@ -129,16 +132,19 @@ def _read(path: Path | None) -> tuple[Settings, dict[str, Any] | None]:
 
 
 def _plan_redis(settings: Settings, folder: Path) -> tuple[str, tuple[Program, ...]]:
-    """The configured Redis, else one of our own on a free port."""
+    """The configured Redis, else one of our own on a free port, with a random password: every user of the host can
+    connect to the port.
+    """
     if settings.broker_url:
         return settings.broker_url, ()
     binary = find_redis_server()
     if binary is None:
         raise StackError(NO_SERVER)
     directory, port = folder / REDIS, find_free_port()
-    directory.mkdir(parents=True, exist_ok=True)
-    command = redis_command(binary, directory, port, {"logfile": ""})
-    return f"redis://127.0.0.1:{port}/0", (Program(REDIS, tuple(command)),)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    password = secrets.token_urlsafe(_SECRET_BYTES)
+    command = prepare_redis(binary, directory, port, {"logfile": "", "requirepass": password})
+    return f"redis://:{password}@127.0.0.1:{port}/0", (Program(REDIS, tuple(command)),)
 
 
 def _choose_database(settings: Settings, folder: Path) -> str:
@@ -159,6 +165,9 @@ def _plan_emulator(
     """The emulator, unless our own settings say anything about AWS. The surroundings' AWS_… variables do not
     count: who tries this out with them set has no machines launched by surprise. Raises ModuleNotFoundError where the
     extra `emulator` is not installed.
+
+    The emulator serves only requests that are signed with the random secret key, or bear it as a password: through
+    its port every user of the host could end machines, or read bootstrap tokens in user data.
     """
     aws = settings.aws
     if aws.endpoint_url or aws.region or aws.profile or aws.access_key_id:
@@ -170,16 +179,16 @@ def _plan_emulator(
     command += ["--call-log", str(folder / "logs" / "ec2-calls.jsonl")]
     for name, value in options.items():
         command += [f"--{name.replace('_', '-')}", str(value)]
-    url = f"http://127.0.0.1:{port}"
+    url, secret = f"http://127.0.0.1:{port}", secrets.token_urlsafe(_SECRET_BYTES)
     command += ["--interruption-queue", NOTICES]
     says = {
         "LEASEHOLD_AWS__INTERRUPTION_QUEUE": f"{url}/{EMULATED_ACCOUNT}/{NOTICES}",
         "LEASEHOLD_AWS__ENDPOINT_URL": url,
         "LEASEHOLD_AWS__REGION": "us-east-1",
         "LEASEHOLD_AWS__ACCESS_KEY_ID": "emulator",
-        "LEASEHOLD_AWS__SECRET_ACCESS_KEY": secrets.token_hex(8),
+        SECRET_KEY_VARIABLE: secret,
     }
-    return url, (Program(EMULATOR, tuple(command)),), says
+    return url, (Program(EMULATOR, tuple(command), {EMULATOR_SECRET_VARIABLE: secret}),), says
 
 
 def _ports(settings: Settings) -> dict[str, str]:

@@ -4,6 +4,7 @@ import math
 import os
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,6 +47,8 @@ _PRAGMAS: Final = (
     "PRAGMA temp_store = MEMORY",
 )
 
+_CREATES: Final = "rwc"
+_PRIVATE: Final = 0o600
 _NOT_NULL: Final = "SQLITE_CONSTRAINT_NOTNULL"
 _MIGRATE: Final = "run `leasehold migrate`"
 _CAUSES: Final = (
@@ -72,7 +75,7 @@ class SqliteDialect:
         self.path = path.absolute()
         self._clock = clock
         self._boot = BootClock()
-        self._mode = "rwc" if create else "rw"
+        self._mode = _CREATES if create else "rw"
 
     longest_seconds: Final = math.inf
     """A process that is stopped within its transaction keeps all others out: nothing can overtake it."""
@@ -172,6 +175,8 @@ class SqliteDialect:
         return "it cannot be opened" if self.path.exists() else f"there is no such database: {_MIGRATE}"
 
     def _connect(self) -> sqlite3.Connection:
+        if self._mode == _CREATES:
+            self._make_private_file()
         connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode={self._mode}",
             uri=True,
@@ -187,6 +192,12 @@ class SqliteDialect:
             connection.close()
             raise
         return connection
+
+    def _make_private_file(self) -> None:
+        """Make the file, if it is missing, with mode 0600; SQLite gives its journals the mode of the database."""
+        # What stands in the way is reported by SQLite, which opens the file next.
+        with suppress(OSError):
+            os.close(os.open(self.path.resolve(), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE))
 
 
 def _is_about_tables(error: DBAPIError) -> bool:

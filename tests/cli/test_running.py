@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from leasehold import NoStack
+from leasehold.process_identity import ProcessIdentity
 from leasehold.running import Address, find_address, find_running
 from leasehold.stack import Stack, StackError
 from leasehold.stack.folder import AlreadyRunningError, StackFolder
-from leasehold.stack.guardian import read_pids
+from leasehold.stack.guardian import read_processes
 from leasehold.stack.procfile import ProcfileError, find_procfile, read_procfile
 from tests.cli.conftest import Run
 
@@ -126,7 +127,8 @@ def test_the_run_file_is_its_owners_alone(running: StackFolder) -> None:
 
 
 def test_the_guardian_knows_who_is_left() -> None:
-    assert read_pids(["+1\n", "+2\n", "-1\n", "nonsense\n", "\n", "+3\n", "-9\n"]) == [2, 3]
+    lines = ["+1 10\n", "+2 20\n", "-1\n", "nonsense\n", "\n", "+3 30\n", "-9\n", "+4\n", "+5 None\n"]
+    assert read_processes(lines) == [ProcessIdentity(2, 20), ProcessIdentity(3, 30)]
 
 
 def test_the_procfile_names_every_process() -> None:

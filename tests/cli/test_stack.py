@@ -7,18 +7,23 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import urllib.request
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from leasehold import Client
 from leasehold.results import Reservation
 from leasehold.running import RunningStack, find_running, is_locked
+from tests.cli import intruder
 from tests.guarding import Guarded
+from tests.strangers import require_other_user
 from workers.embedded_redis import NO_SERVER, find_redis_server
 
 SECONDS = 150.0
@@ -49,6 +54,8 @@ class Shell:
                 env=self.environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                # What the stack keeps is private whatever the umask.
+                umask=0,
             )
         await_(lambda: self.is_running() or self.has_ended(), "the stack to run")
         found = find_running(self.folder)
@@ -86,12 +93,20 @@ def list_processes(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
+def open_folder() -> Iterator[Path]:
+    """A folder that every user of this host can reach; `tmp_path` is below one that is closed to others."""
+    with tempfile.TemporaryDirectory(prefix="leasehold-test-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+def shell(open_folder: Path) -> Iterator[Shell]:
     if find_redis_server() is None:
         pytest.skip(NO_SERVER)
     if not Path("/proc/self/cwd").exists():
         pytest.skip("no /proc here to look for what is left")
-    found = Shell(tmp_path.resolve())
+    found = Shell(open_folder.resolve())
     yield found
     if found.up is not None and found.up.poll() is None:
         found.up.terminate()
@@ -139,7 +154,10 @@ def _look_at(shell: Shell, leased: Reservation) -> None:
 def _interrupt(running: RunningStack, machine: str) -> None:
     """Let the stack's EC2 interrupt a machine two minutes from now."""
     order = json.dumps({"instances": [machine]}).encode()
-    with urllib.request.urlopen(f"{running.urls['emulator']}/_leasehold/interrupt", order, timeout=10) as answer:  # noqa: S310 (loopback)
+    password = running.environment["LEASEHOLD_AWS__SECRET_ACCESS_KEY"]
+    login = {"Authorization": f"Basic {b64encode(f'leasehold:{password}'.encode()).decode()}"}
+    request = urllib.request.Request(f"{running.urls['emulator']}/_leasehold/interrupt", order, login)  # noqa: S310 (loopback)
+    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 (loopback)
         assert answer.status == 200
 
 
@@ -156,6 +174,52 @@ def _kill_and_see_it_come_back(shell: Shell, running: RunningStack) -> None:
     with Client(running.broker_url) as client:
         row = client.reserve(system="x86_64-linux", resources={"cpus": 1})
         assert client.wait(row.id, timeout=60).phase == "leased"
+
+
+def test_what_a_stack_keeps_is_closed_to_other_users(keeping: tuple[Shell, RunningStack]) -> None:
+    kept = [keeping[1].folder, *keeping[1].folder.rglob("*")]
+    names = {path.name for path in kept}
+    assert {"leasehold.db", "leasehold.db-wal", "leasehold.db-shm", "run.json", "lock", "ticks.log"} <= names
+    assert [f"{path} {path.stat().st_mode:o}" for path in kept if path.stat().st_mode & 0o077] == []
+    assert intruder.read_files(kept) == []
+
+
+def test_another_user_cannot_use_the_redis_of_a_stack(keeping: tuple[Shell, RunningStack]) -> None:
+    _, running = keeping
+    assert intruder.use_redis(urlsplit(running.broker_url).port or 0, running.folder / "logs") == []
+    assert not (running.folder / "logs" / "planted").exists()
+
+
+def test_another_user_cannot_steer_the_emulator_of_a_stack(keeping: tuple[Shell, RunningStack]) -> None:
+    assert intruder.steer_emulator(keeping[1].urls["emulator"]) == []
+
+
+def test_no_process_shows_a_secret_of_a_stack_to_another_user(keeping: tuple[Shell, RunningStack]) -> None:
+    _, running = keeping
+    secrets = intruder.list_secrets(running)
+    assert len(secrets) == 2
+    assert intruder.find_in_processes(secrets) == []
+
+
+@pytest.fixture(scope="module")
+def keeping() -> Iterator[tuple[Shell, RunningStack]]:
+    """A stack in a folder that other users can reach, which an older version left open to them."""
+    require_other_user()
+    with tempfile.TemporaryDirectory(prefix="leasehold-test-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / ".leasehold" / "logs").mkdir(parents=True)
+        (folder / ".leasehold" / "logs" / "ec2-calls.jsonl").touch()
+        (folder / ".leasehold" / "logs" / "ec2-calls.jsonl").chmod(0o644)
+        for each in (folder / ".leasehold", folder / ".leasehold" / "logs"):
+            each.chmod(0o755)
+        shell = Shell(folder.resolve())
+        try:
+            yield shell, shell.start()
+        finally:
+            if shell.up is not None and shell.up.poll() is None:
+                shell.up.terminate()
+                shell.up.wait(SECONDS)
 
 
 @pytest.mark.timeout(400)

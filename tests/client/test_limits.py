@@ -9,7 +9,8 @@ import pytest
 
 from leasehold.enforcing import UNKNOWN_SECONDS, Enforcer
 from leasehold.limits import Affinity, Cgroups, find_limits
-from leasehold.processes import find_start, list_tree, read_notes, write_note
+from leasehold.process_identity import find_start
+from leasehold.processes import list_tree, read_notes, write_note
 from leasehold.results import Hosted
 from tests.e2e.processes import wait_for
 from tests.guarding import Guarded

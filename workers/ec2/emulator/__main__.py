@@ -1,12 +1,14 @@
 """`python -m workers.ec2.emulator`: the emulator alone, as `leasehold emulate-ec2` runs it."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from scheduler.model.validation import InvalidInputError
+from workers.ec2 import EMULATOR_SECRET_VARIABLE
 from workers.ec2.emulator.server import DEFAULT_PORT, run_emulator
 from workers.ec2.emulator.settings import read_settings
 
@@ -34,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             call_log=options.call_log,
             settings=read_settings(given),
             region=options.region,
+            secret=os.environ.get(EMULATOR_SECRET_VARIABLE) or None,
             on_ready=_say_ready,
         )
     except InvalidInputError as error:

@@ -10,6 +10,7 @@ from typing import Final
 from moto.moto_server.werkzeug_app import MotoRequestHandler
 from werkzeug.serving import make_server as make_wsgi_server
 
+from workers.ec2.emulator.access import Door
 from workers.ec2.emulator.control import Control
 from workers.ec2.emulator.layer import Layer
 from workers.ec2.emulator.log import CallLog
@@ -31,15 +32,19 @@ class _Handler(MotoRequestHandler):
 
 
 class EmulatorServer:
-    """An emulator that listens, but serves only once it is started. `url` is boto3's `endpoint_url`."""
+    """An emulator that listens, but serves only once it is started. `url` is boto3's `endpoint_url`; `secret`: what
+    requests have to be signed with (workers/ec2/emulator/access.py), None: any request is served.
+    """
 
-    def __init__(self, host: str, port: int, layer: Layer) -> None:
+    def __init__(self, host: str, port: int, layer: Layer, secret: str | None = None) -> None:
         self.layer = layer
+        control = Control(layer)
+        application = control if secret is None else Door(control, secret)
         # Bound here: werkzeug ends the process when a port is taken.
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.create_server((host, port), family=family, backlog=BACKLOG) as bound:
             self._server = make_wsgi_server(
-                host, port, Control(layer), threaded=True, request_handler=_Handler, fd=bound.fileno()
+                host, port, application, threaded=True, request_handler=_Handler, fd=bound.fileno()
             )
         self._thread = Thread(target=self._server.serve_forever, name="ec2-emulator", daemon=True)
         self._nature = Thread(target=self._tend, name="ec2-nature", daemon=True)
@@ -80,6 +85,7 @@ def make_server(
     state_file: Path | None = None,
     call_log: Path | None = None,
     region: str = "us-east-1",
+    secret: str | None = None,
 ) -> EmulatorServer:
     """An emulator on this host and port (0 = any free one), ready to be started; one a process.
 
@@ -88,7 +94,7 @@ def make_server(
     be read, InvalidInputError when the file is wrong.
     """
     steering = Steering(settings or EmulatorSettings(), state_file)
-    return EmulatorServer(host, port, Layer(steering, CallLog(call_log), region))
+    return EmulatorServer(host, port, Layer(steering, CallLog(call_log), region), secret)
 
 
 def run_emulator(
@@ -99,10 +105,13 @@ def run_emulator(
     call_log: Path | None = None,
     settings: EmulatorSettings | None = None,
     region: str = "us-east-1",
+    secret: str | None = None,
     on_ready: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Serve until SIGTERM or SIGINT; `on_ready` is called with the URL. To be called from the main thread."""
-    server = make_server(host, port, settings=settings, state_file=state_file, call_log=call_log, region=region)
+    server = make_server(
+        host, port, settings=settings, state_file=state_file, call_log=call_log, region=region, secret=secret
+    )
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

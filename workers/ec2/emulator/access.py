@@ -1,0 +1,76 @@
+"""The door of an emulator that has a secret: it serves requests that are signed with the secret as AWS' secret key, and
+requests that bear it as the password of HTTP's basic authentication (for people with curl).
+
+Without a secret every request is served, signed or not.
+"""
+
+import hmac
+import io
+from typing import TYPE_CHECKING, Final
+
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from werkzeug.wrappers import Request
+
+from workers.ec2.emulator.answers import answer_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+OPEN_PAGES: Final = frozenset({"/_leasehold/health"})
+"""Health checks have no password; the page shows the name of a queue."""
+_ALGORITHM: Final = "AWS4-HMAC-SHA256"
+_REFUSED: Final = "this emulator has a secret: sign with it as the secret key, or give it as the password"
+
+
+class Door:
+    """A WSGI application before another one."""
+
+    def __init__(self, inside: "WSGIApplication", secret: str) -> None:
+        self._inside, self._secret = inside, secret
+
+    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> "Iterable[bytes]":
+        """Serve one request, or refuse it as EC2 does."""
+        request = Request(environ)
+        if not self._admits(request):
+            return answer_error("AuthFailure", _REFUSED, 401)(environ, start_response)
+        return self._inside(environ, start_response)
+
+    def _admits(self, request: Request) -> bool:
+        if request.path in OPEN_PAGES:
+            return request.method == "GET"
+        login = request.authorization
+        if login is not None and login.type == "basic":
+            return _is_same(login.password or "", self._secret)
+        return _is_signed(request, self._secret)
+
+
+def _is_signed(request: Request, secret: str) -> bool:
+    """Whether the request has a signature of AWS' version 4 that was made with this secret key, under any key id."""
+    algorithm, _, rest = request.headers.get("Authorization", "").partition(" ")
+    given = dict(part.strip().partition("=")[::2] for part in rest.split(","))
+    try:
+        key, _, region, service, _ = given["Credential"].split("/")
+        names, signature, at = given["SignedHeaders"], given["Signature"], request.headers["X-Amz-Date"]
+    except (KeyError, ValueError):
+        return False
+    headers = {name: request.headers.get(name, "") for name in names.split(";")}
+    signed = AWSRequest(request.method, request.url, headers, _read_body(request))
+    signed.context["timestamp"] = at
+    signer = SigV4Auth(Credentials(key, secret), service, region)
+    made = signer.signature(signer.string_to_sign(signed, signer.canonical_request(signed)), signed)
+    return algorithm == _ALGORITHM and _is_same(signature, made)
+
+
+def _read_body(request: Request) -> bytes:
+    """The body, which the application behind can read again."""
+    body = request.environ["wsgi.input"].read(request.content_length or 0)
+    request.environ["wsgi.input"] = io.BytesIO(body)
+    return bytes(body)
+
+
+def _is_same(given: str, wanted: str) -> bool:
+    return hmac.compare_digest(given.encode(), wanted.encode())
