@@ -1,6 +1,6 @@
 """What a lost message costs its client: the delay of a request whose first copies vanish, beside one that arrives.
 
-Must reach: at most the client's re-send interval for each copy that is lost, plus one tick.
+Must reach: at most the client's pause before each copy that is lost, plus one tick.
 `python -m bench.resend --json` prints the figures as JSON.
 """
 
@@ -8,11 +8,14 @@ import json
 import sys
 from collections.abc import Mapping
 from statistics import median
+from time import time
 from typing import Any
 
 from bench._stack import open_stack, time_lease
 from leasehold.client import Client
-from leasehold.wire import RESEND_SECONDS, Wire
+from leasehold.exchange import LONGEST_RESEND_SECONDS, RESEND_SECONDS
+from leasehold.pacing import Backoff
+from leasehold.wire import Wire
 
 ROUNDS = 10
 MOST_LOST = 2
@@ -25,12 +28,12 @@ class LossyWire(Wire):
     lost = 0
     """How many of the coming copies vanish."""
 
-    def send(self, verb: str, document: Mapping[str, Any]) -> None:
+    def send(self, verb: str, document: Mapping[str, Any], patience: float | None = None) -> float:
         """Send it, or lose it."""
         if self.lost > 0:
             self.lost -= 1
-            return
-        super().send(verb, document)
+            return time()
+        return super().send(verb, document, patience)
 
 
 def measure(client: Client, wire: LossyWire) -> dict[int, list[float]]:
@@ -42,6 +45,12 @@ def measure(client: Client, wire: LossyWire) -> dict[int, list[float]]:
             wire.lost = lost
             delays.append(time_lease(client))
     return found
+
+
+def longest_pauses(copies: int) -> float:
+    """The seconds until this many copies are sent after the first message, when chance shortens no pause."""
+    backoff = Backoff(RESEND_SECONDS, LONGEST_RESEND_SECONDS, draw=lambda: 0.0)
+    return sum(backoff.take() for _ in range(copies))
 
 
 def main() -> None:
@@ -60,7 +69,7 @@ def main() -> None:
             "median": median(delays),
             "longest": max(delays),
             "over_undisturbed": max(delays) - base,
-            "allowed": lost * RESEND_SECONDS + interval,
+            "allowed": longest_pauses(lost) + interval,
         }
         for lost, delays in found.items()
     ]

@@ -1,26 +1,24 @@
 """Requests on their way: sent as Celery tasks by name, answered on a Redis list, sent again until answered.
 
-The same request id goes out every two seconds until its answer is there; the intake carries a request out once
-and answers every copy of it alike. So a message lost in Redis, a worker killed before its commit or before its
-answer cost a delay, never a reservation (docs/protocol.md, "Answers").
+Copies of a request with the same id are sent until its answer is there (`leasehold/exchange.py`); the intake carries a
+request out once and answers every copy of it alike. So a message lost in Redis, a worker killed before its commit or
+before its answer cost a delay, never a reservation (docs/protocol.md, "Answers").
 """
 
 import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
-from uuid import uuid4
 
-import msgspec
 import redis
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
-from leasehold.errors import NotAnswered, Unavailable
+from leasehold.errors import Unavailable
+from leasehold.exchange import Exchange, describe_request
 from leasehold.running import DEFAULT_PREFIX
 
 if TYPE_CHECKING:
@@ -29,25 +27,11 @@ if TYPE_CHECKING:
 
 QUEUE: Final = "reservations"
 TASK_PREFIX: Final = "leasehold.reservations."
-RESEND_SECONDS: Final = 2.0
-REQUESTS_IN_FLIGHT: Final = 8
-"""How many requests of one call are on their way at once."""
-LONGEST_WAIT_SECONDS: Final = 0.5
-"""How long one wait for an answer lasts, until it is seen that the client was closed."""
 SOCKET_SECONDS: Final = 5.0
 CONNECT_SECONDS: Final = 3.0
 _PAUSE_SECONDS: Final = 0.2
 _CONNECTIONS: Final = 8
 _importing: Final = threading.Lock()
-
-
-@dataclass
-class _Pending:
-    """A request without an answer: what was sent, and when it is due to be sent again."""
-
-    index: int
-    document: dict[str, Any]
-    due: float
 
 
 class Wire:
@@ -65,6 +49,8 @@ class Wire:
         self._guard = threading.Lock()
         self._sender: _Sender | None = None
         self._closed = threading.Event()
+        self._other: redis.Redis | None = None
+        """The broker's Redis, where that of the view is another one."""
 
     def ask(
         self, verb: str, document: Mapping[str, Any], timeout: float, *, request: str | None = None
@@ -81,16 +67,36 @@ class Wire:
 
         `timeout` is how long nothing at all may come back. Raises as `ask` does.
         """
-        exchange = _Exchange(self, verb, documents, timeout)
+        exchange = Exchange(self, verb, documents, timeout)
         return exchange.answers()
 
     def reply_address(self, request: str) -> str:
         """The list on which the answer to this request is put."""
         return f"{self.prefix}reply:{request}"
 
-    def send(self, verb: str, document: Mapping[str, Any]) -> None:
-        """Hand one message to the broker. Raises Unavailable when it is not taken."""
-        self._current_sender().send(TASK_PREFIX + verb, QUEUE, document, describe_request(document))
+    def send(self, verb: str, document: Mapping[str, Any], patience: float | None = None) -> float:
+        """Hand one message to the broker; returns the `sent_at` in it. Raises Unavailable when it is not taken.
+
+        `patience`: how many seconds the sender waits for the answer. It then understands `retry_after`, too.
+        """
+        headers = {} if patience is None else {"patience": round(patience, 3)}
+        sender = self._current_sender()
+        return sender.send(TASK_PREFIX + verb, QUEUE, document, describe_request(document), headers=headers)
+
+    def read_taken(self) -> float | None:
+        """The `sent_at` of the request that a worker took last while more of them wait. None: none waits, or it
+        cannot be seen, so that a request without an answer may be lost.
+        """
+        try:
+            waiting = self._broker().llen(QUEUE)
+            taken = cast("bytes | None", self.redis.get(f"{self.prefix}queue:taken")) if waiting else None
+            return None if taken is None else float(taken)
+        except (redis.RedisError, ValueError):
+            return None
+
+    def explain(self, error: redis.RedisError, purpose: str) -> Unavailable:
+        """The client's error for an error of the Redis of the view."""
+        return explain_redis(error, self.view_url, purpose)
 
     def send_canary(self, queue: str, address: str, expires: float | None = None) -> None:
         """Ask whoever consumes this queue to answer on the list `address`, unless it waited there for longer than
@@ -120,6 +126,15 @@ class Wire:
             sender.close()
         # Not those that another thread is reading from: it sees the flag within a moment.
         self.redis.connection_pool.disconnect(inuse_connections=False)
+        if self._other is not None:
+            self._other.connection_pool.disconnect(inuse_connections=False)
+
+    def _broker(self) -> redis.Redis:
+        if self.url == self.view_url:
+            return self.redis
+        if self._other is None:
+            self._other = make_redis(self.url)
+        return self._other
 
     def _current_sender(self) -> "_Sender":
         """This process's own sender: the connections of a parent are not ours to use after a fork."""
@@ -138,12 +153,21 @@ class _Sender:
         self._producers: ProducerPool | None = None
         self._guard = threading.Lock()
 
-    def send(self, task: str, queue: str, argument: object, shown: str, expires: float | None = None) -> None:
-        """Send a task with one argument, or with none where it is None."""
+    def send(
+        self,
+        task: str,
+        queue: str,
+        argument: object,
+        shown: str,
+        expires: float | None = None,
+        headers: Mapping[str, object] | None = None,
+    ) -> float:
+        """Send a task with one argument, or with none where it is None; returns its `sent_at`."""
         app, producers = self._open()
         from kombu.entity import Queue  # noqa: PLC0415 - half a second that reads need not wait; after _import_celery
         from kombu.exceptions import OperationalError  # noqa: PLC0415 - as above
 
+        sent_at = time.time()
         try:
             with producers.acquire(block=True, timeout=SOCKET_SECONDS) as producer:
                 app.send_task(
@@ -155,12 +179,13 @@ class _Sender:
                     ignore_result=True,
                     expires=expires,
                     argsrepr=shown,
-                    # By it the metrics process knows how long the message has waited.
-                    headers={"sent_at": time.time()},
+                    # By it the metrics process and the workers know how long the message has waited.
+                    headers={"sent_at": sent_at, **(headers or {})},
                     retry=False,
                 )
         except (OperationalError, redis.RedisError, OSError) as error:
             raise explain_redis(error, self._url, f"send to the queue {queue}", "takes no message") from error
+        return sent_at
 
     def close(self) -> None:
         """Close the pooled connections."""
@@ -222,94 +247,6 @@ def _make_producers(url: str) -> "ProducerPool":
     return ProducerPool(connections=connection.Pool(_CONNECTIONS), limit=_CONNECTIONS)
 
 
-class _Exchange:
-    """Several requests of one verb, a window of them on their way."""
-
-    def __init__(self, wire: Wire, verb: str, documents: Iterable[Mapping[str, Any]], timeout: float) -> None:
-        self._wire, self._verb, self._timeout = wire, verb, timeout
-        self._waiting = enumerate(documents)
-        self._pending: dict[str, _Pending] = {}
-        self._answers: dict[int, dict[str, Any]] = {}
-        self._deadline = 0.0
-        self._trouble: Unavailable | None = None
-
-    def answers(self) -> Iterator[dict[str, Any]]:
-        """See Wire.ask_each."""
-        self._deadline = time.monotonic() + self._timeout
-        index = 0
-        self._fill()
-        while self._pending or index in self._answers:
-            if index in self._answers:
-                yield self._answers.pop(index)
-                index += 1
-                continue
-            self._send_due()
-            self._receive()
-            self._fill()
-
-    def _fill(self) -> None:
-        while len(self._pending) < REQUESTS_IN_FLIGHT:
-            following = next(self._waiting, None)
-            if following is None:
-                return
-            index, document = following
-            request = str(document.get("request") or uuid4().hex)
-            address = self._wire.reply_address(request)
-            full = {**document, "request": request, "reply_to": address}
-            self._pending[address] = _Pending(index, full, 0.0)
-            self._send_due()
-
-    def _send_due(self) -> None:
-        """Send what was never sent or was not answered for two seconds."""
-        now = time.monotonic()
-        for pending in self._pending.values():
-            if pending.due > now:
-                continue
-            try:
-                self._wire.send(self._verb, pending.document)
-            except Unavailable as error:
-                self._note_trouble(error)
-                return
-            pending.due = time.monotonic() + RESEND_SECONDS
-
-    def _receive(self) -> None:
-        """Wait for one answer, at most until something is due to be sent again."""
-        now = time.monotonic()
-        if now >= self._deadline or self._wire.is_closed:
-            self._give_up()
-        until = min(self._deadline, *(max(each.due, now + 0.05) for each in self._pending.values()))
-        try:
-            wait = min(max(until - now, 0.01), LONGEST_WAIT_SECONDS)
-            got = cast("list[bytes] | None", self._wire.redis.blpop(list(self._pending), timeout=wait))
-        except redis.RedisError as error:
-            self._note_trouble(explain_redis(error, self._wire.view_url, "take answers"))
-            return
-        if got is None:
-            return
-        address, body = got
-        pending = self._pending.pop(address.decode())
-        self._answers[pending.index] = msgspec.json.decode(body)
-        self._trouble = None
-        self._deadline = time.monotonic() + self._timeout
-
-    def _note_trouble(self, error: Unavailable) -> None:
-        self._trouble = error
-        if time.monotonic() >= self._deadline:
-            raise error
-        self._wire.pause()
-
-    def _give_up(self) -> None:
-        if self._wire.is_closed:
-            raise Unavailable("the client was closed while it waited for an answer")
-        if self._trouble is not None:
-            raise self._trouble
-        first = next(iter(self._pending.values())).document
-        raise NotAnswered(
-            f"no answer to {self._verb} of {describe_request(first)} for {self._timeout:g} s: messages wait in the"
-            f" queue `{QUEUE}` until a worker takes them; asking again with the same id is safe"
-        )
-
-
 def make_redis(url: str) -> redis.Redis:
     """A client that never hangs, whose answers are bytes; safe for threads, and after a fork."""
     return redis.Redis.from_url(
@@ -321,14 +258,6 @@ def make_redis(url: str) -> redis.Redis:
         retry=Retry(ConstantBackoff(0.05), 1),
         protocol=2,
     )
-
-
-def describe_request(document: Mapping[str, Any]) -> str:
-    """What a request is about, for people: an id, or how many items. Flower shows it."""
-    if "items" in document:
-        return f"{len(document['items'])} items"
-    about = ("reservation", "id", "slot", "account")
-    return str(next((document[name] for name in about if document.get(name)), "?"))[:200]
 
 
 def show_url(url: str) -> str:

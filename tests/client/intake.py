@@ -106,7 +106,7 @@ def intake(redis_url: str) -> Iterator[FakeIntake]:
 @pytest.fixture
 def client(intake: FakeIntake, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     """A client of it that sends again quickly."""
-    monkeypatch.setattr("leasehold.wire.RESEND_SECONDS", 0.1)
+    monkeypatch.setattr("leasehold.exchange.RESEND_SECONDS", 0.1)
     with Client(intake.url, timeout=5) as made:
         yield made
 
@@ -116,7 +116,7 @@ def either_client(
     intake: FakeIntake, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Client]:
     """Both kinds of client, one after the other: one suite holds for both."""
-    monkeypatch.setattr("leasehold.wire.RESEND_SECONDS", 0.1)
+    monkeypatch.setattr("leasehold.exchange.RESEND_SECONDS", 0.1)
     if request.param == "blocking":
         with Client(intake.url, timeout=5) as made:
             yield made

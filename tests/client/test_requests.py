@@ -3,13 +3,16 @@
 import json
 import os
 import threading
+from collections.abc import Iterator
 from itertools import count
-from typing import Any
+from typing import Any, Self
 
 import pytest
+import redis
 
 from leasehold import Client, NotAnswered, Refused, Unavailable
 from tests.client.intake import Document, FakeIntake, a_row, accept
+from tests.e2e.processes import wait_for
 
 
 def test_a_reservation_is_accepted_when_reserve_returns(intake: FakeIntake, client: Client) -> None:
@@ -63,6 +66,117 @@ def test_a_lost_message_is_sent_again_under_the_same_request_id(intake: FakeInta
     assert client.reserve(id="r1", system="s").id == "r1"
     assert len({document["request"] for _, document in intake.seen}) == 1
     assert len(intake.seen) >= 3
+
+
+class QuietQueue:
+    """A queue that no worker reads, and a client that asks one thing of it."""
+
+    def __init__(self, url: str, redis_client: redis.Redis) -> None:
+        self.redis, self._client = redis_client, Client(url)
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+        self.error: Exception | None = None
+
+    def _ask(self) -> None:
+        try:
+            self._client.reserve(id="r1", system="s", timeout=120)
+        except Unavailable as error:
+            self.error = error
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        wait_for(self.count, "the first copy")
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._client.close()
+        self._thread.join()
+
+    def count(self) -> int:
+        """How many copies wait."""
+        return self.redis.llen("reservations")
+
+    def note_taken(self, sent_at: float) -> None:
+        """What a worker publishes about the message that it took last."""
+        self.redis.set("leasehold:queue:taken", sent_at)
+
+
+@pytest.fixture
+def quiet_queue(redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[QuietQueue]:
+    """The client looks quickly whether a copy is due."""
+    monkeypatch.setattr("leasehold.exchange.RESEND_SECONDS", 0.02)
+    redis_client.set("leasehold:queue:taken", 1.0)
+    with QuietQueue(redis_url, redis_client) as queue:
+        yield queue
+
+
+def test_no_copy_is_sent_while_the_first_one_waits_and_one_as_soon_as_it_was_taken(quiet_queue: QuietQueue) -> None:
+    """The client looks again and again; each look that it counts found an earlier copy in the queue."""
+    looks = count_commands(quiet_queue.redis, "llen")
+    wait_for(lambda: count_commands(quiet_queue.redis, "llen") > looks + 10, "ten looks")
+    assert quiet_queue.count() == 1
+    quiet_queue.note_taken(9e9)
+    wait_for(lambda: quiet_queue.count() > 1, "a copy")
+
+
+def test_a_first_copy_that_got_lost_is_replaced_though_others_wait(quiet_queue: QuietQueue) -> None:
+    """Redis was flushed, and others have sent since: what workers took last is not known."""
+    quiet_queue.redis.flushdb()
+    quiet_queue.redis.rpush("reservations", "another message")
+    wait_for(lambda: quiet_queue.count() > 1, "a copy")
+
+
+def test_a_first_copy_that_got_lost_is_replaced_when_the_queue_is_empty(quiet_queue: QuietQueue) -> None:
+    quiet_queue.redis.delete("reservations")
+    wait_for(quiet_queue.count, "a copy")
+
+
+def test_copies_are_held_back_for_a_limited_time(quiet_queue: QuietQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the sender may be ahead of those of all others."""
+    monkeypatch.setattr("leasehold.exchange.LONGEST_HOLD_SECONDS", 0.0)
+    quiet_queue.redis.delete("reservations")
+    quiet_queue.note_taken(1.0)
+    quiet_queue.redis.rpush("reservations", "another message")
+    wait_for(lambda: quiet_queue.count() > 2, "copies")
+
+
+def test_a_message_states_how_long_its_sender_waits(quiet_queue: QuietQueue) -> None:
+    (message,) = quiet_queue.redis.lrange("reservations", 0, 0)
+    headers = json.loads(message)["headers"]
+    assert 0 < headers["patience"] <= 120
+    assert headers["sent_at"] > 0
+
+
+SHED: Document = {
+    "ok": False,
+    "retry_after": 0.05,
+    "errors": [{"index": 0, "path": ".", "expected": "a queue that is answered within 1 s", "got": "about 3 s"}],
+}
+
+
+def test_a_request_that_is_to_come_again_later_comes_again(intake: FakeIntake, client: Client) -> None:
+    numbers = count()
+    intake.handler = lambda verb, document: SHED if next(numbers) < 2 else accept(verb, document)
+    assert client.reserve(id="r1", system="s").id == "r1"
+    assert len({document["request"] for _, document in intake.seen}) == 1
+    assert len(intake.seen) >= 3
+
+
+def test_a_service_that_is_overloaded_for_longer_than_the_timeout_is_named(intake: FakeIntake, client: Client) -> None:
+    intake.handler = lambda _verb, _document: SHED
+    with pytest.raises(NotAnswered, match=r"no answer to submit of r1 for 1 s: the service is overloaded and asked "):
+        client.reserve(id="r1", system="s", timeout=1)
+
+
+def test_a_refusal_without_a_time_is_final(intake: FakeIntake, client: Client) -> None:
+    intake.handler = lambda _verb, _document: {**SHED, "retry_after": None}
+    with pytest.raises(Refused, match="within 1 s"):
+        client.reserve(id="r1", system="s", timeout=1)
+
+
+def count_commands(redis_client: redis.Redis, name: str) -> int:
+    """How often Redis has carried out this command."""
+    found: dict[str, Any] = redis_client.info("commandstats")
+    return int(found.get(f"cmdstat_{name}", {}).get("calls", 0))
 
 
 def test_a_second_copy_of_an_answer_answers_no_other_request(intake: FakeIntake, client: Client) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from leasehold.wire import RESEND_SECONDS
+from leasehold.exchange import LONGEST_RESEND_SECONDS, RESEND_SECONDS
+from leasehold.pacing import Backoff
 from scheduler.model.slots import Slot
 from scheduler.operations.intake import accept
 from tests.operations.rig import Killed, Rig, Saboteur
@@ -46,13 +47,13 @@ class Wait:
 
     def play(self, take: Callable[[int], None]) -> "Wait":
         """Until it is leased and the client knows that it is accepted; `take` is what becomes of each copy."""
-        due = self.rig.now
+        due, backoff = self.rig.now, make_backoff()
         while not (self._is_answered() and self.rig.phase() == "leased"):
             if not self._is_answered() and self.rig.now >= due:
                 self.copies += 1
                 self.ticks_since_copy = 0
                 self._survive(lambda: take(self.copies))
-                due = self.rig.now + RESEND_SECONDS
+                due = self.rig.now + backoff.take()
             if self.rig.bell.ticks_sent or self.rig.now >= self.next_tick:
                 self._tick()
             else:
@@ -95,6 +96,11 @@ class Wait:
         return bool(self.rig.bell.replies.get(REPLY))
 
 
+def make_backoff() -> Backoff:
+    """The client's pauses between the copies of a request, each as long as it may be."""
+    return Backoff(RESEND_SECONDS, LONGEST_RESEND_SECONDS, draw=lambda: 0.0)
+
+
 def test_without_a_loss_it_is_one_copy_and_one_tick() -> None:
     wait = Wait()
     wait.play(lambda _number: wait.serve())
@@ -106,7 +112,8 @@ def test_each_message_that_is_lost_costs_one_more_copy(lost: int) -> None:
     wait = Wait()
     wait.play(lambda number: wait.serve() if number > lost else None)
     assert (wait.copies, wait.ticks_since_copy) == (lost + 1, 1)
-    assert wait.seconds == lost * RESEND_SECONDS
+    backoff = make_backoff()
+    assert wait.seconds == sum(backoff.take() for _ in range(lost))
 
 
 def count_calls() -> int:
