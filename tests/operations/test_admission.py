@@ -12,8 +12,8 @@ from scheduler.ports import Pending
 from tests.builders import SYSTEM, a_reservation
 from tests.operations.rig import CONFIG, Rig
 
-CI = Principal(name="ci", role="producer")
-OTHER = Principal(name="other", role="producer")
+CI = Principal(name="ci", role="producer", accounts=("lab", "another"))
+OTHER = Principal(name="other", role="producer", accounts=("lab",))
 
 
 def rig_with(**limits: int) -> Rig:

@@ -46,7 +46,8 @@ def test_copies_of_a_launch_that_run_side_by_side_leave_its_machine_alone(rig: R
     assert rig.fleet.terminations == []
     assert (rig.slot().state, rig.slot().instance_id) == ("booting", "i-1")
     labels = (("offering", ""), ("pool", "linux"), ("result", "success"))
-    assert dict(rig.meter.counts) == {("leasehold_launches_total", labels): 1}
+    launches = {key: count for key, count in rig.meter.counts.items() if key[0] == "leasehold_launches_total"}
+    assert launches == {("leasehold_launches_total", labels): 1}
 
 
 def test_a_launch_of_an_earlier_machine_is_not_wanted(rig: Rig) -> None:
