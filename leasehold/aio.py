@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial, update_wrapper
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack, assert_never
 
@@ -66,8 +67,9 @@ class AsyncClient:
         view_url: str | None = None,
         prefix: str | None = None,
         timeout: float = TIMEOUT_SECONDS,
+        keys: str | Path | None = None,
     ) -> None:
-        self._client = Client(url, view_url=view_url, prefix=prefix, timeout=timeout)
+        self._client = Client(url, view_url=view_url, prefix=prefix, timeout=timeout, keys=keys)
         self.url, self.timeout = self._client.url, self._client.timeout
         self._requests = ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="leasehold-request")
         self._readers = ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="leasehold-read")
@@ -116,6 +118,7 @@ class AsyncClient:
     account = _asks(Client.account)
     reset_account = _asks(Client.reset_account)
     forget_account = _asks(Client.forget_account)
+    find_key = _reads(Client.find_key)
 
     # What a worker answers, and what is read from the view.
 

@@ -120,7 +120,9 @@ class AsyncLease(Held):
             row = await self._client.wait(self.id, "leased", left, renew=True)
             try:
                 answer = await self._renew(row)
-            except Refused:
+            except Refused as refused:
+                if self._is_foreign(refused):
+                    raise
                 continue
             self._begin(row, answer)
 
@@ -184,8 +186,9 @@ class AsyncLease(Held):
         """Release it; where it is another's by now, or not leased yet, cancel it."""
         try:
             await self._client.release(self.id, token, timeout=GOODBYE_SECONDS)
-        except Refused:
-            await self._cancel()
+        except Refused as refused:
+            if not self._is_foreign(refused):
+                await self._cancel()
         except (NotAnswered, Unavailable):
             return
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypedDict, Unpack, assert_never
 
@@ -16,6 +17,7 @@ import msgspec
 
 from leasehold.errors import Refused, Unavailable, Unknown, read_faults
 from leasehold.hosts import Hosts
+from leasehold.keys import Keys
 from leasehold.lease import Lease
 from leasehold.probing import Probe
 from leasehold.reading import Joined, ViewReader
@@ -59,7 +61,9 @@ class ComponentFields(TypedDict, total=False):
 
 
 class ReservationFields(TypedDict, total=False):
-    """What can be asked for. Either `system` or `pool`; without an `id` one is made up."""
+    """What can be asked for. Either `system` or `pool`; without an `id` one is made up, and without a `key` a key, too.
+    Of the key only the hash is sent.
+    """
 
     id: str
     system: str
@@ -79,6 +83,7 @@ class ReservationFields(TypedDict, total=False):
     components: Iterable[ComponentFields]
     on_lease: CallbackFields
     on_end: CallbackFields
+    key: str
 
 
 class Client(Words):
@@ -87,7 +92,8 @@ class Client(Words):
     `url`: the Redis of the stack; left out it is LEASEHOLD_BROKER__URL, else that of the stack which runs in
     this folder or above it. `view_url` and `prefix` matter where the view has a Redis or names of its own; left
     out they are LEASEHOLD_VIEW__URL and LEASEHOLD_VIEW__PREFIX, else the broker's and `leasehold:`.
-    `timeout`: seconds for which an answer is waited for where none is given. Raises NoStack, Unavailable.
+    `timeout`: seconds for which an answer is waited for where none is given. `keys`: the file in which the keys of
+    reservations are kept; default: LEASEHOLD_KEYS, else `~/.local/state/leasehold/keys`. Raises NoStack, Unavailable.
     """
 
     def __init__(
@@ -97,7 +103,9 @@ class Client(Words):
         view_url: str | None = None,
         prefix: str | None = None,
         timeout: float = TIMEOUT_SECONDS,
+        keys: str | Path | None = None,
     ) -> None:
+        self._keys = Keys(None if keys is None else Path(keys))
         found = find_address(url, view_url, prefix)
         self.url, self.timeout = found.broker_url, timeout
         self._wire = Wire(found.broker_url, found.prefix, found.view_url)
@@ -148,7 +156,7 @@ class Client(Words):
 
     def submit(self, document: Mapping[str, Any], *, timeout: float | None = None) -> Reservation:
         """The same with the fields as a document, whatever is in it: what is wrong is refused."""
-        return self._describe(self._ask("submit", with_id(document), timeout))
+        return self._describe(self._ask("submit", *self._keys.hide([with_id(document)]), timeout))
 
     def reserve_many(self, items: Iterable[ReservationFields], *, timeout: float | None = None) -> Table[Answer]:
         """Ask for many at once, a thousand a message; the answers by index: good ones are accepted, bad ones
@@ -159,7 +167,7 @@ class Client(Words):
         def requests() -> Iterator[dict[str, Any]]:
             for chunk in _chunks(items):
                 sizes.append(len(chunk))
-                yield {"items": chunk}
+                yield {"items": self._keys.hide(chunk)}
 
         answers = self._wire.ask_each("submit", requests(), self._timeout(timeout))
         return Table(
@@ -167,6 +175,12 @@ class Client(Words):
             for number, document in enumerate(answers)
             for answer in _split(document, sizes[number], number * ITEMS_A_REQUEST)
         )
+
+    def find_key(self, reservation: str) -> str | None:
+        """The key of a reservation that a client of this user on this host submitted; None for any other. A holder on
+        another host needs it: every word of a holder takes `key`.
+        """
+        return self._keys.find(reservation)
 
     # What reads. All of it raises Unavailable while there is no Redis or no valid view.
 

@@ -12,7 +12,7 @@ from html import escape
 from typing import Any, Final, Protocol, Self
 
 from leasehold.changes import Changes
-from leasehold.errors import Unavailable
+from leasehold.errors import Refused, Unavailable
 from leasehold.results import Answer, Placement, Reservation
 from leasehold.shown import Table, join_words, show_line
 from leasehold.waiting import RENEWAL_SECONDS, RENEWALS_A_TTL, SHORTEST_PAUSE_SECONDS, fill_in
@@ -21,6 +21,10 @@ LONGEST_PAUSE_SECONDS: Final = 60.0
 HELD: Final = frozenset({"leased", "revoking"})
 GOODBYE_SECONDS: Final = 10.0
 """How long leaving may take to tell the stack; after that the lease runs out by itself."""
+
+
+FINAL_FAULTS: Final = frozenset({"key", "principal", "signature"})
+"""Paths of faults that do not go away: this process cannot prove that it is the holder."""
 
 
 class Flag(Protocol):
@@ -187,6 +191,11 @@ class Held(ABC):
         self._elastic.take(row.leases)
         self._learn(answer.phase, row.token, answer.deadline, None)
         return True
+
+    @staticmethod
+    def _is_foreign(refused: Refused) -> bool:
+        """Whether the lease is not ours to hold: another client's, by its key."""
+        return any(error.path in FINAL_FAULTS for error in refused.errors)
 
     def _note_renewal(self, answer: Answer, sent: float) -> None:
         """Our time counts from when the renewal was sent first, whatever it took to be answered."""

@@ -4,7 +4,6 @@ import builtins
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -99,8 +98,11 @@ class Lease(Held):
             left = None if until is None else max(until - time.monotonic(), 0.0)
             row = self._client.wait(self.id, "leased", left, renew=True)
             # Refused: taken back in between. The wait above goes on, and ends when the time or the reservation does.
-            with suppress(Refused):
+            try:
                 self._begin(row, self._renew(row))
+            except Refused as refused:
+                if self._is_foreign(refused):
+                    raise
 
     def _renew(self, row: Reservation) -> Answer:
         sent = time.monotonic()
@@ -155,8 +157,9 @@ class Lease(Held):
         """Give it back; where it is another's by now, or not leased yet, say that nobody wants it any more."""
         try:
             self._client.release(self.id, token, timeout=GOODBYE_SECONDS)
-        except Refused:
-            self._cancel()
+        except Refused as refused:
+            if not self._is_foreign(refused):
+                self._cancel()
         except (NotAnswered, Unavailable):
             return
 

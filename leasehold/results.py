@@ -149,6 +149,8 @@ class Reservation(Shown, frozen=True, kw_only=True):
     revoke_by: float | None = None
     """While `revoking`: why, and when the leases are taken at the latest."""
     leases: tuple[Placement, ...] = ()
+    principal: str | None = None
+    """The principal that submitted it; None: the message was not signed."""
     waiting: Wait | None = None
     """Of a new one, as `reserve` gives it: no slot or offering could ever hold it as things are. It is accepted and
     waits for a change. None in every row that is read later: `Client.explain` tells why any of them waits.

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
+from leasehold.keys import KEY_VERBS
 from leasehold.results import Answer
 
 
@@ -23,15 +24,29 @@ class AccountFields(TypedDict, total=False):
 
 
 class Words(ABC):
-    """The words but `submit`. Each raises Refused, NotAnswered (say it again) and Unavailable."""
+    """The words but `submit`. Each raises Refused, NotAnswered (say it again) and Unavailable.
+
+    `key`: the key of the reservation; default: the one that `find_key` finds.
+    """
+
+    @abstractmethod
+    def find_key(self, reservation: str) -> str | None:
+        """The key of a reservation, if it is known here."""
 
     @abstractmethod
     def _ask(self, verb: str, document: Mapping[str, Any], timeout: float | None) -> Answer:
         """The answer to one request."""
 
-    def renew(self, reservation: str, token: int | None = None, *, timeout: float | None = None) -> Answer:
+    def renew(
+        self,
+        reservation: str,
+        token: int | None = None,
+        *,
+        key: str | None = None,
+        timeout: float | None = None,
+    ) -> Answer:
         """Move its expiry to now + ttl; the holder's first renewal also confirms its lease."""
-        return self._tell("renew", reservation, token, timeout)
+        return self._tell("renew", reservation, token, timeout, key=key)
 
     def confirm(
         self,
@@ -40,12 +55,13 @@ class Words(ABC):
         *,
         slot: str | None = None,
         as_of: float | None = None,
+        key: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
         """It runs where it was put, or on `slot`, whatever was believed: there it is leased from now on. `as_of`
         (seconds since the epoch) dates the notice: one that is older than what is known changes nothing.
         """
-        return self._tell("confirm", reservation, token, timeout, slot=slot, as_of=as_of)
+        return self._tell("confirm", reservation, token, timeout, slot=slot, as_of=as_of, key=key)
 
     def absent(self, reservation: str, *, as_of: float | None = None, timeout: float | None = None) -> Answer:
         """It neither runs nor waits, whatever was believed: it has ended, and a lease of it with it."""
@@ -64,9 +80,16 @@ class Words(ABC):
         """
         return self._say("idle", {"slot": slot, "labels": labels, "as_of": as_of}, timeout)
 
-    def release(self, reservation: str, token: int | None = None, *, timeout: float | None = None) -> Answer:
+    def release(
+        self,
+        reservation: str,
+        token: int | None = None,
+        *,
+        key: str | None = None,
+        timeout: float | None = None,
+    ) -> Answer:
         """Its holder is done: the reservation ends. One that is pending needs no token."""
-        return self._tell("release", reservation, token, timeout)
+        return self._tell("release", reservation, token, timeout, key=key)
 
     def cancel(self, reservation: str, *, reason: str | None = None, timeout: float | None = None) -> Answer:
         """Nobody wants it any more, in whatever phase; needs no token."""
@@ -83,10 +106,11 @@ class Words(ABC):
         *,
         component: str | None = None,
         reason: str | None = None,
+        key: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
         """A component died, or the whole of it: it fails, and its restart policy decides what comes next."""
-        return self._tell("fail", reservation, token, timeout, component=component, reason=reason)
+        return self._tell("fail", reservation, token, timeout, component=component, reason=reason, key=key)
 
     def surrender(
         self,
@@ -94,22 +118,37 @@ class Words(ABC):
         token: int | None = None,
         *,
         component: str | None = None,
+        key: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
         """Give back what is being revoked before its deadline; with an elastic component that one, wanted or not."""
-        return self._tell("surrender", reservation, token, timeout, component=component)
+        return self._tell("surrender", reservation, token, timeout, component=component, key=key)
 
-    def decline(self, reservation: str, token: int | None = None, *, timeout: float | None = None) -> Answer:
+    def decline(
+        self,
+        reservation: str,
+        token: int | None = None,
+        *,
+        key: str | None = None,
+        timeout: float | None = None,
+    ) -> Answer:
         """Its holder cannot use what it got: pending again, with its place in the queue; those slots are left out."""
-        return self._tell("decline", reservation, token, timeout)
+        return self._tell("decline", reservation, token, timeout, key=key)
 
-    def suspend(self, reservation: str, token: int | None = None, *, timeout: float | None = None) -> Answer:
+    def suspend(
+        self,
+        reservation: str,
+        token: int | None = None,
+        *,
+        key: str | None = None,
+        timeout: float | None = None,
+    ) -> Answer:
         """Give its leases back and let it wait on hold, with its place in the queue."""
-        return self._tell("suspend", reservation, token, timeout)
+        return self._tell("suspend", reservation, token, timeout, key=key)
 
-    def resume(self, reservation: str, *, timeout: float | None = None) -> Answer:
+    def resume(self, reservation: str, *, key: str | None = None, timeout: float | None = None) -> Answer:
         """Undo a suspension."""
-        return self._tell("resume", reservation, None, timeout)
+        return self._tell("resume", reservation, None, timeout, key=key)
 
     def cordon(self, slot: str, *, timeout: float | None = None) -> Answer:
         """An operator's word: the slot takes no new leases."""
@@ -136,6 +175,8 @@ class Words(ABC):
         return self._ask("forget_account", {"account": account}, timeout)
 
     def _tell(self, verb: str, reservation: str, token: int | None, timeout: float | None, **more: Any) -> Answer:
+        if verb in KEY_VERBS and more.get("key") is None:
+            more["key"] = self.find_key(reservation)
         return self._say(verb, {"reservation": reservation, "token": token, **more}, timeout)
 
     def _say(self, verb: str, content: Mapping[str, Any], timeout: float | None) -> Answer:

@@ -30,4 +30,7 @@ def check_each(verb: str, field: str, names: Iterable[str]) -> None:
 
 def check_reservation(fields: Mapping[str, Any]) -> None:
     """The same of a reservation; one without an id is given one when it is sent."""
-    check("submit", fields if fields.get("id") is not None else {**fields, "id": "new"})
+    said = {name: value for name, value in fields.items() if name != "key"}
+    check("submit", said if said.get("id") is not None else {**said, "id": "new"})
+    if fields.get("key") is not None:
+        check("renew", {"reservation": "new", "key": fields["key"]})

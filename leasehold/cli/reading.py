@@ -229,5 +229,6 @@ def _print_event(event: "Event", as_json: bool) -> None:
         print_json(event)
         return
     about = " ".join(filter(None, (event.reservation, event.slot)))
-    line = f"{show_time(event.at)}  {event.name:<24} {about}  {describe_event(event)} [{event.cause}]"
+    source = " ".join(filter(None, (event.cause, event.principal)))
+    line = f"{show_time(event.at)}  {event.name:<24} {about}  {describe_event(event)} [{source}]"
     sys.stdout.write(f"{make_visible(line)}\n")

@@ -63,6 +63,8 @@ Fields of a reservation, in --file and in Client.reserve:
     kind           "essential" (default) or "elastic"
     resources      amounts by name, of each instance
     labels         labels that its slots must have, by name
+  key              a secret of 32 to 200 letters, digits, - and _ that its holder
+                   proves itself by; only its hash is sent; default: a new one
   on_lease         a Celery task that is sent when it is leased
   on_end           a Celery task that is sent when it has ended; each has
     task           the name of the task

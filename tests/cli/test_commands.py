@@ -85,7 +85,7 @@ def test_a_reservation_is_asked_for_with_all_that_was_said(stack: FakeIntake, ru
     assert run(*words.split(), "--tag", "run=7", "--priority", "5").out == "r1 pending\n"
     (verb, document), *_ = stack.seen
     assert verb == "submit"
-    assert {key: document[key] for key in document if key not in {"request", "reply_to"}} == {
+    assert {key: document[key] for key in document if key not in {"request", "reply_to", "key_hash"}} == {
         "id": "r1",
         "system": "s",
         "resources": {"cpus": 2, "memory_mib": 512, "gpus": 1},

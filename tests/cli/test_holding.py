@@ -73,6 +73,7 @@ def test_the_command_has_its_lease_in_its_environment_and_it_is_released(
         "zone": "us-east-1a",
     }
     assert told == {
+        "LEASEHOLD_KEYS": os.environ["LEASEHOLD_KEYS"],
         "LEASEHOLD_BROKER__URL": stack.url,
         "LEASEHOLD_RESERVATION": "r1",
         "LEASEHOLD_TOKEN": "1",

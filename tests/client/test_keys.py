@@ -1,0 +1,194 @@
+"""Keys: made with each reservation, kept in a private file of the user, sent to no place but the stack."""
+
+import hashlib
+import multiprocessing
+import os
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasehold import Client, Refused
+from leasehold.keys import Keys, find_keys_file, hash_key
+from scheduler.model.validation import InvalidInputError, read_document
+from scheduler.model.wishes import KEY_VERBS, HolderDocument, ReservationDocument
+from tests.client.intake import Document, FakeIntake, a_row, accept
+
+WORDS: list[tuple[str, tuple[Any, ...]]] = [
+    ("renew", (1,)),
+    ("release", (1,)),
+    ("confirm", (1,)),
+    ("fail", (1,)),
+    ("decline", (1,)),
+    ("surrender", (1,)),
+    ("suspend", (1,)),
+    ("resume", ()),
+]
+
+
+def digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def test_a_reservation_gets_a_key_of_which_the_hash_is_sent(client: Client, intake: FakeIntake) -> None:
+    client.reserve(id="hashed", system="s")
+    ((_, document),) = intake.seen
+    key = client.find_key("hashed")
+    assert key is not None
+    assert len(key) >= 43
+    assert document["key_hash"] == digest(key)
+    assert key not in str(document)
+    read_document(ReservationDocument, {"id": "hashed", "system": "s", "key_hash": hash_key(key)})
+    read_document(HolderDocument, {"reservation": "hashed", "key": key})
+
+
+def test_each_reservation_of_a_list_gets_a_key_of_its_own(client: Client, intake: FakeIntake) -> None:
+    client.reserve_many([{"system": "s"}, {"id": "two", "system": "s"}, {"id": "mine", "system": "s", "key": "k" * 43}])
+    ((_, document),) = intake.seen
+    assert [item["key_hash"] for item in document["items"]] == [
+        digest(str(client.find_key(item["id"]))) for item in document["items"]
+    ]
+    assert len({item["key_hash"] for item in document["items"]}) == 3
+    assert client.find_key("mine") == "k" * 43
+    assert "k" * 43 not in str(document)
+
+
+def test_the_holders_words_carry_the_key_and_no_other_word_does(client: Client, intake: FakeIntake) -> None:
+    client.reserve(id="worded", system="s")
+    assert {verb for verb, _ in WORDS} == KEY_VERBS
+    for verb, arguments in WORDS:
+        getattr(client, verb)("worded", *arguments)
+    client.cancel("worded")
+    client.priority("worded", 2)
+    client.absent("worded")
+    carried = {verb: document.get("key") for verb, document in intake.seen[1:]}
+    key = client.find_key("worded")
+    assert carried == {**dict.fromkeys(KEY_VERBS, key), "cancel": None, "priority": None, "absent": None}
+
+
+def test_a_key_that_is_given_is_sent_in_place_of_the_kept_one(client: Client, intake: FakeIntake) -> None:
+    client.reserve(id="given", system="s")
+    for verb, arguments in WORDS:
+        getattr(client, verb)("given", *arguments, key="g" * 43)
+    assert {document["key"] for _, document in intake.seen[1:]} == {"g" * 43}
+
+
+def test_the_same_id_gets_the_same_key_in_another_client(client: Client, intake: FakeIntake) -> None:
+    """A program that starts again with the id of its reservation goes on holding it."""
+    client.reserve(id="again", system="s")
+    with Client(intake.url, timeout=5) as other:
+        assert other.find_key("again") == client.find_key("again")
+        other.reserve(id="again", system="s")
+    (_, first), (_, second) = intake.seen
+    assert first["key_hash"] == second["key_hash"]
+
+
+def test_a_document_that_has_a_hash_already_keeps_it(client: Client, intake: FakeIntake) -> None:
+    client.submit({"id": "own", "system": "s", "key_hash": digest("x")})
+    assert intake.seen[0][1]["key_hash"] == digest("x")
+    assert client.find_key("own") is None
+
+
+def test_what_is_no_id_is_left_for_the_stack_to_refuse(tmp_path: Path) -> None:
+    documents = [{"id": 5, "system": "s"}]
+    assert Keys(tmp_path / "keys").hide(documents) == documents
+
+
+@pytest.mark.parametrize("key", [5, "short", "k" * 201, "k" * 31 + " ", "é" * 43])
+def test_what_is_no_key_is_refused_before_it_is_sent(client: Client, intake: FakeIntake, key: Any) -> None:
+    with pytest.raises(Refused, match="key: expected a key of 32 to 200 letters") as caught:
+        client.reserve(id="r1", system="s", key=key)
+    assert caught.value.errors[0].got == "***"
+    assert intake.seen == []
+    with pytest.raises(InvalidInputError):
+        read_document(HolderDocument, {"reservation": "r1", "key": key})
+
+
+def test_a_lease_whose_key_is_anothers_is_refused_at_once_and_left_alone(client: Client, intake: FakeIntake) -> None:
+    """Another client holds it: it is neither waited for, nor cancelled."""
+    fault = {"index": 0, "path": "key", "expected": "the key of r1", "got": "another key"}
+
+    def handle(verb: str, document: Document) -> Document:
+        return {"ok": False, "errors": [fault]} if verb in KEY_VERBS else accept(verb, document)
+
+    intake.handler = handle
+    intake.publish(a_row("r1", phase="leased", token=1))
+    with pytest.raises(Refused, match="the key of r1"), client.lease(id="r1", system="s", wait=5):
+        raise AssertionError
+    assert "cancel" not in intake.verbs()
+
+
+def test_the_file_and_its_folder_are_private(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        path = tmp_path / "state" / "leasehold" / "keys"
+        Keys(path).make(["r1"])
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert sorted(each.name for each in path.parent.iterdir()) == ["keys"]
+
+
+def test_a_file_that_others_may_read_is_made_private(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    Keys(path).make(["r1"])
+    path.chmod(0o644)
+    assert Keys(path).find("r1") is not None
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("content", [None, b"no database", b""])
+def test_without_a_file_that_can_be_used_the_client_itself_keeps_the_keys(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    path = tmp_path / "keys"
+    if content is None:
+        path.mkdir()
+    elif content:
+        path.write_bytes(content)
+    keys = Keys(path)
+    made = keys.make(["r1", "r2"])
+    assert keys.make(["r1"]) == {"r1": made["r1"]}
+    assert (keys.find("r1"), keys.find("r3")) == (made["r1"], None)
+    keys.put("r3", "k")
+    assert keys.find("r3") == "k"
+
+
+def test_the_file_is_the_users_unless_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("LEASEHOLD_KEYS")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    assert find_keys_file() == tmp_path / ".local" / "state" / "leasehold" / "keys"
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert find_keys_file() == tmp_path / "state" / "leasehold" / "keys"
+
+
+def test_keys_are_dropped_when_they_were_not_used_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = Keys(tmp_path / "keys")
+    keys.make(["old"])
+    monkeypatch.setattr("leasehold.keys.KEPT_SECONDS", -1.0)
+    keys.make([])
+    assert keys.find("old") is None
+
+
+def test_threads_and_processes_agree_on_the_key_of_an_id(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    found: list[dict[str, str]] = []
+    names = [f"r{number}" for number in range(20)]
+    threads = [threading.Thread(target=lambda: found.append(Keys(path).make(names))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        found += pool.starmap(make_keys, [(path, names)] * 2)
+    for thread in threads:
+        thread.join()
+    assert len(found) == 6
+    assert all(each == found[0] for each in found)
+    assert len(set(found[0].values())) == len(names)
+
+
+def make_keys(path: Path, names: list[str]) -> dict[str, str]:
+    return Keys(path).make(names)
