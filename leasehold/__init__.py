@@ -8,7 +8,17 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from leasehold.errors import Ended, LeaseholdError, NoStack, NotAnswered, Refused, Unavailable, Unknown, UntrustedFolder
+from leasehold.errors import (
+    BadCredentials,
+    Ended,
+    LeaseholdError,
+    NoStack,
+    NotAnswered,
+    Refused,
+    Unavailable,
+    Unknown,
+    UntrustedFolder,
+)
 
 if TYPE_CHECKING:
     from leasehold.aio import AsyncClient
@@ -19,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncClient",
+    "BadCredentials",
     "Client",
     "Ended",
     "Lease",

@@ -4,6 +4,7 @@ Requests and reads are the blocking client's own, in a bounded number of threads
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial, update_wrapper
@@ -68,8 +69,20 @@ class AsyncClient:
         prefix: str | None = None,
         timeout: float = TIMEOUT_SECONDS,
         keys: str | Path | None = None,
+        principal: str | None = None,
+        key: str | None = None,
+        key_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._client = Client(url, view_url=view_url, prefix=prefix, timeout=timeout, keys=keys)
+        self._client = Client(
+            url,
+            view_url=view_url,
+            prefix=prefix,
+            timeout=timeout,
+            keys=keys,
+            principal=principal,
+            key=key,
+            key_file=key_file,
+        )
         self.url, self.timeout = self._client.url, self._client.timeout
         self._requests = ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="leasehold-request")
         self._readers = ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="leasehold-read")

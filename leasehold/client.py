@@ -4,6 +4,7 @@ Changes travel as Celery messages and are accepted when they are committed; read
 It imports nothing of the application: a producer needs `leasehold`, Redis and no more.
 """
 
+import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -15,6 +16,7 @@ from typing import Any, Final, Literal, Self, TypedDict, Unpack, assert_never
 
 import msgspec
 
+from leasehold.credentials import find_credentials
 from leasehold.errors import Refused, Unavailable, Unknown, read_faults
 from leasehold.hosts import Hosts
 from leasehold.keys import Keys
@@ -93,7 +95,11 @@ class Client(Words):
     this folder or above it. `view_url` and `prefix` matter where the view has a Redis or names of its own; left
     out they are LEASEHOLD_VIEW__URL and LEASEHOLD_VIEW__PREFIX, else the broker's and `leasehold:`.
     `timeout`: seconds for which an answer is waited for where none is given. `keys`: the file in which the keys of
-    reservations are kept; default: LEASEHOLD_KEYS, else `~/.local/state/leasehold/keys`. Raises NoStack, Unavailable.
+    reservations are kept; default: LEASEHOLD_KEYS, else `~/.local/state/leasehold/keys`.
+
+    With `key_file` (or `key`, its content) messages are signed as its principal; `principal` names it where the file
+    does not. Default: LEASEHOLD_ACCESS__KEY_FILE, LEASEHOLD_ACCESS__KEY and LEASEHOLD_ACCESS__PRINCIPAL; without them
+    messages are not signed. Raises NoStack, Unavailable, BadCredentials.
     """
 
     def __init__(
@@ -104,11 +110,15 @@ class Client(Words):
         prefix: str | None = None,
         timeout: float = TIMEOUT_SECONDS,
         keys: str | Path | None = None,
+        principal: str | None = None,
+        key: str | None = None,
+        key_file: str | os.PathLike[str] | None = None,
     ) -> None:
         self._keys = Keys(None if keys is None else Path(keys))
         found = find_address(url, view_url, prefix)
+        credentials = find_credentials(os.environ, principal, key, key_file)
         self.url, self.timeout = found.broker_url, timeout
-        self._wire = Wire(found.broker_url, found.prefix, found.view_url)
+        self._wire = Wire(found.broker_url, found.prefix, found.view_url, credentials)
         self._reader = ViewReader(self._wire.redis, found.prefix, found.view_url)
 
     def __enter__(self) -> Self:
@@ -156,7 +166,8 @@ class Client(Words):
 
     def submit(self, document: Mapping[str, Any], *, timeout: float | None = None) -> Reservation:
         """The same with the fields as a document, whatever is in it: what is wrong is refused."""
-        return self._describe(self._ask("submit", *self._keys.hide([with_id(document)]), timeout))
+        (hidden,) = self._keys.hide([with_id(document)])
+        return self._describe(self._ask("submit", hidden, timeout))
 
     def reserve_many(self, items: Iterable[ReservationFields], *, timeout: float | None = None) -> Table[Answer]:
         """Ask for many at once, a thousand a message; the answers by index: good ones are accepted, bad ones

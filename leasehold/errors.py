@@ -50,6 +50,10 @@ class UntrustedFolder(LeaseholdError):  # noqa: N818 - see above
     """
 
 
+class BadCredentials(LeaseholdError):  # noqa: N818 - see above
+    """A key file, a key or a principal's name is not usable. The message does not contain the key."""
+
+
 class Unavailable(LeaseholdError, ConnectionError):  # noqa: N818 - see above
     """Redis, or the view in it, cannot be reached or read. Nothing is lost; try later."""
 

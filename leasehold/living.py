@@ -17,7 +17,8 @@ from typing import Any, Final, cast
 import msgspec
 import redis
 
-from leasehold.errors import Unavailable
+from leasehold.errors import BadCredentials, Unavailable
+from leasehold.own_wire import open_wire
 from leasehold.probing import QUEUES
 from leasehold.wire import Wire, explain_redis
 from workers.settings import Settings
@@ -76,10 +77,10 @@ def _url(host: str, port: int, page: str) -> str:
 def _find_idle_worker(queue: str, settings: Settings, seconds: float) -> str | None:
     if settings.broker_url is None:
         return "broker.url: expected the URL of a Redis, got nothing"
-    with closing(Wire(settings.broker_url, settings.view.prefix, settings.view_url)) as wire:
+    with closing(open_wire(settings)) as wire:
         try:
             return _await_canary(wire, queue, seconds)
-        except Unavailable as error:
+        except (Unavailable, BadCredentials) as error:
             return str(error)
         except redis.RedisError as error:
             return str(explain_redis(error, wire.view_url, "take answers"))
@@ -93,7 +94,10 @@ def _await_canary(wire: Wire, queue: str, seconds: float) -> str | None:
         got = cast("list[bytes] | None", wire.redis.blpop([address], timeout=min(left, RESEND_SECONDS)))
         if got is None:
             continue
-        host = msgspec.json.decode(got[1], type=dict[str, Any]).get("host")
+        answer = msgspec.json.decode(got[1], type=dict[str, Any])
+        if not answer.get("ok"):
+            return f"the worker of the queue {queue} refused the question: {answer.get('errors')}"
+        host = answer.get("host")
         if host == socket.gethostname():
             return None
         others.add(str(host))

@@ -17,9 +17,11 @@ import redis
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
+from leasehold.credentials import Credentials
 from leasehold.errors import Unavailable
 from leasehold.exchange import Exchange, describe_request
 from leasehold.running import DEFAULT_PREFIX
+from leasehold.signer import Signer, make_signing_producer
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -38,14 +40,22 @@ class Wire:
     """Sends requests and waits for their answers; for any number of threads, and again after a fork.
 
     Messages go to the broker at `url`; answers, rows and notices are in the Redis of the view, mostly the same.
+    With `credentials` each message is signed, and each copy of it has a signature of its own.
     """
 
-    def __init__(self, url: str, prefix: str = DEFAULT_PREFIX, view_url: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        prefix: str = DEFAULT_PREFIX,
+        view_url: str | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
         self.url, self.prefix, self.view_url = url, prefix, view_url or url
         try:
             self.redis = make_redis(self.view_url)
         except ValueError as error:
             raise Unavailable(f"{show_url(self.view_url)} is no URL of a Redis: {error}") from None
+        self._signer = None if credentials is None else Signer(credentials, self.redis, prefix)
         self._guard = threading.Lock()
         self._sender: _Sender | None = None
         self._closed = threading.Event()
@@ -140,15 +150,15 @@ class Wire:
         """This process's own sender: the connections of a parent are not ours to use after a fork."""
         with self._guard:
             if self._sender is None or self._sender.pid != os.getpid():
-                self._sender = _Sender(self.url)
+                self._sender = _Sender(self.url, self._signer)
             return self._sender
 
 
 class _Sender:
     """Celery, on first use, as an application of our own beside whatever application the producer has."""
 
-    def __init__(self, url: str) -> None:
-        self.pid, self._url = os.getpid(), url
+    def __init__(self, url: str, signer: Signer | None) -> None:
+        self.pid, self._url, self._signer = os.getpid(), url, signer
         self._app: Celery | None = None
         self._producers: ProducerPool | None = None
         self._guard = threading.Lock()
@@ -196,7 +206,7 @@ class _Sender:
         with self._guard:
             if self._app is None or self._producers is None:
                 _import_celery()
-                self._app, self._producers = _make_app(self._url), _make_producers(self._url)
+                self._app, self._producers = _make_app(self._url), _make_producers(self._url, self._signer)
             return self._app, self._producers
 
 
@@ -226,7 +236,7 @@ def _make_app(url: str) -> "Celery":
     return app
 
 
-def _make_producers(url: str) -> "ProducerPool":
+def _make_producers(url: str, signer: Signer | None) -> "ProducerPool":
     # The connection is made here because Celery lets CELERY_BROKER_URL of the producer's surroundings win.
     from kombu.connection import Connection  # noqa: PLC0415 - see _Sender.send
     from kombu.pools import ProducerPool  # noqa: PLC0415 - see _Sender.send
@@ -244,7 +254,8 @@ def _make_producers(url: str) -> "ProducerPool":
     # Without a word kombu would verify no certificate; what the URL's query says goes before this.
     tls = {"ssl_cert_reqs": "required"} if url.startswith("rediss://") else False
     connection = Connection(url, ssl=tls, transport_options=options, connect_timeout=CONNECT_SECONDS)
-    return ProducerPool(connections=connection.Pool(_CONNECTIONS), limit=_CONNECTIONS)
+    producers = {} if signer is None else {"Producer": make_signing_producer(signer)}
+    return ProducerPool(connections=connection.Pool(_CONNECTIONS), limit=_CONNECTIONS, **producers)
 
 
 def make_redis(url: str) -> redis.Redis:

@@ -15,6 +15,7 @@ from leasehold.cli import (
     listing,
     logs,
     operating,
+    principals,
     reading,
     requesting,
     ruling,
@@ -33,7 +34,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "Slots and hosts": ("slots", "cordon", "uncordon", "drain", "host"),
     "Rules and accounts": ("config", "apply", "rules", "accounts"),
-    "Operations": ("status", "events", "doctor", "alive", "migrate"),
+    "Operations": ("status", "events", "doctor", "alive", "principals", "migrate"),
     "Planning": ("snapshot", "simulate"),
 }
 """The commands as help shows them."""
@@ -100,6 +101,7 @@ alive.register(app)
 operating.register(app)
 ruling.register(app)
 accounts.register(app)
+principals.register(app)
 hosting.register(app)
 configuring.register(app)
 app.command()(demo)

@@ -4,7 +4,7 @@ the next tick see them.
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,8 +14,8 @@ import typer
 from leasehold.cli.failures import CommandError, say_error
 from leasehold.cli.output import print_json, print_thing, show_levels
 from leasehold.errors import LeaseholdError
+from leasehold.own_wire import open_wire
 from leasehold.stack.preparing import QuietDispatcher
-from leasehold.wire import Wire
 from scheduler.operations.apply import RulesChangedError, apply_rules
 from scheduler.operations.preview import Preview, preview_rules
 from workers.commented import format_value
@@ -35,13 +35,8 @@ class _Kicker(QuietDispatcher):
 
     def send_tick(self) -> None:
         """See TickingDispatcher.send_tick. A tick that cannot be asked for comes with the interval."""
-        wire = Wire(self._settings.broker_url or "", self._settings.view.prefix, self._settings.view_url)
-        try:
+        with suppress(LeaseholdError), closing(open_wire(self._settings)) as wire:
             wire.send_tick()
-        except LeaseholdError:
-            return
-        finally:
-            wire.close()
 
 
 def apply_file(path: Path, *, dry_run: bool, yes: bool, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 import typer
 
 from leasehold.common.visible import make_visible
-from leasehold.errors import LeaseholdError
+from leasehold.errors import BadCredentials, LeaseholdError
 from leasehold.extras import explain_missing
 
 FAILED: Final = 1
@@ -65,6 +65,8 @@ def explain(error: Exception) -> tuple[list[str], int]:
         return [f"{error.format_message()} (see --help)"], BAD_INPUT  # type: ignore[attr-defined]
     if isinstance(error, CommandError):
         return str(error).splitlines(), error.status
+    if isinstance(error, BadCredentials):
+        return [one_line(str(error))], BAD_INPUT
     if isinstance(error, LeaseholdError):
         return [one_line(str(error))], FAILED
     if isinstance(error, OSError):

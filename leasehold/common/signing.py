@@ -94,14 +94,20 @@ def read_key(text: str) -> bytes:
     return key
 
 
-def read_key_line(text: str) -> tuple[str | None, bytes]:
-    """The content of a key file: `NAME:KEY` or `KEY` on one line; the principal's name, if there is one, and the key.
+def format_key_line(name: str, key: str, cluster: str) -> str:
+    """The content of a key file."""
+    return f"{name}:{key}@{cluster}"
+
+
+def read_key_line(text: str) -> tuple[str | None, bytes, str | None]:
+    """The content of a key file: `NAME:KEY@CLUSTER` on one line, where name and cluster may be missing.
 
     Raises ValueError, whose text does not contain the key.
     """
     lines = text.strip().splitlines()
     if len(lines) != 1:
         raise ValueError(f"{len(lines)} lines")
-    # Names may contain colons, keys do not.
-    name, _, key = lines[0].rpartition(":")
-    return name or None, read_key(key)
+    # Names may contain both separators, keys and identities contain neither.
+    name, _, rest = lines[0].rpartition(":")
+    key, _, cluster = rest.partition("@")
+    return name or None, read_key(key), cluster or None

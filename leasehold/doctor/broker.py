@@ -20,6 +20,7 @@ from leasehold.doctor.judging import (
     judge_unread,
 )
 from leasehold.errors import LeaseholdError, Unavailable
+from leasehold.own_wire import open_wire
 from leasehold.probing import QUEUES, Canaries, Probe
 from leasehold.reading import ViewReader
 from leasehold.wire import Wire, explain_redis, show_url
@@ -113,7 +114,7 @@ def _text(value: object) -> str:
 
 def look_at_queues(settings: Settings, seconds: float) -> Iterator[Finding]:
     """Each queue by a canary, which the worker that consumes it has to answer."""
-    with closing(Wire(settings.broker_url or "", settings.view.prefix, settings.view_url)) as wire:
+    with closing(open_wire(settings)) as wire:
         canaries, probe, started = Canaries(wire), Probe(wire), time.monotonic()
         try:
             lengths = probe.queue_lengths()

@@ -15,6 +15,7 @@ from urllib.request import Request, urlopen
 
 from leasehold.client import Client
 from leasehold.errors import LeaseholdError, UntrustedFolder
+from leasehold.own_wire import open_wire
 from leasehold.probing import QUEUES, Canaries
 from leasehold.process_identity import ProcessIdentity, identify
 from leasehold.running import FOLDER
@@ -231,8 +232,7 @@ class Stack:
         return [Program(each.name, (*each.command, "--local")) if each.name == "flower" else each for each in programs]
 
     def _make_wire(self) -> Wire:
-        settings = self.surroundings.settings
-        return Wire(self.url, settings.view.prefix, settings.view_url)
+        return open_wire(self.surroundings.settings)
 
     def _apply_rules(self) -> None:
         found = self.surroundings

@@ -12,6 +12,7 @@ from leasehold.common.signing import (
     VERSION,
     SignedFields,
     encode_canonically,
+    format_key_line,
     hash_body,
     is_signed_by,
     make_key,
@@ -124,12 +125,25 @@ def test_what_is_no_key_is_refused_without_being_shown(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "name"),
-    [("{}", None), ("alice:{}", "alice"), ("team:alice:{}\n", "team:alice"), (":{}", None)],
+    ("line", "name", "cluster"),
+    [
+        ("{}", None, None),
+        ("alice:{}", "alice", None),
+        ("team:alice@lab:{}@c1\n", "team:alice@lab", "c1"),
+        (":{}@", None, None),
+        ("{}@c1", None, "c1"),
+    ],
 )
-def test_a_key_file_is_the_key_with_or_without_the_name(line: str, name: str | None) -> None:
+def test_a_key_file_is_the_key_with_or_without_name_and_cluster(
+    line: str, name: str | None, cluster: str | None
+) -> None:
     key = make_key()
-    assert read_key_line(line.format(key)) == (name, read_key(key))
+    assert read_key_line(line.format(key)) == (name, read_key(key), cluster)
+
+
+def test_a_written_key_file_is_read_back() -> None:
+    key = make_key()
+    assert read_key_line(format_key_line("alice@lab", key, "c1")) == ("alice@lab", read_key(key), "c1")
 
 
 @pytest.mark.parametrize("text", ["", "\n", "a\nb", "alice:"])

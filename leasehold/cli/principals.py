@@ -1,0 +1,170 @@
+"""Commands for principals: who may send messages, and with which key. They work on the database itself."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from leasehold.cli.connecting import open_store
+from leasehold.cli.failures import BAD_INPUT, CommandError
+from leasehold.cli.output import AsJson, choose, example, parse_seconds, print_json, print_table, print_thing, show_time
+
+if TYPE_CHECKING:
+    from scheduler.ports import StoredPrincipal
+
+ROLES: Final = ("producer", "operator", "host", "reader")
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name.")]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write the key to this file (mode 0600). Default: print it, once."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(help="Show and manage who may send messages.", no_args_is_help=True, rich_markup_mode=None)
+    group.callback()(_group)
+    group.command(
+        epilog=example(
+            "leasehold principals add ci --role producer --account ci --key-file ci.key",
+            "leasehold principals add anna --role operator --key-file anna.key",
+            "leasehold principals add lab-1 --role host --key-file lab-1.key",
+        )
+    )(add)
+    group.command("list", epilog=example("leasehold principals list", "leasehold principals list --json"))(list_)
+    group.command(epilog=example("leasehold principals rotate ci --key-file ci.key --grace 1d"))(rotate)
+    group.command(epilog=example("leasehold principals remove ci"))(remove)
+    app.add_typer(group, name="principals", epilog=example("leasehold principals list"))
+
+
+def _group() -> None:
+    """Principals: senders of messages, each with a role and a key that signs its messages.
+
+    The commands read and write the database. They need its URL and no running stack.
+    """
+
+
+def add(
+    name: Name,
+    role: Annotated[str, typer.Option(metavar="ROLE", help=f"One of {', '.join(ROLES)}.")],
+    account: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ACCOUNT", help="Quota account that a producer may submit for. May be repeated."),
+    ] = None,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add a principal and print its key, or write it to a file."""
+    from scheduler.operations.principals import add_principal
+
+    choose("--role", role, ROLES)
+    with _writing(key_file, replaces=False) as file, open_store() as store:
+        added = add_principal(store, {"name": name, "role": role, "accounts": account or []})
+        _hand_out(added, store.read_access().cluster, file, key_file, as_json)
+
+
+def list_(as_json: AsJson = False) -> None:
+    """List the principals, without their keys."""
+    with open_store() as store:
+        found = [_describe(row) for row in store.find_principals()]
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (
+            each["name"],
+            each["role"],
+            " ".join(each["accounts"]),
+            show_time(each["created_at"]),
+            show_time(each["previous_until"]) if each["previous_until"] is not None else "",
+        )
+        for each in found
+    ]
+    print_table(("principal", "role", "accounts", "added", "earlier key valid until"), rows, "no principals")
+
+
+def rotate(
+    name: Name,
+    grace: Annotated[
+        str,
+        typer.Option(metavar="DURATION", help="The earlier key stays valid for this time, like 30m or 1d."),
+    ] = "1h",
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a principal a new key.
+
+    The key file is replaced if it exists. The workers' own principal, `leasehold`, needs no file.
+    """
+    from scheduler.operations.principals import rotate_principal
+
+    seconds = 0.0 if grace == "0" else parse_seconds("--grace", grace)
+    with _writing(key_file, replaces=True) as file, open_store() as store:
+        rotated = rotate_principal(store, name, seconds)
+        _hand_out(rotated, store.read_access().cluster, file, key_file, as_json)
+
+
+def remove(name: Name, as_json: AsJson = False) -> None:
+    """Remove a principal: its messages are refused within a second."""
+    from scheduler.operations.principals import remove_principal
+
+    with open_store() as store:
+        removed = remove_principal(store, name)
+    if as_json:
+        print_json(_describe(removed))
+    else:
+        print_thing(f"{name} is removed")
+
+
+def _describe(row: "StoredPrincipal") -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "role": row.role,
+        "accounts": list(row.accounts),
+        "created_at": row.created_at,
+        "previous_until": row.previous_until,
+    }
+
+
+@contextmanager
+def _writing(path: Path | None, *, replaces: bool) -> Iterator[IO[str] | None]:
+    """A file of mode 0600 that gets this path if the block ends without an error, or None without a path. A path that
+    cannot be written is found before the block begins.
+    """
+    if path is None:
+        yield None
+        return
+    if path.exists() and not replaces:
+        raise CommandError(f"{path}: expected no file there yet, got a file", BAD_INPUT)
+    try:
+        # Of mode 0600 from the start.
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise CommandError(f"{path}: expected a file that can be written, got {error.strerror}", BAD_INPUT) from None
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            yield file
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink()
+        raise
+
+
+def _hand_out(row: "StoredPrincipal", cluster: str, file: IO[str] | None, path: Path | None, as_json: bool) -> None:
+    from leasehold.common.signing import format_key_line
+
+    line = format_key_line(row.name, row.key, cluster)
+    if file is not None:
+        file.write(f"{line}\n")
+    if as_json:
+        print_json(_describe(row) | ({"key_file": str(path)} if file is not None else {"key": line}))
+    elif file is not None:
+        print_thing(f"{row.name} ({row.role}): the key is in {path}")
+    else:
+        print_thing(f"{row.name} ({row.role}); this key is not shown again:")
+        # On a line of its own, never wrapped.
+        typer.echo(line)

@@ -1,0 +1,76 @@
+"""The principal as which a client signs its messages: from arguments, a key file, or the environment."""
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from leasehold.common.signing import read_key_line
+from leasehold.errors import BadCredentials
+
+PRINCIPAL_VARIABLE: Final = "LEASEHOLD_ACCESS__PRINCIPAL"
+KEY_VARIABLE: Final = "LEASEHOLD_ACCESS__KEY"
+KEY_FILE_VARIABLE: Final = "LEASEHOLD_ACCESS__KEY_FILE"
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """A principal, its key, and the identity of its cluster (None: the cluster's Redis knows it)."""
+
+    principal: str
+    key: bytes = field(repr=False)
+    cluster: str | None = None
+
+
+def find_credentials(
+    said: Mapping[str, str],
+    principal: str | None = None,
+    key: str | None = None,
+    key_file: str | os.PathLike[str] | None = None,
+) -> Credentials | None:
+    """What was given, else what these variables of the environment contain; None where no key is named.
+
+    A key goes before a key file. Raises BadCredentials.
+    """
+    if key is None and key_file is None:
+        key, key_file = said.get(KEY_VARIABLE) or None, said.get(KEY_FILE_VARIABLE) or None
+        principal = principal or said.get(PRINCIPAL_VARIABLE) or None
+    if key is not None:
+        return read_credentials(key, principal, "access.key")
+    if key_file is not None:
+        return read_credentials(read_key_file(Path(key_file)), principal, str(key_file))
+    if principal is not None:
+        raise BadCredentials(f"access.key_file: expected the key of the principal {principal}, got nothing")
+    return None
+
+
+def read_credentials(line: str, principal: str | None, origin: str) -> Credentials:
+    """The content of a key file: `NAME:KEY@CLUSTER`. Name and cluster may be missing; a name that is missing has to be
+    `principal`. Raises BadCredentials, which does not contain the key.
+    """
+    try:
+        name, key, cluster = read_key_line(line)
+    except ValueError as error:
+        raise BadCredentials(f"{origin}: expected one line NAME:KEY@CLUSTER, got {error}") from None
+    if name is not None and principal not in {None, name}:
+        raise BadCredentials(f"{origin}: expected the key of the principal {principal}, got that of {name}")
+    found = name or principal
+    if found is None:
+        raise BadCredentials(f"{origin}: expected a key of a named principal (access.principal), got no name")
+    return Credentials(found, key, cluster)
+
+
+def read_key_file(path: Path) -> str:
+    """The content of a key file that its owner alone may read. Raises BadCredentials."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            if os.name == "posix" and mode & 0o077:
+                raise BadCredentials(f"{path}: expected a file of mode 0600, got mode {mode:04o}")
+            return file.read(4096)
+    except OSError as error:
+        raise BadCredentials(f"{path}: expected a file that can be read, got {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadCredentials(f"{path}: expected one line NAME:KEY@CLUSTER, got no text") from None
