@@ -78,6 +78,8 @@ class View:
         self.unshared: set[str] = set()
         self.has_limits = False
         self._shared_under: object = None
+        self.turns: dict[Any, set[str]] = {}
+        """Reservations that had their turn, by what pays for their work (`policy/turns.py`)."""
         self.noted: dict[str, Any] = {}
         """By id of a slot: what a tick keeps for the next one of what follows from its row and its leases alone. It is
         gone once one of them changes.

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from scheduler.model.events import Event
 from scheduler.model.moves import PHASES
 from scheduler.model.reservations import Reservation
@@ -64,11 +66,17 @@ class Engine:
     rules_cache: StoredRules | None = None
     known_slots: KnownSlots = field(default_factory=KnownSlots)
     admission: Admission = field(default_factory=Admission)
+    is_bounded: bool = True
+    """Whether a tick bounds the work of one principal; a simulation plans everything in each tick."""
 
     def rules(self) -> Rules:
         """The rules in force; read anew only when their version has changed."""
         if self.rules_cache is None or self.rules_cache.version != self.store.rules_version():
             self.rules_cache = self.store.load_rules()
+            if not self.is_bounded:
+                limits = self.rules_cache.rules.limits.model_copy(update={"work_per_tick": 0})
+                rules = self.rules_cache.rules.model_copy(update={"limits": limits})
+                self.rules_cache = msgspec.structs.replace(self.rules_cache, rules=rules)
         return self.rules_cache.rules
 
 

@@ -20,6 +20,7 @@ from scheduler.policy.draft import Draft
 from scheduler.policy.needs import Demand, Need
 from scheduler.policy.places import Place
 from scheduler.policy.seats import Group, Seat, Seating, list_groups
+from scheduler.policy.turns import LEASE_STEPS, find_payer
 from scheduler.policy.using import MORE
 
 _NOBODY = (1 << 62, 0)
@@ -38,7 +39,7 @@ class Cascade:
         self.settings = settings
         self._draft, self._ranks = draft, ranks
         self._seating = Seating(draft)
-        self._groups: list[Group] = []
+        self.groups: list[Group] = []
         self._bare: Bare | None = None
         self._behind = Behind(())
         self._first_touched: tuple[int, int] = _NOBODY
@@ -53,18 +54,18 @@ class Cascade:
 
     def seats(self) -> Iterator[Seat]:
         """Every seat, in rank order."""
-        return (seat for group in self._groups for seat in group.seats)
+        return (seat for group in self.groups for seat in group.seats)
 
     def serve_leased(self, reservations: Sequence[Reservation]) -> None:
         """Begin with those who are leased already."""
         for each in reservations:
             leases = [lease for lease in each.leases if (each.id, lease.component) not in self._draft.vacated]
             demand = self._draft.demand_of(each)
-            self._groups += list_groups(self._draft, each, demand, self._ranks[each.id], leases)
-        self._groups.sort(key=_rank)
+            self.groups += list_groups(self._draft, each, demand, self._ranks[each.id], leases)
+        self.groups.sort(key=_rank)
         if self.takes_back:
             self._seating.lift_overfull(self.seats())
-        self._serve(self._groups)
+        self._serve(self.groups)
 
     def follow(self, reservation: Reservation, demand: Demand, places: Sequence[Place]) -> None:
         """It was placed: its elastic instances take part from now on. `places`: those of its elastic instances, where
@@ -74,9 +75,10 @@ class Cascade:
         if not demand.elastic:
             return
         groups = self._join(reservation, demand)
-        seats = [seat for group in groups for seat in group.seats]
-        for seat, place in zip(seats, places, strict=False):
-            seat.stand(place)
+        if places:
+            seats = [seat for group in groups for seat in group.open_all()]
+            for seat, place in zip(seats, places, strict=False):
+                seat.stand(place)
         if self.takes_back:
             self._serve_again(groups[0].rank)
         else:
@@ -124,17 +126,17 @@ class Cascade:
 
     def _find_first(self, rank: tuple[int, int]) -> int:
         """The index of the first group that ranks there or behind."""
-        return bisect_left(self._groups, rank, key=_rank)
+        return bisect_left(self.groups, rank, key=_rank)
 
     def _try(self, reservation: Reservation, demand: Demand, first: int, *, must_grow: bool) -> list[Place] | None:
-        seating, mark, use, groups = self._seating, self._seating.mark, self._seating.use, list(self._groups)
+        seating, mark, use, groups = self._seating, self._seating.mark, self._seating.use, list(self.groups)
         places = self._take_places(demand, first)
         if places is not None:
             self._join(reservation, demand)
             self._serve_again(min(self._first_touched, (self._ranks[reservation.id], 0)))
             if not must_grow or seating.use > use + MORE:
                 return places
-        self._groups = groups
+        self.groups = groups
         seating.undo(mark)
         seating.tell()
         return None
@@ -144,7 +146,7 @@ class Cascade:
         places: list[Place] = []
         self._first_touched = _NOBODY
         for need, alike in groupby(demand.needs):
-            takeoff = TakeOff(need, self._groups[first:], self._seating, demand.declined)
+            takeoff = TakeOff(need, self.groups[first:], self._seating, demand.declined)
             for _ in alike:
                 place = self._find(takeoff)
                 if place is None:
@@ -156,12 +158,12 @@ class Cascade:
     def _join(self, reservation: Reservation, demand: Demand) -> list[Group]:
         groups = list_groups(self._draft, reservation, demand, self._ranks[reservation.id], ())
         for group in groups:
-            insort(self._groups, group, key=_rank)
+            insort(self.groups, group, key=_rank)
         return groups
 
     def _serve_again(self, rank: tuple[int, int]) -> None:
         """Serve all that rank there or behind: what ranks before is as it would be anyway."""
-        self._serve(self._groups[self._find_first(rank) :])
+        self._serve(self.groups[self._find_first(rank) :])
 
     def _serve(self, groups: Sequence[Group]) -> None:
         self._behind = Behind(groups if self.takes_back else ())
@@ -176,24 +178,25 @@ class Cascade:
         """What was taken off goes back where it was, then those that are missing get a place, lowest index first."""
         if not (group.lifted or self._seating.find(group.need) is not None or self._could_find_behind(group)):
             return
-        missing = [seat for seat in group.seats if seat.is_missing]
-        for seat in missing if group.lifted else ():
+        turns, payer = self._draft.turns, find_payer(group.holder)
+        for seat in [seat for seat in group.seats if seat.is_missing] if group.lifted else ():
             if self._seating.fits_home(seat):
                 self._seating.move(seat, seat.home)
         takeoff: TakeOff | None = None
         place: Place | None = None
-        for seat in missing:
+        for seat in group.walk_missing():
             # What has a deadline has no second place meanwhile.
             if seat.place is None and not (seat.lease is not None and self.settings.preemption_grace):
                 place = self._seating.find_again(group.need, place)
                 if place is None and self._could_find_behind(group):
                     if takeoff is None:
-                        behind = self._groups[self._find_first(group.rank) + 1 :]
+                        behind = self.groups[self._find_first(group.rank) + 1 :]
                         takeoff = TakeOff(group.need, behind, self._seating)
                     place = self._find(takeoff)
-                if place is None:
+                if place is None or turns.is_spent(payer):
                     return
                 self._seating.move(seat, place)
+                turns.spend(payer, LEASE_STEPS)
 
     def _could_find_behind(self, group: Group) -> bool:
         """Whether who ranks behind could give back a place for one of them: most often nobody can."""
@@ -288,7 +291,7 @@ class Behind:
     """
 
     def __init__(self, groups: Sequence[Group]) -> None:
-        self._groups, self._left = groups, 0
+        self.groups, self._left = groups, 0
         self._on: dict[Place, _Standing] | None = None
         self._refused: list[Need] = []
 
@@ -317,7 +320,7 @@ class Behind:
     def _add_up(self) -> dict[Place, _Standing]:
         if self._on is None:
             self._on = {}
-            for group in self._groups[self._left :]:
+            for group in self.groups[self._left :]:
                 for seat in group.seats:
                     if seat.place is not None:
                         there = self._on.setdefault(seat.place, _Standing())

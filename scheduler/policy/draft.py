@@ -22,6 +22,7 @@ from scheduler.policy.opening import find_leases, is_sound, open_slots
 from scheduler.policy.places import Leases, Opened, Place
 from scheduler.policy.rooms import Rooms
 from scheduler.policy.ttl import Terms
+from scheduler.policy.turns import Turns
 
 _RANK_OF_CODE = {code: rank for rank, code in enumerate(WAITING_CODES)}
 
@@ -102,7 +103,7 @@ class _Demands(dict[Shape, Demand]):
 class Draft:
     """What a tick knows and has decided: places by pool, who is pending, decisions, reasons, wake-ups."""
 
-    def __init__(self, view: View, rules: Rules, now: float) -> None:
+    def __init__(self, view: View, rules: Rules, now: float) -> None:  # noqa: PLR0915  a statement for each attribute
         self.view, self.rules, self.now = view, rules, now
         self.decisions: list[Decision] = []
         self.waiting: dict[str, Reason] = {}
@@ -140,9 +141,9 @@ class Draft:
         """Those whose room is looked for when a gang before them has been seen to."""
         self.vacated: set[tuple[str, str]] = set()
         """(reservation, component) of elastic leases that this tick has ended while their reservation stays leased."""
-        self.stretching: list[tuple[str, Demand]] = []
-        """Elastic instances for which there is no room, where they may cause launches, each with the id of its
-        reservation, which has its lease or waits; in rank order.
+        self.stretching: list[tuple[Reservation, Demand, int]] = []
+        """Elastic instances for which there is no room, where they may cause launches, and how many of them are alike,
+        each with its reservation, which has its lease or waits; in rank order.
         """
         self.withheld: list[Demand] = []
         """Who would get a launch but for quota or `max_slots`, in queue order."""
@@ -152,6 +153,8 @@ class Draft:
         """Slots without leases that they would use besides."""
         self.failed_boots: dict[str, list[str]] = {}
         """By pool: the slots whose boots this tick ended."""
+        self.turns = Turns(view.turns, rules.limits.work_per_tick)
+        """What gangs and elastic components may cost in this tick."""
         self._demands = _Demands(self._make_demand)
         self._steps = Steps()
         self._wake_at = inf
@@ -366,12 +369,17 @@ class Draft:
             return False
         return not place.has_place and self.rules.settings_of(place.slot.pool, None).queue == "quota"
 
+    def count_steps(self) -> int:
+        """The work that searches for several instances at once have taken so far in this tick."""
+        return sum(rooms.steps for rooms in (self.ready, self.coming, self.launched, *self.kept.values()))
+
     def all_places(self) -> Iterable[Place]:
         """Every slot of a configured pool, pools as configured, slots in their order."""
         return self.places.values()
 
     def finish(self, queue: Queue) -> Plan:
         """The plan, with those who wait in the order of the queue."""
+        self.wake_by(self.turns.finish(self.now, decided=bool(self.decisions)))
         ids = [*queue.ids, *(each.id for each in self.preempted)] if self.preempted else queue.ids
         if self.returning:
             # Who got his claim and was preempted in this very tick holds his slot until his grace is over.

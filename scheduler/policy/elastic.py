@@ -13,7 +13,7 @@ from scheduler.policy.needs import Demand, Need
 from scheduler.policy.order import sort_queue
 from scheduler.policy.places import Place
 from scheduler.policy.reclaim import Settlement
-from scheduler.policy.seats import Seat
+from scheduler.policy.seats import Group
 
 
 class Elastic:
@@ -86,22 +86,23 @@ class Elastic:
         """Room is wanted for those without a place, where elastic instances alone may cause launches, in rank order:
         of those who are served, and of those who wait, should their essential ones have room that is on its way.
         """
-        seats: dict[str, list[Seat]] = {}
+        groups: dict[str, list[Group]] = {}
         for cascade in self._cascades.values():
-            for seat in cascade.seats():
-                seats.setdefault(seat.holder.id, []).append(seat)
+            for group in cascade.groups:
+                groups.setdefault(group.holder.id, []).append(group)
         for reservation, demand in self._everybody:
-            if reservation.phase == "leased" or reservation.id in seats:
-                served = seats.get(reservation.id, ())
-                missing = [seat.need for seat in served if seat.place is None and seat.lease is None]
+            if reservation.phase == "leased" or reservation.id in groups:
+                served = groups.get(reservation.id, ())
+                missing = [(group.need, group.count_unleased()) for group in served]
             else:
-                missing = [] if len(demand.needs) > len(demand.shape.essential) else list(demand.elastic)
-            self._draft.stretching += [(reservation.id, each) for each in self._make_wishes(demand, missing)]
+                missing = [] if len(demand.needs) > len(demand.shape.essential) else demand.elastic_runs
+            self._draft.stretching += [(reservation, *each) for each in self._make_wishes(demand, missing)]
 
-    def _make_wishes(self, demand: Demand, missing: Iterable[Need]) -> Iterator[Demand]:
+    def _make_wishes(self, demand: Demand, missing: Iterable[tuple[Need, int]]) -> Iterator[tuple[Demand, int]]:
         pools = tuple(name for name in demand.pools if self._draft.rules.pools[name].launch_for_elastic)
-        for need in missing if pools else ():
-            yield Demand(demand.shape, pools, demand.queue, demand.settings, (need,))
+        for need, count in missing if pools else ():
+            if count:
+                yield Demand(demand.shape, pools, demand.queue, demand.settings, (need,)), count
 
 
 def _is_served(draft: Draft, reservation: Reservation) -> bool:

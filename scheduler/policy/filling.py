@@ -1,13 +1,15 @@
 """Filling: a place for each instance of a reservation in rooms, all of them or none."""
 
 from collections.abc import Callable, Collection, Sequence
-from itertools import groupby
+from typing import Final
 
 from scheduler.policy.lines import Stock
 from scheduler.policy.needs import Demand, Likeness, Need
 from scheduler.policy.places import Place
 from scheduler.policy.rooms import Rooms
 
+MANY: Final = 100
+"""From so many instances on it is worth while to add up room before places are taken."""
 Extend = Callable[[Need], Place | None]
 _Find = Callable[[Sequence[Rooms], Need, Collection[str]], tuple[Rooms, Place | None]]
 _Taken = list[tuple[Rooms, Place, Stock, int]]
@@ -125,8 +127,9 @@ def _take_all(
     if shortage is not None and shortage.holds_for(demand):
         return None
     taken: _Taken = []
-    for need, alike in groupby(demand.needs):
-        left = len(list(alike))
+    if extend is None and len(demand.needs) >= MANY and not _could_hold(demand, rooms, shortage):
+        return None
+    for need, left in demand.runs:
         while left:
             holder, place = (find or _find_in)(rooms, need, demand.declined)
             if place is None and extend is not None:
@@ -140,8 +143,21 @@ def _take_all(
             stock = place.stock
             count = holder.take_often(place, need, 1 if need.spreads else left)
             taken.append((holder, place, stock, count))
-            left -= count
+            left -= count  # noqa: PLW2901  it counts down what is left of this run
     return taken
+
+
+def _could_hold(demand: Demand, rooms: Sequence[Rooms], shortage: Shortage | None) -> bool:
+    """Whether the instances of each run would have room if they were alone: a sum over the places, with nothing taken.
+    Most large gangs that do not fit are known by it.
+    """
+    for need, count in demand.runs:
+        most = sum(each.count_room(need, count) for each in rooms)
+        if most < count:
+            if shortage is not None and len(demand.runs) == 1:
+                shortage.note(demand, most)
+            return False
+    return True
 
 
 def _undo(taken: _Taken) -> None:

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import repeat
 
+from scheduler.model.reservations import Reservation
 from scheduler.policy.attempt import Attempt
 from scheduler.policy.draft import Draft, Queue
 from scheduler.policy.limits import Limits
 from scheduler.policy.needs import Demand, Need
 from scheduler.policy.place import wait_for
+from scheduler.policy.turns import NEXT_TURN, find_payer
 
 WITHHELD = {"at_max_slots", "at_quota"}
 """With one of these codes it is only room that a launch lacks."""
@@ -25,6 +27,7 @@ def launch(draft: Draft, unplaced: Queue, limits: Limits) -> None:
     this is true and which the starvation guard protects nothing is launched that could serve it.
     """
     refused: dict[Demand | str, _Refusal] = {}
+    draft.turns.begin_launches(draft.count_steps())
     ids, demands, kept = unplaced.ids, unplaced.demands, draft.kept
     different = unplaced.different
     open_demands, tried = set(different), 0
@@ -35,6 +38,8 @@ def launch(draft: Draft, unplaced: Queue, limits: Limits) -> None:
         refusal = refused.get(kind)
         if refusal is None or (refusal.launches != limits.launches and not refusal.still_stands(limits)):
             launches = limits.launches
+            if len(demand.needs) > 1 and _is_postponed(draft, unplaced.reservations[tried - 1]):
+                continue
             held, code = _launch_for(draft, name, demand, limits)
             if limits.launches != launches:
                 open_demands |= different  # that may change it for all
@@ -55,6 +60,14 @@ def launch(draft: Draft, unplaced: Queue, limits: Limits) -> None:
     _refuse_all(draft, refused, ids[tried:], demands[tried:])
 
 
+def _is_postponed(draft: Draft, reservation: Reservation) -> bool:
+    """Whether nothing is launched for it in this tick, since the budget of its principal is spent."""
+    if not draft.turns.must_wait(reservation, draft.count_steps()):
+        return False
+    draft.wait(reservation.id, "behind_queue", NEXT_TURN)
+    return True
+
+
 def _refuse_all(
     draft: Draft, refused: Mapping[Demand | str, "_Refusal"], ids: list[str], demands: list[Demand]
 ) -> None:
@@ -71,13 +84,19 @@ def launch_for_elastic(draft: Draft, limits: Limits) -> None:
     that are on their way. Room that is on its way is set against them first. Source: Zoe.
     """
     hopeless: set[tuple[Need, bool]] = set()
-    for name, demand in draft.stretching:
-        waits, [need] = draft.waiting.get(name), demand.needs
+    for reservation, demand, count in draft.stretching:
+        waits, [need] = draft.waiting.get(reservation.id), demand.needs
         if (need, waits is None) in hopeless or (waits is not None and waits[0] != "booting"):
             continue
         there = [draft.coming] if waits is None else [draft.ready, draft.coming]
-        if Attempt(draft, limits, demand, there).fill() is None:
-            hopeless.add((need, waits is None))
+        payer = find_payer(reservation)
+        for _ in range(count):
+            if draft.turns.is_spent(payer):
+                break
+            draft.turns.spend(payer, 1)
+            if Attempt(draft, limits, demand, there).fill() is None:
+                hopeless.add((need, waits is None))
+                break
 
 
 @dataclass(slots=True)

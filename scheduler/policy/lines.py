@@ -115,6 +115,10 @@ class Kind:
     lines: list["Line"] = field(default_factory=list)
     some_left: bool = False
     """Whether any has since they were last gone through."""
+    changed: list["Place"] = field(default_factory=list)
+    """Each place whose stock changed otherwise than by one lease, once for each change: lines read it when they are
+    asked, so that a change costs the same however many different needs there are.
+    """
 
     def forget_those_who_left(self) -> None:
         """Before a line opens."""
@@ -144,18 +148,35 @@ class Line:
     """Of the first one."""
     others: list[Rank] = field(default_factory=list)
     """Those of all others, as a heap."""
-    untold: dict["Place", None] = field(default_factory=dict)
-    """Those that have another stock of which it was not told yet: many change often and are not looked for again."""
+    read: dict[Kind, int] = field(default_factory=dict)
+    """How many of the changes of each kind it has read."""
+    read_at: int = 0
+    """The number of changes in all rooms when it read them last."""
 
-    def catch_up(self) -> None:
-        """Hear of those; before each search."""
-        for place in self.untold:
-            if self.places.get(place.order) is place and place.kind in self.kinds:
-                self.tell(place)
-        self.untold.clear()
+    def catch_up(self) -> int:
+        """Read the changes since the last time; before each search. How many places were looked at."""
+        if any(len(kind.changed) - self.read[kind] > len(kind.places) for kind in self.kinds):
+            self.open()
+            return sum(len(kind.places) for kind in self.kinds)
+        count = 0
+        for kind in self.kinds:
+            for place in dict.fromkeys(kind.changed[self.read[kind] :]):
+                count += 1
+                if self._has(place):
+                    self.tell(place)
+            self.read[kind] = len(kind.changed)
+        if self.first is not None and not self._has(self.first):
+            self.pass_over_first()
+        return count
+
+    def _has(self, place: "Place") -> bool:
+        return self.places.get(place.order) is place and place.kind in self.kinds
 
     def open(self) -> None:
         """Let all stand in it that have enough."""
+        self.read = {kind: len(kind.changed) for kind in self.kinds}
+        for kind in self.kinds:
+            kind.forget_those_who_left()
         places = [place for kind in self.kinds for place in kind.places]
         stocks: set[Stock] = {place.stock for place in places}
         able = {stock: stock.leases if self.spreads else -stock.leases for stock in stocks if stock.after[self.step]}

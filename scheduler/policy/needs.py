@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain, groupby, repeat
 
 from scheduler.model.labels import Labels, count_preferred, has_labels, shape_of
 from scheduler.model.reservations import Component, Shape
@@ -107,14 +108,27 @@ class Demand:
     """Slots that are left out."""
     impatient: tuple[str, ...] = ()
     """Pools whose on-demand offerings it may have whatever they cost: it was interrupted there too often."""
+    runs: tuple[tuple[Need, int], ...] = field(init=False)
+    """Its needs, equal ones that follow each other once, with their number."""
     alike: tuple[tuple[Likeness, int], ...] = field(init=False)
     """How many of its needs are alike."""
 
     def __post_init__(self) -> None:
         if len(self.needs) == 1:
-            self.alike = ((self.needs[0].likeness, 1),)  # as almost all are: counting takes its time
+            self.runs = ((self.needs[0], 1),)  # as almost all are: counting takes its time
+            self.alike = ((self.needs[0].likeness, 1),)
         else:
-            self.alike = tuple(Counter(need.likeness for need in self.needs).items())
+            self.runs = tuple(count_runs(self.needs))
+            counts = Counter[Likeness]()
+            for need, count in self.runs:
+                counts[need.likeness] += count
+            self.alike = tuple(counts.items())
+
+    @property
+    def elastic_runs(self) -> list[tuple[Need, int]]:
+        """Its elastic needs, by component."""
+        found = {need.component.name: need for need in dict.fromkeys(self.elastic)}
+        return [(found[each.name], each.count) for each in self.shape.components if each.kind == "elastic"]
 
     @property
     def is_shared(self) -> bool:
@@ -123,6 +137,11 @@ class Demand:
 
 
 Needs = tuple[Need, ...]
+
+
+def count_runs(needs: Iterable[Need]) -> list[tuple[Need, int]]:
+    """Needs, equal ones that follow each other once, with their number."""
+    return [(need, len(list(alike))) for need, alike in groupby(needs)]
 
 
 def make_needs(shape: Shape, pools: Iterable[tuple[str, Pool]], steps: Steps, *, spreads: bool) -> tuple[Needs, Needs]:
@@ -136,8 +155,13 @@ def make_needs(shape: Shape, pools: Iterable[tuple[str, Pool]], steps: Steps, *,
         alike = {name: steps.find(each) for name, each in given.items()}
         likeness = steps.find_likeness(shape.labels, component.labels, alike)
         needs[component.name] = Need(component, shape.labels, shape.prefers, given, alike, likeness, spreads)
-    essential = tuple(needs[instance.component.name] for instance in shape.essential)
-    return essential, tuple(needs[instance.component.name] for instance in shape.elastic)
+    return _repeat(shape, needs, "essential"), _repeat(shape, needs, "elastic")
+
+
+def _repeat(shape: Shape, needs: dict[str, Need], kind: str) -> Needs:
+    """One for each instance of this kind."""
+    counts = ((needs[each.name], each.count) for each in shape.components if each.kind == kind)
+    return tuple(chain.from_iterable(repeat(need, count) for need, count in counts))
 
 
 def given_to(component: Component, pool: Pool) -> dict[str, float]:

@@ -22,6 +22,7 @@ from scheduler.policy.places import Place
 from scheduler.policy.quota import place_by_quota, split_by_queue
 from scheduler.policy.refusals import lacks_quota
 from scheduler.policy.ttl import Terms
+from scheduler.policy.turns import LEASE_STEPS, NEXT_TURN
 
 Leases = tuple[Placement, ...]
 UNPLACED, COVERED, LEASED = range(3)
@@ -68,9 +69,8 @@ def _serve(draft: Draft, waiters: Queue, search: "_Search", guard: Guard) -> Que
             fates[at] = LEASED
             continue
         reservation = waiters.reservations[at]
-        if blocked and blocked.get(demand.queue):
-            draft.deferred.add(reservation.id)
-            draft.wait(reservation.id, "behind_queue", BEHIND)
+        if (len(demand.needs) > 1 or blocked) and (fate := _pass_over(draft, reservation, demand, blocked)) is not None:
+            fates[at] = fate
             continue
         places = search.find_ready(demand)
         if not (blocked and demand.queue in blocked):
@@ -78,6 +78,7 @@ def _serve(draft: Draft, waiters: Queue, search: "_Search", guard: Guard) -> Que
             if places is not None:
                 decide(_assign(reservation, demand, places))
                 fates[at] = LEASED
+                draft.turns.charge(LEASE_STEPS * (len(places) - 1))
                 continue
         if places is None and guard.keeps_any and guard.keeps_out(demand):
             draft.wait(reservation.id, "behind_queue", DETAILS["behind_queue"])
@@ -92,6 +93,22 @@ def _serve(draft: Draft, waiters: Queue, search: "_Search", guard: Guard) -> Que
             break
     draft.terms.update(_list_terms(draft, waiters, fates.translate(IS_LEASED)))
     return waiters.filter(fates.translate(IS_UNPLACED))
+
+
+def _pass_over(draft: Draft, reservation: Reservation, demand: Demand, blocked: dict[str, bool]) -> int | None:
+    """What becomes of one for which nothing is tried now: it stands behind a gang in a queue without backfill, or its
+    turn comes in a later tick (without backfill, reservations behind it wait for that). None: it is tried.
+    """
+    if blocked and blocked.get(demand.queue):
+        draft.deferred.add(reservation.id)
+        draft.wait(reservation.id, "behind_queue", BEHIND)
+        return UNPLACED
+    if len(demand.needs) == 1 or draft.turns.may_try(reservation, draft.count_steps()):
+        return None
+    draft.wait(reservation.id, "behind_queue", NEXT_TURN)
+    if not demand.settings.backfill:
+        _block(draft, reservation, demand, blocked, is_gang=True)
+    return COVERED
 
 
 def _list_terms(draft: Draft, waiters: Queue, is_leased: Sequence[object]) -> set[Terms]:

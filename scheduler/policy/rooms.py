@@ -18,6 +18,10 @@ Key = tuple[object, ...]
 Given = TypeVar("Given")
 _RANK = attrgetter("rank")
 
+PLACES_A_STEP = 100
+"""So many places are added up in the time that taking one takes."""
+CHANGES_A_STEP = 3
+"""So many changes are read in the same time."""
 MOST_LINES = 8
 """So many lines are looked at for one need; more kinds that are as good share one."""
 
@@ -36,8 +40,10 @@ class Rooms:
         """Where each need looks: lines of kinds with its labels, those with most preferred and then fewest surplus
         labels first, equally good ones together.
         """
-        self._behind: set[Line] = set()
-        """Lines that were not told yet of places that changed."""
+        self.changes = 0
+        """How many changes of stocks lines have to read before they are searched."""
+        self.steps = 0
+        """Work that searches for several instances at once have taken (`policy/turns.py`)."""
         for place in places:
             self._stand(place)
 
@@ -49,8 +55,13 @@ class Rooms:
             assert after is not None, "what is added for a need has room for it"  # noqa: S101
             place.given += 1
             place.free, place.stock = after.free, after
-        for line in place.kind.lines:
-            line.tell(place)
+        self._note(place.kind, place)
+
+    def _note(self, kind: Kind, place: Place) -> None:
+        """Lines read of this change before their next search."""
+        kind.changed.append(place)
+        self.changes += 1
+        self.steps += 1
 
     def _stand(self, place: Place) -> None:
         """It is there, before any line is told of it."""
@@ -66,9 +77,7 @@ class Rooms:
         del self._places[place.order]
         kind, place.kind, place.stock = place.kind, None, None
         kind.some_left = True
-        for line in kind.lines:
-            if line.first is place:
-                line.pass_over_first()
+        self._note(kind, place)
 
     def __len__(self) -> int:
         return len(self._places)
@@ -84,10 +93,7 @@ class Rooms:
         stock = self._stocks.find(place.make_stock_mark(), place.free)
         if stock is place.stock:
             return
-        place.free, place.stock = stock.free, stock
-        for line in place.kind.lines:
-            line.untold[place] = None
-        self._behind.update(place.kind.lines)
+        self._put(place, stock)
 
     def list_places(self) -> Iterator[Place]:
         """Every place, in no particular order."""
@@ -107,14 +113,15 @@ class Rooms:
 
     def _find_best(self, lines: list[Line]) -> Line:
         """The one of these, which rank alike, with the best first place; one without any where none has."""
-        if self._behind:
+        if self.changes:
             self._catch_up(lines)
         return lines[0] if len(lines) == 1 else min(lines, key=_RANK)
 
     def _catch_up(self, lines: list[Line]) -> None:
-        for line in self._behind.intersection(lines):
-            line.catch_up()
-            self._behind.discard(line)
+        for line in lines:
+            if line.read_at != self.changes:
+                self.steps += line.catch_up() // CHANGES_A_STEP
+                line.read_at = self.changes
 
     def take(self, place: Place, need: Need) -> None:
         """Spend the room of one instance there."""
@@ -141,7 +148,7 @@ class Rooms:
         for lines in self._tiers.get(need) or self._rank(need):
             [best, *others] = lines
             while True:
-                if self._behind:
+                if self.changes:
                     self._catch_up(lines)
                 line = best  # what `_find_best` does, spelt out: a call of it for each lease costs a tenth
                 for other in others:
@@ -183,6 +190,25 @@ class Rooms:
             place.wanted = True
         return runs
 
+    def count_room(self, need: Need, most: int) -> int:
+        """How many instances of this need all places have room for, each place by itself; up to `most`."""
+        left = most
+        known: dict[Stock, int] = {}
+        for pool, step in need.steps.items():
+            for kind in self._kinds_of_pool.get(pool, ()):
+                if need.rank_labels(kind.labels) is None:
+                    continue
+                self.steps += 1 + len(kind.places) // PLACES_A_STEP
+                for place in kind.places:
+                    if place.kind is kind:
+                        stock: Stock = place.stock
+                        if stock not in known:
+                            known[stock], _ = stock.take_often(step, most)
+                        left -= known[stock]
+                        if left <= 0:
+                            return most
+        return most - left
+
     def put_back(self, place: Place, stock: Stock, count: int) -> None:
         """Undo what was taken there last, so often."""
         place.given -= count
@@ -193,13 +219,13 @@ class Rooms:
         self._stocks.close()
         for kind in self._kinds.values():
             kind.places.clear()
+            kind.changed.clear()
             kind.lines.clear()
 
     def _put(self, place: Place, stock: Stock) -> None:
-        """From now on that place has this stock: the lines that it stands in are told."""
+        """From now on that place has this stock: the lines that it stands in read of it before their next search."""
         place.free, place.stock = stock.free, stock
-        for line in place.kind.lines:
-            line.tell(place)
+        self._note(place.kind, place)
 
     def _open_kind(self, mark: Key, place: Place) -> Kind:
         kind = self._kinds[mark] = Kind(len(self._kinds), place.slot.pool, place.labels)
@@ -225,8 +251,8 @@ class Rooms:
             line = self._lines[key] = Line(step, need.spreads, frozenset(kinds), self._places)
             for kind in kinds:
                 kind.lines.append(line)
-                kind.forget_those_who_left()
             line.open()
+            line.read_at = self.changes
         return line
 
 

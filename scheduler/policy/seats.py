@@ -4,10 +4,11 @@ Each may be taken off its slot and put back or elsewhere, and whatever was tried
 where undoing restores the list of what was tried but not the platform that it was tried on.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import insort
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from scheduler.model.reservations import Instance, Lease, Reservation
+from scheduler.model.reservations import Component, Instance, Lease, Reservation
 from scheduler.model.resources import Resources, fits, subtract, total
 from scheduler.policy.draft import Draft
 from scheduler.policy.needs import Demand, Need
@@ -23,6 +24,8 @@ class Seat:
     holder: Reservation
     instance: Instance
     need: Need
+    index: int = 0
+    """Its place among the elastic instances of its reservation."""
     lease: Lease | None = None
     """What it holds; None = it is missing."""
     home: Place | None = None
@@ -69,16 +72,58 @@ class Group:
     rank: tuple[int, int]
     """The place of its reservation in the order of all, then that of the component."""
     need: Need
+    holder: Reservation
+    unopened: Iterator[int]
+    """The instances that hold nothing and have no seat yet, lowest index first: a seat is made when the instance is to
+    be granted, so that the cost of a tick grows with what it grants and not with what is missing.
+    """
+    instances: Sequence[Instance]
+    """The elastic instances of its reservation, by index."""
     seats: list[Seat] = field(default_factory=list)
+    """By index."""
     missing: int = 0
-    """For how many of them a place is wanted."""
+    """For how many instances a place is wanted, with a seat or without."""
     lifted: int = 0
     """Of these, how many may go back to where they are held."""
+    first_unopened: int | None = field(init=False)
 
-    def add(self, seat: Seat) -> None:
-        """One more instance, after all others."""
-        self.seats.append(seat)
-        self.missing += seat.is_missing
+    def __post_init__(self) -> None:
+        self.first_unopened = next(self.unopened, None)
+
+    def count_unleased(self) -> int:
+        """How many instances hold nothing and got no place in this tick."""
+        opened = sum(seat.place is None and seat.lease is None for seat in self.seats)
+        leased = sum(seat.lease is not None and seat.is_missing for seat in self.seats)
+        unopened = self.missing - leased - opened
+        return opened + unopened
+
+    def walk_missing(self) -> Iterator[Seat]:
+        """The seats for which a place is wanted, lowest index first; those that are not there yet are made."""
+        waiting = [seat for seat in self.seats if seat.is_missing]
+        for seat in waiting:
+            if seat.lease is not None:
+                yield from self._open_up_to(seat.index)
+            yield seat
+        yield from self._open_up_to(None)
+
+    def _open_up_to(self, end: int | None) -> Iterator[Seat]:
+        """Make the seats of the instances below this index, one after the other."""
+        while self.first_unopened is not None and (end is None or self.first_unopened < end):
+            yield self._open()
+
+    def open_all(self) -> list[Seat]:
+        """All seats, made for every instance."""
+        while self.first_unopened is not None:
+            self._open()
+        return self.seats
+
+    def _open(self) -> Seat:
+        index = self.first_unopened
+        assert index is not None, "there is one more"  # noqa: S101
+        self.first_unopened = next(self.unopened, None)
+        seat = Seat(self, self.holder, self.instances[index], self.need, index)
+        insort(self.seats, seat, key=_index)
+        return seat
 
     def list_last_first(self) -> Iterator[Seat]:
         """In the order in which they are taken off: those that this tick granted before those that are held."""
@@ -244,19 +289,49 @@ def list_groups(
     """The seats of one reservation, by component: those of which its holder gave one back of its own accord get no
     more than they hold.
     """
-    held = {lease.component: lease for lease in leases if lease.kind == "elastic"}
-    named = zip(demand.shape.elastic, demand.elastic, strict=True)
+    held = [lease for lease in leases if lease.kind == "elastic"]
     declined = reservation.declined if reservation.phase == "leased" else ()
-    unwanted = {need for instance, need in named if instance.name in declined}
     groups: list[Group] = []
-    for instance, need in zip(demand.shape.elastic, demand.elastic, strict=True):
-        if not groups or groups[-1].need is not need:
-            groups.append(Group((position, len(groups)), need))
-        lease = held.get(instance.name)
-        if lease is not None or need not in unwanted:
-            home = _find_home(draft, reservation, lease) if lease is not None else None
-            groups[-1].add(Seat(groups[-1], reservation, instance, need, lease, home, home))
+    first = 0
+    for need, count in demand.elastic_runs:
+        numbers = _number(need.component, held)
+        is_unwanted = any(find_number(need.component, name) is not None for name in declined)
+        unopened = () if is_unwanted else _list_others(first, count, numbers)
+        group = Group((position, len(groups)), need, reservation, iter(unopened), demand.shape.elastic)
+        group.missing = 0 if is_unwanted else count - len(numbers)
+        for number, lease in sorted(numbers.items()):
+            home, index = _find_home(draft, reservation, lease), first + number
+            seat = Seat(group, reservation, demand.shape.elastic[index], need, index, lease, home, home)
+            group.seats.append(seat)
+            group.missing += seat.is_missing
+        groups.append(group)
+        first += count
     return groups
+
+
+def _number(component: Component, leases: Iterable[Lease]) -> dict[int, Lease]:
+    """Those that are held by instances of this component, by the number of the instance."""
+    numbered = ((find_number(component, lease.component), lease) for lease in leases)
+    return {number: lease for number, lease in numbered if number is not None}
+
+
+def _list_others(first: int, count: int, numbers: Container[int]) -> Iterator[int]:
+    """The indices of all instances of a component but these."""
+    return (first + number for number in range(count) if number not in numbers)
+
+
+def find_number(component: Component, name: str) -> int | None:
+    """Which of the component's instances has this name; None where none has."""
+    if component.count == 1:
+        return 0 if name == component.name else None
+    stem, _, digits = name.rpartition(".")
+    if stem != component.name or not digits.isdecimal() or (digits[0] == "0" and digits != "0"):
+        return None
+    return int(digits) if int(digits) < component.count else None
+
+
+def _index(seat: Seat) -> int:
+    return seat.index
 
 
 def _find_home(draft: Draft, holder: Reservation, lease: Lease) -> Place | None:

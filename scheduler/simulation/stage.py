@@ -92,6 +92,7 @@ def build_stage(config: dict[str, Any], delays: CloudDocument) -> Stage:
         fleet=cloud,
         probe=cloud,
         new_id=lambda: f"launch-{next(numbers)}",
+        is_bounded=False,
     )
     leader = Leader(holder="simulation", interval=inf, lock_seconds=inf)
     stage = Stage(agenda, cloud, dispatcher, store, bell, engine, leader)

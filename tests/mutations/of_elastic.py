@@ -38,8 +38,8 @@ OF_ELASTIC = (
     Mutant(
         "seats",
         "who shrank by himself gets no more",
-        "        if lease is not None or need not in unwanted:",
-        "        if True:",
+        "        is_unwanted = any(find_number(need.component, name) is not None for name in declined)",
+        "        is_unwanted = False",
     ),
     Mutant(
         "seats",
