@@ -21,6 +21,7 @@ from leasehold.errors import BadCredentials, Unavailable
 from leasehold.own_wire import open_wire
 from leasehold.probing import QUEUES
 from leasehold.wire import Wire, explain_redis
+from tasks.clock import read_pulse_age
 from workers.settings import Settings
 
 PROCESSES: Final = (*QUEUES, "beat", "flower", "metrics", "emulator")
@@ -55,7 +56,7 @@ def _find_late_beat(settings: Settings) -> str | None:
         return "celery.beat_file: expected the file that beat touches, got nothing"
     late = LATE_INTERVALS * settings.ticks.interval
     try:
-        age = time.time() - Path(settings.celery.beat_file).stat().st_mtime
+        age = read_pulse_age(Path(settings.celery.beat_file))
     except OSError as error:
         return f"{settings.celery.beat_file}: {error.strerror}: beat has not started"
     return f"beat has sent nothing for {age:.0f} s" if age > late else None

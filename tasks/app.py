@@ -16,6 +16,7 @@ from kombu.utils.url import parse_url
 from scheduler.model.validation import InvalidInputError
 from tasks.beat import make_schedule
 from tasks.dispatch import CeleryDispatcher
+from tasks.messages import move_instant
 from tasks.queues import RESERVATIONS, list_queues, list_routes
 from workers.configuration import load_settings
 from workers.logs import configure_logging, get_logger
@@ -178,8 +179,13 @@ def _report_schema(**_signal: object) -> None:
 
 @before_task_publish.connect(weak=False)
 def _note_time(headers: dict[str, Any], **_signal: object) -> None:
-    """In what this process sends: by it the metrics process knows how old a message is that waits."""
-    headers[SENT_AT] = time.time()
+    """Stamp what this process sends with cluster time: when it was sent (by it the metrics process knows how old a
+    message is that waits), and when it expires. Celery counts from the wall clock of this host.
+    """
+    wall, now = time.time(), services.clock.now()
+    headers[SENT_AT] = now
+    if headers.get("expires"):
+        headers["expires"] = move_instant(headers["expires"], now - wall)
 
 
 @worker_process_init.connect(weak=False)

@@ -7,7 +7,7 @@ are discarded: a task runs under its own, and Celery 5.7.0 puts some into every 
 
 import base64
 from collections.abc import Collection, Iterator, Mapping
-from datetime import datetime
+from datetime import timedelta
 from typing import Any, Final
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
@@ -45,10 +45,16 @@ def find_defect(error: InvalidInputError) -> Defect:
     return "task" if error.faults[0].path == "headers.task" else "envelope"
 
 
-def is_expired(raw: Mapping[str, Any], now: datetime) -> bool:
+def is_expired(raw: Mapping[str, Any], now: float) -> bool:
     """Has the time passed by which a checked message had to be begun? One without a zone is in UTC, as for Celery."""
     instant = maybe_iso8601(raw["headers"].get("expires"))
-    return instant is not None and maybe_make_aware(instant) <= now
+    return instant is not None and maybe_make_aware(instant).timestamp() <= now
+
+
+def move_instant(instant: str, seconds: float) -> str:
+    """This instant in ISO 8601, later by so many seconds."""
+    found = maybe_iso8601(instant)
+    return instant if found is None else (maybe_make_aware(found) + timedelta(seconds=seconds)).isoformat()
 
 
 def describe_message(raw: object) -> dict[str, str]:

@@ -5,7 +5,6 @@ writes the events (`operations/refused.py`).
 """
 
 import re
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
@@ -30,7 +29,7 @@ def report_refused(queue: str, defect: Defect, faults: Sequence[Fault], *, task:
     with suppress(InvalidInputError, RedisError):
         services.meter.note_refused(
             RefusedMessage(
-                at=time.time(),
+                at=services.clock.now(),
                 queue=queue,
                 task=task,
                 message=message,

@@ -3,11 +3,13 @@
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, Literal, cast
 
 from celery.exceptions import InvalidTaskError
 from celery.worker.request import Request
 
+from tasks.expired import expired
 from workers.logs import mask_text
 
 MOST_SHOWN: Final = 200
@@ -60,6 +62,18 @@ class ReadableRequest(Request):
             raise InvalidTaskError(f"no task message: {error}") from error
         if not isinstance(self.args, list | tuple) or not isinstance(self.kwargs, Mapping):
             raise InvalidTaskError("no task message: its arguments are no list and no table")
+
+    def maybe_expire(self) -> Literal[True] | None:
+        """Whether the message expired while it waited in this worker, by cluster time. Celery's own asks the wall clock
+        of this host.
+        """
+        from tasks.app import services  # noqa: PLC0415 - the app imports what imports this module
+
+        expires = cast("datetime | None", self.expires)
+        if expires is None or expires.timestamp() >= services.clock.now():
+            return None
+        expired.note(str(self.delivery_info["routing_key"]))
+        return True
 
     @property
     def argsrepr(self) -> str:

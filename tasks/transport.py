@@ -10,14 +10,16 @@ And with one client of Redis for each pool of connections: kombu makes one for e
 several for every message: a third of what a worker's main process did).
 """
 
-from datetime import UTC, datetime
+import time
 from functools import cache
 from typing import Any
 
 from kombu.transport import redis
+from kombu.utils.json import dumps
 
 from leasehold.common.signing import BODY_SHA256, hash_body
 from scheduler.model.validation import Fault, InvalidInputError, show
+from tasks.expired import expired
 from tasks.messages import check_message, describe_message, find_defect, is_expired
 from tasks.queues import PREFIX, QUEUE_NAMES
 from tasks.refusals import report_refused
@@ -36,9 +38,42 @@ def _known_tasks(queue: str) -> frozenset[str]:
     return frozenset(name for name in app.tasks if name.startswith(f"{PREFIX}.{queue}."))
 
 
+def _read_clock() -> float:
+    """Cluster time: workers of several hosts have to agree on it."""
+    from tasks.app import services  # noqa: PLC0415 - as above
+
+    return services.clock.now()
+
+
+class QoS(redis.QoS):
+    """Notes with each message that is being worked on since when, by cluster time. Kombu's own takes the wall clock of
+    this host, and another host would give such a message to a second worker too early, or never.
+    """
+
+    channel: Any
+
+    def append(self, message: Any, delivery_tag: str) -> None:
+        """Take note of a message that was handed to this worker: kombu's own, except the score."""
+        delivery = message.delivery_info
+        kept = dumps([message._raw, delivery["exchange"], delivery["routing_key"]])  # noqa: SLF001 - as kombu does
+        with self.pipe_or_acquire() as pipe:
+            pipe.zadd(self.unacked_index_key, {delivery_tag: _read_clock()})
+            pipe.hset(self.unacked_key, delivery_tag, kept).execute()
+            super(redis.QoS, self).append(message, delivery_tag)
+
+    def restore_visible(self, start: int = 0, num: int = 10, interval: int = 10) -> None:
+        """Give back to their queues the messages that were noted longer ago than the visibility timeout. Kombu counts
+        from the wall clock: the timeout that it is given here makes up for the difference.
+        """
+        expired.report()
+        self.visibility_timeout = self.channel.visibility_timeout - (_read_clock() - time.time())
+        super().restore_visible(start, num, interval)
+
+
 class Channel(redis.Channel):
     """Survives what is not even an envelope; keeps its client; a closed one is a lost connection."""
 
+    QoS = QoS
     connection: Any
     _kept: Any = None
 
@@ -102,9 +137,10 @@ class Transport(redis.Transport):
                     queue, find_defect(error), error.faults, task=described["task"], message=described["task_id"]
                 )
                 return
-            if is_expired(message, datetime.now(UTC)):
+            if is_expired(message, _read_clock()):
                 described = describe_message(message)
                 log.info("A message came too late.", action="message.expired", queue=queue, **described)
+                expired.note(queue)
                 return
             # A sender's limits would go before those of the task.
             message["headers"].pop("timelimit", None)

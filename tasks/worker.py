@@ -56,6 +56,7 @@ def main(arguments: Sequence[str]) -> None:
         # Said of root, for fear of pickle: we take JSON only. Containers run as root.
         warnings.simplefilter("ignore", SecurityWarning)
         services.import_adapters()
+        services.name_process(queue)
         if POOLS[queue] == "threads":
             services.warm_up(fleet=True)
         # Not by Celery's command line, which imports all of its commands first, Flower's and the shell's too.

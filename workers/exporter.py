@@ -6,7 +6,9 @@ from scheduler.model.validation import InvalidInputError
 from scheduler.store.opening import open_store
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_board import RedisBoard
+from scheduler.view.redis_clock import RedisClock
 from scheduler.view.redis_meter import RedisMeter
+from workers.clock_watch import ClockWatch
 from workers.configuration import load_settings
 from workers.logs import configure_logging
 from workers.metrics import serve_metrics
@@ -25,7 +27,9 @@ def main() -> int:
             sys.stderr.write(f"leasehold: {line}\n")
             return 1
         broker = client if settings.broker_url == settings.view_url else make_redis(settings.broker_url or "")
-        serve_metrics(store, meter, settings.metrics.host, settings.metrics.port, board, QueueWatch(broker))
+        clock = RedisClock(client, prefix)
+        queues, clocks = QueueWatch(broker, clock.now), ClockWatch(client, prefix, clock)
+        serve_metrics(store, meter, settings.metrics.host, settings.metrics.port, board, queues, clocks)
     except InvalidInputError as error:
         sys.stderr.writelines(f"leasehold: {fault}\n" for fault in error.faults)
         return 1

@@ -17,7 +17,9 @@ from scheduler.model.moves import PHASES, SLOT_STATES
 from scheduler.model.rules import Rules
 from scheduler.ports import Store, StoreUnavailableError, ViewUnavailableError
 from scheduler.view.metric_table import BOOT_OUTCOMES, LAUNCH_RESULTS, METRICS, NOTICE_KINDS, Metric
+from scheduler.view.redis_clock import ProcessOffset
 from scheduler.view.redis_meter import Labels, Spread, Tally
+from workers.clock_watch import measure_clocks, measure_reference
 from workers.gauges import list_holders, measure_fleet, measure_probe_age, measure_waits
 from workers.gauges_of_accounts import add_zeros, measure_account_waits, measure_accounts
 from workers.queue_watch import WaitingMessages, measure_queues
@@ -41,6 +43,13 @@ class ReportReader(Protocol):
         """See Board.read_report."""
 
 
+class ClockReader(Protocol):
+    """Whatever knows the wall clocks of the processes."""
+
+    def read(self) -> Sequence[ProcessOffset]:
+        """See ClockWatch.read."""
+
+
 class QueueReader(Protocol):
     """Whatever knows the queues of the broker."""
 
@@ -49,12 +58,16 @@ class QueueReader(Protocol):
 
 
 def collect(
-    store: Store, meter: MeterReader, reports: ReportReader | None = None, queues: QueueReader | None = None
+    store: Store,
+    meter: MeterReader,
+    reports: ReportReader | None = None,
+    queues: QueueReader | None = None,
+    clocks: ClockReader | None = None,
 ) -> Iterator[Family]:
     """All families of one scrape. Of SQL or Redis, what cannot be reached is left out; `leasehold_up` says so."""
     gauges, rules, accounts = _read_gauges(store)
     probed, counts = _read_counts(meter, rules, accounts)
-    yield from (*gauges, *counts, *_read_report(reports, rules, accounts), *_read_queues(queues))
+    yield from (*gauges, *counts, *_read_report(reports, rules, accounts), *_read_queues(queues), *_read_clocks(clocks))
     if rules is not None and probed is not None:
         yield measure_probe_age(store, rules, probed)
     up = GaugeMetricFamily("leasehold_up", "Whether the database and Redis could be read", labels=["part"])
@@ -67,13 +80,19 @@ class LeaseholdCollector(Collector):
     """Asks anew at every scrape, so no process exports what it knew when it still led."""
 
     def __init__(
-        self, store: Store, meter: MeterReader, reports: ReportReader | None = None, queues: QueueReader | None = None
+        self,
+        store: Store,
+        meter: MeterReader,
+        reports: ReportReader | None = None,
+        queues: QueueReader | None = None,
+        clocks: ClockReader | None = None,
     ) -> None:
-        self._store, self._meter, self._reports, self._queues = store, meter, reports, queues
+        self._store, self._meter = store, meter
+        self._reports, self._queues, self._clocks = reports, queues, clocks
 
     def collect(self) -> Iterator[Family]:
         """See `collect`."""
-        return collect(self._store, self._meter, self._reports, self._queues)
+        return collect(self._store, self._meter, self._reports, self._queues, self._clocks)
 
     def describe(self) -> list[Family]:
         """Nothing: registering it must read neither SQL nor Redis."""
@@ -87,13 +106,14 @@ def start_metrics(
     port: int,
     reports: ReportReader | None = None,
     queues: QueueReader | None = None,
+    clocks: ClockReader | None = None,
 ) -> tuple[WSGIServer, Thread]:
     """Serve `/metrics` in a thread; port 0 takes any free one. `host` should be loopback: there is no password.
 
     End it with the server's `shutdown()` and `server_close()`. Raises OSError when the port is taken.
     """
     registry = CollectorRegistry()
-    registry.register(LeaseholdCollector(store, meter, reports, queues))
+    registry.register(LeaseholdCollector(store, meter, reports, queues, clocks))
     return start_http_server(port, addr=host, registry=registry)
 
 
@@ -104,9 +124,10 @@ def serve_metrics(
     port: int = 9108,
     reports: ReportReader | None = None,
     queues: QueueReader | None = None,
+    clocks: ClockReader | None = None,
 ) -> None:
     """Serve `/metrics` until the process is told to end. Raises OSError when the port is taken."""
-    _, thread = start_metrics(store, meter, host, port, reports, queues)
+    _, thread = start_metrics(store, meter, host, port, reports, queues, clocks)
     thread.join()
 
 
@@ -116,6 +137,7 @@ def _read_gauges(store: Store) -> tuple[list[Family], Rules | None, list[Account
         accounts = [account for account in store.find_accounts() if not account.forgotten]
         held = list_holders(store)
         counted = [_count_slots(store, rules), _count_reservations(store), *_measure_leadership(store)]
+        counted += measure_reference(store.read_cluster().reference_offset)
         gauges = [*counted, *measure_fleet(store, rules, held), *measure_accounts(accounts, held)]
     except StoreUnavailableError:
         return [], None, []
@@ -151,6 +173,14 @@ def _read_queues(queues: QueueReader | None) -> Iterator[Family]:
     except ViewUnavailableError:
         return
     yield from measure_queues(found)
+
+
+def _read_clocks(clocks: ClockReader | None) -> Iterator[Family]:
+    try:
+        found = clocks.read() if clocks else []
+    except ViewUnavailableError:
+        return
+    yield from measure_clocks(found)
 
 
 def _count_slots(store: Store, rules: Rules) -> Family:

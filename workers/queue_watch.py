@@ -1,6 +1,5 @@
 """Lengths of the queues and ages of their oldest messages: what the metrics process reads from the broker."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, cast
 
@@ -13,7 +12,7 @@ from scheduler.view.connection import redis_errors
 from scheduler.view.metric_table import QUEUES
 
 SENT_AT: Final = "sent_at"
-"""The header in which our senders put the time, in seconds since the epoch."""
+"""The header in which our senders put cluster time, in seconds since the epoch."""
 _PRIORITIES: Final = ("", "\x06\x163", "\x06\x166", "\x06\x169")
 """What kombu adds to a queue's name for messages of a lower priority: each of the four is a list."""
 
@@ -34,9 +33,11 @@ class _Envelope(msgspec.Struct):
 
 
 class QueueWatch:
-    """Reads lengths and the next message of each queue; remembers the next messages that bear no time."""
+    """Reads lengths and the next message of each queue; remembers the next messages that bear no time. `clock`: cluster
+    time.
+    """
 
-    def __init__(self, client: redis.Redis, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, client: redis.Redis, clock: Callable[[], float]) -> None:
         self._client, self._clock = client, clock
         self._seen: dict[str, tuple[int, float]] = {}
         """By list: the next message without a time (its hash), and since when it is the next."""

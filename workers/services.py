@@ -35,6 +35,7 @@ from workers.access import Access
 from workers.settings import Settings
 
 if TYPE_CHECKING:
+    from scheduler.view.redis_clock import RedisClock
     from workers.ec2.budget import CallBudget
     from workers.ec2.fleet import Ec2Access
 
@@ -45,6 +46,7 @@ ADAPTERS: Final = (
     "scheduler.store.opening",
     "scheduler.view.redis_bell",
     "scheduler.view.redis_board",
+    "scheduler.view.redis_clock",
     "scheduler.view.redis_lock",
     "scheduler.view.redis_meter",
     "scheduler.view.redis_record",
@@ -108,6 +110,8 @@ class Services:
         self._notices = PerProcess(self._open_notices)
         self._membership = PerProcess(MembershipCheck)
         self._access = PerProcess(lambda: Access(self.engine.store))
+        self._clock = PerProcess(self._make_clock)
+        self._process = ("", 0)
 
     @property
     def engine(self) -> Engine:
@@ -128,6 +132,15 @@ class Services:
     def access(self) -> Access:
         """The principals and their keys, from the database."""
         return self._access.get()
+
+    @property
+    def clock(self) -> "RedisClock":
+        """Cluster time without the database. What leaves this process is stamped and judged by it."""
+        return self._clock.get()
+
+    def name_process(self, name: str) -> None:
+        """Have this process, and none that it forks, write down under this name how far its wall clock is off."""
+        self._process = name, os.getpid()
 
     @property
     def leader(self) -> Leader:
@@ -187,6 +200,13 @@ class Services:
         from scheduler.view.redis_meter import RedisMeter
 
         return RedisMeter(self.redis, self.settings.view.prefix)
+
+    def _make_clock(self) -> "RedisClock":
+        from scheduler.view.redis_clock import RedisClock
+
+        name, pid = self._process
+        client = self.redis if self.settings.view_url else None
+        return RedisClock(client, self.settings.view.prefix, process=name if pid == os.getpid() else "")
 
     def _make_leader(self) -> Leader:
         ticks = self.settings.ticks

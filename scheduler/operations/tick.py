@@ -147,6 +147,7 @@ def decide(engine: Engine, leader: Leader, tenure: Tenure) -> Ticked:
     """
     view = load_view(engine, leader)
     now = engine.store.now()
+    engine.board.publish_time(now)
     mended = _look_in_time(engine, leader, view, now)
     rules = engine.rules()
     hear_before_judging(engine, view, rules, tenure, now)

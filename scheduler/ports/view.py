@@ -45,6 +45,9 @@ class Board(Protocol):
         moment. False: what is stored was damaged (or there is no valid copy), and `rebuild` is due.
         """
 
+    def publish_time(self, now: float) -> None:
+        """Publish cluster time, for processes that open no database: they take it from here, and carry it on."""
+
     def write_report(self, report: Mapping[str, Any]) -> None:
         """Keep what the last tick said (waiting codes, wake_at, term, duration) for people to read."""
 

@@ -63,6 +63,9 @@ class MemoryBoard:
             view = self.catch_up()
             return view is not None and count_rows(view) == self.shelf.count_rows()
 
+    def publish_time(self, now: float) -> None:
+        """See Board.publish_time. Nothing reads it here: all processes in memory share one clock."""
+
     def write_report(self, report: Mapping[str, Any]) -> None:
         """See Board.write_report."""
         self.shelf.report = dict(report)

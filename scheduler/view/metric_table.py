@@ -44,8 +44,9 @@ BOOT_OUTCOMES: Final = ("success", "failure", "aborted", "disappeared")
 NOTICE_KINDS: Final = ("interruption", "rebalance")
 """What EC2 says ahead of a spot machine: that it takes it, or that it may."""
 QUEUES: Final = ("reservations", "ticks", "launch", "health", "terminate")
-"""The queues whose refused messages are counted."""
+"""The queues whose refused and expired messages are counted."""
 REFUSED: Final = "leasehold_messages_refused_total"
+EXPIRED: Final = "leasehold_expired_messages_total"
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 _LONG: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 14400.0)
@@ -132,6 +133,12 @@ _ALL: Final = (
     _counter(
         "leasehold_unsigned_messages_total",
         "Messages without a signature that were accepted in access.mode = warn",
+        "queue",
+        zeros=tuple((queue,) for queue in QUEUES),
+    ),
+    _counter(
+        EXPIRED,
+        "Messages that were dropped because they expired before a worker took them",
         "queue",
         zeros=tuple((queue,) for queue in QUEUES),
     ),

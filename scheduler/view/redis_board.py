@@ -62,6 +62,7 @@ class RedisBoard:
         self._begin = load_script(client, "begin_rebuild")
         self._finish = load_script(client, "validity", "finish_rebuild")
         self._count = load_script(client, "validity", "count_rows")
+        self._publish_clock, self._clock = load_script(client, "publish_clock"), f"{prefix}clock"
 
     @redis_errors()
     def publish(self, changes: Sequence[Change]) -> bool:
@@ -125,6 +126,11 @@ class RedisBoard:
             if sequence == self._sequence:
                 return dict(zip(ROW_TYPES, counts, strict=True)) == count_rows(view)
         return True
+
+    @redis_errors()
+    def publish_time(self, now: float) -> None:
+        """See Board.publish_time. Redis takes the difference to its own clock when the call arrives."""
+        self._publish_clock([self._clock], [repr(now)])
 
     @redis_errors()
     def write_report(self, report: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ import pytest
 import redis
 from celery.signals import after_task_publish
 
+from leasehold.common.clock import read_monotonic
 from leasehold.probing import QUEUES
 from tasks.clock import keep_pulse
 from tests.cli.conftest import Outcome, Run, run
@@ -136,11 +137,21 @@ def test_an_unknown_process_is_bad_input(ask: Ask) -> None:
     assert "expected one of reservations, ticks" in found.complaints[0]
 
 
-def test_beat_touches_its_file_with_each_task_that_it_sent(tmp_path: Path, ask: Ask) -> None:
+@pytest.mark.parametrize("jump", [-600, 600])
+def test_a_jump_of_the_wall_clock_makes_beat_neither_late_nor_alive(tmp_path: Path, ask: Ask, jump: float) -> None:
     file = tmp_path / "beat"
     keep_pulse(file)
-    long_ago = time.time() - 60
-    os.utime(file, (long_ago, long_ago))
+    os.utime(file, (time.time() - jump, time.time() - jump))
+    assert ask("beat", CELERY__BEAT_FILE=str(file)).status == 0
+    file.write_text(f"{read_monotonic() - 60}\n")
+    os.utime(file, (time.time() - jump, time.time() - jump))
+    assert ask("beat", CELERY__BEAT_FILE=str(file)).status == 1
+
+
+def test_beat_writes_its_file_with_each_task_that_it_sent(tmp_path: Path, ask: Ask) -> None:
+    file = tmp_path / "beat"
+    keep_pulse(file)
+    file.write_text(f"{read_monotonic() - 60}\n")
     late = ask("beat", CELERY__BEAT_FILE=str(file))
     assert (late.status, len(late.complaints)) == (1, 1)
     # A second or two more, where this machine is busy.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import time_machine
 from celery.exceptions import InvalidTaskError
 from celery.schedules import schedule
 from kombu.exceptions import OperationalError
@@ -68,6 +69,19 @@ def test_beat_sleeps_until_the_next_task_is_due_and_no_less() -> None:
     assert beat.tick() == 2.0
     now[0] += timedelta(seconds=2)
     assert beat.is_due(entry)[0]
+
+
+@pytest.mark.parametrize("jump", [-600.0, 600.0])
+def test_a_jump_of_the_wall_clock_moves_nothing_in_the_schedule(jump: float) -> None:
+    entries = make_schedule(read_settings())
+    beat = PunctualScheduler(app, schedule={}, lazy=True)
+    beat.update_from_dict(entries)
+    names = sorted(entries)
+    before = [beat.is_due(beat.schedule[name]) for name in names]
+    with time_machine.travel(datetime.now(UTC) + timedelta(seconds=jump), tick=True):
+        after = [beat.is_due(beat.schedule[name]) for name in names]
+    assert [is_due for is_due, _ in after] == [is_due for is_due, _ in before]
+    assert [wait for _, wait in after] == pytest.approx([wait for _, wait in before], abs=30)
 
 
 def test_nothing_uses_an_eta_a_result_or_pickle() -> None:

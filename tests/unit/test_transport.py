@@ -1,20 +1,56 @@
 """What the door in front of the queues lets pass."""
 
+import time
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+import redis
+from celery.signals import before_task_publish
 from kombu import Connection
 
-from tasks.app import app
+from scheduler.view.memory import MemoryMeter
+from tasks.app import app, services
+from tasks.expired import ExpiredMessages
 from tasks.queues import TICKS, task_name
 from tasks.transport import Transport
 from tests.e2e.bad_messages import an_envelope
+from tests.servers import redis_client, redis_server, redis_url
+from workers.services import PerProcess
+
+__all__ = ["redis_client", "redis_server", "redis_url"]
+
+
+class Clock:
+    """Cluster time: the wall clock of this host is wrong by so many seconds."""
+
+    def __init__(self) -> None:
+        self.wrong_by = 0.0
+
+    def now(self) -> float:
+        return time.time() - self.wrong_by
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _tasks() -> None:
     app.loader.import_default_modules()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Cluster time in this process."""
+    clock = Clock()
+    monkeypatch.setattr(services, "_clock", PerProcess(lambda: clock))
+    return clock
+
+
+@pytest.fixture
+def meter(monkeypatch: pytest.MonkeyPatch) -> MemoryMeter:
+    """What this process counts."""
+    meter = MemoryMeter()
+    monkeypatch.setattr(services, "_meter", PerProcess(lambda: meter))
+    return meter
 
 
 def deliver(**headers: Any) -> list[dict[str, Any]]:
@@ -28,6 +64,7 @@ def deliver(**headers: Any) -> list[dict[str, Any]]:
     return passed
 
 
+@pytest.mark.usefixtures("meter")
 @pytest.mark.parametrize("zone", [UTC, None], ids=["with its zone", "in UTC without saying so"])
 @pytest.mark.parametrize(("seconds", "passes"), [(-3600, False), (-1, False), (3600, True)])
 def test_what_came_too_late_is_left_at_the_door(zone: Any, seconds: float, passes: bool) -> None:
@@ -44,3 +81,59 @@ def test_a_senders_time_limits_are_discarded(limits: Any) -> None:
 def test_what_never_expires_passes() -> None:
     assert deliver(expires=None)
     assert deliver()
+
+
+@pytest.mark.usefixtures("meter")
+@pytest.mark.parametrize("wrong_by", [-600, -20, 20, 600])
+def test_a_wrong_wall_clock_of_the_worker_neither_expires_nor_keeps_a_message(clock: Clock, wrong_by: float) -> None:
+    clock.wrong_by = wrong_by
+    for seconds, passes in ((5, True), (-5, False)):
+        expires = datetime.fromtimestamp(clock.now() + seconds, UTC)
+        assert bool(deliver(expires=expires.isoformat())) is passes
+
+
+@pytest.mark.parametrize("wrong_by", [-600, 600])
+def test_what_is_sent_bears_cluster_time(clock: Clock, wrong_by: float) -> None:
+    clock.wrong_by = wrong_by
+    by_wall = datetime.fromtimestamp(time.time() + 10, UTC)
+    headers = {"expires": by_wall.isoformat()}
+    before_task_publish.send("leasehold.ticks.tick", headers=headers)
+    sent_at = float(headers["sent_at"])
+    assert sent_at == pytest.approx(clock.now(), abs=5)
+    assert datetime.fromisoformat(headers["expires"]).timestamp() == pytest.approx(sent_at + 10, abs=5)
+    never: dict[str, Any] = {"expires": None}
+    before_task_publish.send("leasehold.ticks.tick", headers=never)
+    assert never["expires"] is None
+
+
+def test_expired_messages_are_counted_by_queue(meter: MemoryMeter, clock: Clock) -> None:
+    gone = datetime.fromtimestamp(clock.now() - 5, UTC).isoformat()
+    dropped = ExpiredMessages()
+    for _ in range(3):
+        dropped.note(TICKS)
+    dropped._counted_at = float("-inf")
+    dropped.report()
+    assert not deliver(expires=gone)
+    assert meter.counts["leasehold_expired_messages_total", (("queue", TICKS),)] >= 3
+
+
+@pytest.mark.parametrize("wrong_by", [-600.0, 600.0])
+def test_what_a_worker_holds_is_given_back_by_cluster_time(
+    redis_client: redis.Redis, redis_url: str, clock: Clock, wrong_by: float
+) -> None:
+    """A message that another worker holds is neither taken from it too early nor kept from the others for ever."""
+    redis_client.flushall()
+    clock.wrong_by = wrong_by
+    options = {"visibility_timeout": 60, "unacked_restore_interval": 1}
+    with Connection(redis_url, transport=Transport, transport_options=options) as connection:
+        channel: Any = connection.channel()
+        with closing(channel):
+            connection.SimpleQueue("one", channel=channel).put("x")
+            held = connection.SimpleQueue("one", channel=channel).get(timeout=10)
+            noted: Any = redis_client.zrange("unacked_index", 0, -1, withscores=True)
+            assert noted[0][1] == pytest.approx(clock.now(), abs=30)
+            channel.qos.restore_visible(interval=1)
+            assert redis_client.llen("one") == 0
+            redis_client.zadd("unacked_index", {str(held.delivery_tag): clock.now() - 61})
+            channel.qos.restore_visible(interval=1)
+            assert redis_client.llen("one") == 1

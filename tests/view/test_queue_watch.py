@@ -1,6 +1,7 @@
 """Lengths of the queues and ages of their oldest messages, on a real Redis."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -84,7 +85,7 @@ def test_what_our_tasks_and_our_client_send_bears_its_time(redis_url: str, redis
     make_app(read_settings({"broker": {"url": redis_url}})).send_task(task_name(LAUNCH, CANARY), args=["x"])
     with Client(redis_url) as client:
         client._wire.send("release", {"reservation": "r1", "token": 3, "request": "q", "reply_to": "a"})
-    found = QueueWatch(redis_client).read()
+    found = QueueWatch(redis_client, time.time).read()
     assert (found[LAUNCH].count, found[RESERVATIONS].count) == (1, 1)
     for queue in (LAUNCH, RESERVATIONS):
         envelope = json.loads(redis_client.lindex(queue, -1))  # type: ignore[arg-type]
@@ -96,11 +97,11 @@ def test_a_user_that_may_only_count_learns_no_age(redis_url: str, redis_client: 
     try:
         redis_client.lpush(LAUNCH, a_message(sent_at=940.0))
         with make_redis(redis_url.replace("redis://", "redis://counter:x@")) as counter:
-            assert QueueWatch(counter).read()[LAUNCH] == WaitingMessages(1, None)
+            assert QueueWatch(counter, time.time).read()[LAUNCH] == WaitingMessages(1, None)
     finally:
         redis_client.acl_deluser("counter")
 
 
 def test_a_broker_that_is_gone_is_said_as_such() -> None:
     with make_redis("redis://127.0.0.1:1/0") as nobody, pytest.raises(ViewUnavailableError):
-        QueueWatch(nobody).read()
+        QueueWatch(nobody, time.time).read()

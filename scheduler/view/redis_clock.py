@@ -1,0 +1,147 @@
+"""Cluster time for processes that open no database: the time of Redis plus the offset that the leader publishes.
+
+    <prefix>clock     string  cluster time minus the time of Redis, in seconds; written by every tick
+    <prefix>clocks    hash    "<process> <host>" -> JSON of [its wall clock minus cluster time in seconds, when it was
+                              measured]; what is older than KEPT_SECONDS is ignored, and deleted by the others
+
+Redis is asked when the clock is first read, and then in the background. Between two looks, and while Redis does not
+answer, the monotonic clock carries the time on.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, cast
+
+import msgspec
+import redis
+
+from leasehold.common.clock import LARGEST_STEP, ClusterClock
+from scheduler.view.addresses import DEFAULT_PREFIX
+from scheduler.view.connection import redis_errors
+
+LOOK_SECONDS: Final = 10.0
+RETRY_SECONDS: Final = 1.0
+"""Before the next look while Redis was never reached, or while it disagrees with the carried time."""
+KEPT_SECONDS: Final = 60.0
+_FAILURES: Final = (redis.RedisError, ValueError)
+_CLOCKS: Final = msgspec.json.Decoder(tuple[float, float])
+
+
+class ProcessOffset(msgspec.Struct, frozen=True):
+    """The wall clock of a process minus cluster time, as that process measured it: above 0 it is ahead."""
+
+    process: str
+    host: str
+    seconds: float
+
+
+class RedisClock:
+    """Cluster time in a process. For any number of threads; a forked process makes its own.
+
+    `client` None: no Redis is configured, and this is the wall clock.
+    `process`: the name under which this process writes down how far its wall clock is off; "" writes nothing.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis | None,
+        prefix: str = DEFAULT_PREFIX,
+        *,
+        process: str = "",
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._client, self._wall, self._process = client, wall, process
+        self._published, self._offsets = f"{prefix}clock", f"{prefix}clocks"
+        self._clock = ClusterClock(self._ask, wall=wall)
+        self._doubted: bytes | None = None
+        """The published offset by which a look disagreed with the carried time."""
+        self._guard = threading.Lock()
+        self._looker: threading.Thread | None = None
+
+    def now(self) -> float:
+        """Cluster time in seconds since the epoch; the wall clock of this host until Redis answered once."""
+        if self._looker is None and self._client is not None:
+            self._start()
+        return self._clock.now() if self._clock.has_looked else self._wall()
+
+    @property
+    def offset(self) -> float:
+        """Cluster time minus the wall clock of this host."""
+        return self.now() - self._wall()
+
+    def look(self) -> float:
+        """Ask Redis now; cluster time. Without an answer the carried time goes on."""
+        if self._client is not None:
+            with suppress(*_FAILURES):
+                self._clock.look()
+                self._note(self._client)
+        return self._clock.now() if self._clock.has_looked else self._wall()
+
+    def _start(self) -> None:
+        with self._guard:
+            if self._looker is not None:
+                return
+            self.look()
+            self._looker = threading.Thread(target=self._look_again, name="leasehold-clock", daemon=True)
+            self._looker.start()
+
+    def _look_again(self) -> None:
+        while True:
+            is_sure = self._clock.has_looked and self._doubted is None
+            time.sleep(LOOK_SECONDS if is_sure else RETRY_SECONDS)
+            self.look()
+
+    def _ask(self) -> float:
+        client = cast("redis.Redis", self._client)
+        with client.pipeline(transaction=True) as pipeline:
+            pipeline.time()
+            pipeline.get(self._published)
+            (seconds, microseconds), published = pipeline.execute()
+        found = float(seconds + microseconds / 1e6 + float(published or 0))
+        return found if self._believes(found, published or b"") else self._clock.now()
+
+    def _believes(self, found: float, published: bytes) -> bool:
+        """Whether the carried time is to be given up. After a jump of Redis' clock the offset that was published
+        before is wrong: an answer that disagrees counts only if another offset was published since.
+        """
+        if not self._clock.has_looked or abs(found - self._clock.now()) < LARGEST_STEP:
+            self._doubted = None
+            return True
+        if self._doubted is None:
+            self._doubted = published
+        if published in {self._doubted, b""}:
+            return False
+        self._doubted = None
+        return True
+
+    def _note(self, client: redis.Redis) -> None:
+        if self._process:
+            field = f"{self._process} {socket.gethostname()}"
+            now = self._clock.now()
+            client.hset(self._offsets, field, msgspec.json.encode((self._wall() - now, now)))
+            stored = cast("dict[bytes, bytes]", client.hgetall(self._offsets))
+            gone = [each for each, value in stored.items() if _read_offset(each, value, now) is None]
+            if gone:
+                client.hdel(self._offsets, *gone)
+
+
+@redis_errors()
+def read_offsets(client: redis.Redis, prefix: str, now: float) -> list[ProcessOffset]:
+    """The processes that measured their wall clock within KEPT_SECONDS before `now`, by process and host. Raises
+    ViewUnavailableError without Redis.
+    """
+    stored = cast("dict[bytes, bytes]", client.hgetall(f"{prefix}clocks"))
+    read = (_read_offset(field, value, now) for field, value in stored.items())
+    return sorted((each for each in read if each), key=lambda each: (each.process, each.host))
+
+
+def _read_offset(field: bytes, value: bytes, now: float) -> ProcessOffset | None:
+    try:
+        offset, at = _CLOCKS.decode(value)
+    except msgspec.MsgspecError:
+        return None
+    process, _, host = field.decode(errors="replace").partition(" ")
+    return ProcessOffset(process, host, offset) if abs(now - at) <= KEPT_SECONDS else None

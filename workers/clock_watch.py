@@ -1,0 +1,39 @@
+"""The clocks of all processes and of the database against cluster time, for the metrics process and the doctor."""
+
+import socket
+from collections.abc import Iterable, Iterator
+
+import redis
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+
+from scheduler.view.redis_clock import ProcessOffset, RedisClock, read_offsets
+
+
+class ClockWatch:
+    """Reads what every process wrote about its wall clock, and adds this process."""
+
+    def __init__(self, client: redis.Redis, prefix: str, clock: RedisClock, process: str = "metrics") -> None:
+        self._client, self._prefix, self._clock, self._process = client, prefix, clock, process
+
+    def read(self) -> list[ProcessOffset]:
+        """The processes of all hosts that are alive. Raises ViewUnavailableError without Redis."""
+        found = read_offsets(self._client, self._prefix, self._clock.now())
+        return [*found, ProcessOffset(self._process, socket.gethostname(), -self._clock.offset)]
+
+
+def measure_clocks(offsets: Iterable[ProcessOffset]) -> Iterator[Family]:
+    """How far each process' wall clock is ahead of cluster time."""
+    about = "Seconds by which the wall clock of a process is ahead of cluster time"
+    family = GaugeMetricFamily("leasehold_clock_offset_seconds", about, labels=["process", "host"])
+    for each in offsets:
+        family.add_metric([each.process, each.host], each.seconds)
+    yield family
+
+
+def measure_reference(offset: float) -> Iterator[Family]:
+    """`offset`: cluster time minus the clock of the database."""
+    about = (
+        "Seconds by which the clock of the database is ahead of cluster time: the sum of the jumps that were corrected"
+    )
+    yield GaugeMetricFamily("leasehold_clock_reference_offset_seconds", about, 0.0 - offset)
