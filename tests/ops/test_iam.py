@@ -18,12 +18,12 @@ from botocore import xform_name
 
 from scheduler.model.rules import Rules
 from workers.configuration import check_configuration
-from workers.ec2.requests import TAG_CLUSTER
+from workers.ec2.requests import TAG_CLUSTER, TAG_CLUSTER_ID
 
 ROOT: Final = Path(__file__).parents[2]
 IAM: Final = ROOT / "docs" / "iam"
 CHAPTER: Final = (ROOT / "docs" / "aws.md").read_text(encoding="utf-8")
-POLICIES: Final = ("launch", "look", "terminate", "interruptions")
+POLICIES: Final = ("launch", "look", "terminate", "interruptions", "claim")
 SERVICES: Final = ("ec2", "sqs", "sts")
 
 ACTIONS: Final = {
@@ -43,6 +43,7 @@ FLEET_POLICIES: Final = {
     "find_launch": "look",
     "sweep": "look",
     "terminate": "terminate",
+    "claim": "claim",
 }
 """Methods of the Fleet port, and the policy that they need."""
 
@@ -162,6 +163,16 @@ def test_what_is_made_bears_the_clusters_tag(action: str) -> None:
     assert {"instance", "volume"} <= tagged
 
 
+def test_of_what_exists_only_the_identity_is_tagged_and_only_where_the_clusters_tag_is() -> None:
+    (statement,) = statements("claim")
+    assert actions_of("claim") == {"ec2:CreateTags"}
+    assert find_kinds(statement) == {"instance"}
+    assert statement["Condition"] == {
+        "StringEquals": {f"aws:ResourceTag/{TAG_CLUSTER}": "leasehold"},
+        "ForAllValues:StringEquals": {"aws:TagKeys": [TAG_CLUSTER_ID]},
+    }
+
+
 def test_tags_are_set_only_by_the_calls_that_make_what_bears_them() -> None:
     (statement,) = with_action("launch", "ec2:CreateTags")
     assert statement["Condition"] == {"StringEquals": {"ec2:CreateAction": ["RunInstances", "CreateFleet"]}}
@@ -185,7 +196,7 @@ def test_each_ability_is_a_policy_of_its_own() -> None:
         (name, other)
         for name in POLICIES
         for other in POLICIES
-        if name < other and actions_of(name) & actions_of(other)
+        if name < other and (actions_of(name) & actions_of(other)) - {"ec2:CreateTags"}
     ]
     assert together == []
 
