@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 from leasehold.cli import (
     accounts,
     alive,
+    backups,
     configuring,
     holding,
     hosting,
@@ -34,7 +35,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "Slots and hosts": ("slots", "cordon", "uncordon", "drain", "host"),
     "Rules and accounts": ("config", "apply", "rules", "accounts"),
-    "Operations": ("status", "events", "doctor", "alive", "principals", "migrate"),
+    "Operations": ("status", "events", "doctor", "alive", "migrate", "backup", "restore", "principals"),
     "Planning": ("snapshot", "simulate"),
 }
 """The commands as help shows them."""
@@ -99,6 +100,7 @@ logs.register(app)
 status.register(app)
 alive.register(app)
 operating.register(app)
+backups.register(app)
 ruling.register(app)
 accounts.register(app)
 principals.register(app)

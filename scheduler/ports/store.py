@@ -204,6 +204,11 @@ class Transaction(Protocol):
     def take_term(self, holder: str) -> Tenure:
         """Advance the term by one for `holder`; the new tenure, with `ticked_at` as it was."""
 
+    def jump(self, term: int, token: int) -> None:
+        """Set term and highest token to these values and count a restore. Nobody leads then, and everything until now
+        counts as an outage. Before all else.
+        """
+
     def note_tick(self, tenure: Tenure, now: float) -> None:
         """Write down that this tenure ticked at `now`; DeposedError when it is over."""
 

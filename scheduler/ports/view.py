@@ -32,6 +32,11 @@ class Board(Protocol):
     def load(self) -> View | None:
         """A copy read whole; None when there is no valid view."""
 
+    def read_kept(self) -> dict[str, Reservation]:
+        """The reservations that are kept, ended ones too, whether the view is valid or not: a restore looks there for
+        what the database lost. Rows that cannot be read are left out.
+        """
+
     def rebuild(self, rows: Iterable[Row]) -> View:
         """Make the view anew from the truth: drop what it held, write the generation last.
 

@@ -29,6 +29,7 @@ from scheduler.ports import (
     Tenure,
 )
 from scheduler.store.marks import take_marks
+from scheduler.store.retention import LONG_AGO
 from scheduler.store.world import Key, World
 
 Lost = TypeVar("Lost", StaleWriteError, DeposedError)
@@ -54,7 +55,7 @@ class MemoryTransaction:
             raise StoreUnavailableError("the store is locked by another transaction")
         self._now = self._clock()
         self._sequence, self._token = self._world.sequence, self._world.token
-        self._buried = self._world.buried
+        self._buried, self._restores = self._world.buried, self._world.restores
         self._tenure, self._rules = self._world.tenure, self._world.rules
         return self
 
@@ -81,6 +82,11 @@ class MemoryTransaction:
         """See Transaction."""
         self._tenure = Tenure(self._tenure.term + 1, holder, self._tenure.ticked_at)
         return self._tenure
+
+    def jump(self, term: int, token: int) -> None:
+        """See Transaction."""
+        self._tenure, self._token = Tenure(term, "", LONG_AGO), token
+        self._restores += 1
 
     def note_tick(self, tenure: Tenure, now: float) -> None:
         """See Transaction."""
@@ -309,7 +315,7 @@ class MemoryTransaction:
         if self._principals:
             world.principals = self.load_principals()
             world.principals_version += 1
-        world.sequence, world.token = self._sequence, self._token
+        world.sequence, world.token, world.restores = self._sequence, self._token, self._restores
         world.buried = self._buried
         if self._rules.version != world.rules.version:
             world.applied.append(AppliedRules(self._rules.version, self._now, self._rules.document))

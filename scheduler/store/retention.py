@@ -2,5 +2,7 @@
 
 from typing import Final
 
+LONG_AGO: Final = 1.0
+"""A time (in seconds since the epoch) before everything: the last tick before a restore."""
 RECENT_SECONDS: Final = 600.0
 """Ended reservations stay in the view for ten minutes (docs/protocol.md, "Rows")."""

@@ -29,6 +29,7 @@ from scheduler.store import tables
 from scheduler.store.dialect import Bulk
 from scheduler.store.marks import take_marks
 from scheduler.store.reading import RulesReader, load_tenure, read_principals, read_reservations
+from scheduler.store.retention import LONG_AGO
 from scheduler.store.session import Session
 from scheduler.store.shapes import ACCOUNTS, ANSWERS, HOLDS, LEASES, SLOTS, StoredLease
 from scheduler.store.statements import RowStatements, Statements
@@ -86,6 +87,10 @@ _NOTE_TICK = (
     .values(ticked_at=bindparam("now"))
 )
 
+_JUMP_TERM = update(tables.leader).values(term=bindparam("to"), holder="", ticked_at=bindparam("long_ago"))
+_JUMP_TOKEN = update(tables.counters).where(tables.counters.c.name == "token").values(value=bindparam("to"))
+_COUNT_RESTORE = update(tables.cluster).values(restores=tables.cluster.c.restores + 1)
+
 
 class SqlTransaction:
     """One transaction of a SqlStore; good until the block of `transaction()` ends."""
@@ -125,6 +130,12 @@ class SqlTransaction:
         """See Transaction."""
         (row,) = self._session.fetch(_TAKE_TERM, me=holder)
         return Tenure(*row)
+
+    def jump(self, term: int, token: int) -> None:
+        """See Transaction."""
+        self._session.change(_JUMP_TERM, to=term, long_ago=LONG_AGO)
+        self._session.change(_JUMP_TOKEN, to=token)
+        self._session.change(_COUNT_RESTORE)
 
     def note_tick(self, tenure: Tenure, now: float) -> None:
         """See Transaction."""

@@ -50,6 +50,12 @@ class MemoryBoard:
             self._view = None if self.shelf.generation is None else self._copy()
             return self._view
 
+    def read_kept(self) -> dict[str, Reservation]:
+        """See Board.read_kept."""
+        with self.shelf.guard:
+            rows = self.shelf.rows["reservations"].values()
+            return {row.id: row for row in rows if isinstance(row, Reservation)}
+
     def rebuild(self, rows: Iterable[Row]) -> View:
         """See Board.rebuild."""
         with self.shelf.guard:

@@ -7,6 +7,7 @@ server's run id. `publish.lua` has the table of keys.
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, TypeVar, cast
 
@@ -97,6 +98,17 @@ class RedisBoard:
                 self._view = view
                 break
         return self._view
+
+    @redis_errors()
+    def read_kept(self) -> dict[str, Reservation]:
+        """See Board.read_kept."""
+        found: dict[str, Reservation] = {}
+        with suppress(redis.ResponseError):  # a key of another type
+            for _, body in self._client.hscan_iter(self._keys.rows("reservations"), count=ROWS_A_CALL):
+                with suppress(msgspec.DecodeError):
+                    row = msgspec.json.decode(cast("bytes", body), type=Reservation)
+                    found[row.id] = row
+        return found
 
     @redis_errors()
     def rebuild(self, rows: Iterable[Row]) -> View:

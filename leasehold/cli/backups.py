@@ -1,0 +1,230 @@
+"""Commands that copy the database and put an older state of it in force."""
+
+import contextlib
+import sys
+import time
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from leasehold.cli.connecting import load_settings
+from leasehold.cli.failures import BAD_INPUT, CommandError
+from leasehold.cli.output import AsJson, example, print_json, print_thing
+
+if TYPE_CHECKING:
+    from scheduler.model.reservations import Reservation
+    from scheduler.operations.engine import Engine
+    from scheduler.operations.restore import Restored
+    from scheduler.ports import Remembered
+    from scheduler.store.backup import Backup
+
+_PAUSE_SECONDS: Final = 0.1
+MARGIN_SECONDS: Final = 5.0
+"""How much longer than the lock a leader may take to end its tick."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(epilog=example("leasehold backup leasehold.backup"))(backup)
+    lines = ("leasehold restore leasehold.backup", "leasehold restore --in-place --yes")
+    app.command(epilog=example(*lines))(restore)
+
+
+def backup(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")],
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a copy of the database into a file.
+
+    The stack may run: the copy is the state of one moment. Only its owner may read the file. PostgreSQL needs pg_dump.
+    """
+    url = load_settings().database_url
+    from scheduler.store.backup import back_up
+
+    found = back_up(url, file, overwrite=force)
+    if as_json:
+        print_json(found)
+    else:
+        print_thing(f"wrote {file}: cluster {found.identity}, revision {found.revision}, {found.bytes} bytes")
+
+
+def restore(
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A file that `leasehold backup` wrote.")] = None,
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="The database was restored by other means: do the remaining steps.")
+    ] = False,
+    resubmit: Annotated[
+        bool, typer.Option("--resubmit", help="Submit lost reservations again that waited without a lease.")
+    ] = False,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Take over a Redis that belongs to another cluster.")
+    ] = False,
+    without_redis: Annotated[
+        bool, typer.Option("--without-redis", help="Go on without Redis: what it remembers is lost.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Restore a backup, and settle what happened after it.
+
+    Stop the stack before; a process that runs does nothing meanwhile. Terms and tokens jump, machines are adopted or
+    ended, holders of lost leases are notified, and lost reservations are listed.
+    """
+    if (file is None) != in_place:
+        raise CommandError("expected either FILE or --in-place", BAD_INPUT)
+    run = _Restore(file, take_over=take_over, without_redis=without_redis)
+    run.confirm(yes=yes)
+    restored = run.carry_out(resubmit=resubmit)
+    if as_json:
+        print_json(restored)
+    else:
+        print_thing("\n".join(_describe(restored)))
+
+
+class _Restore:
+    """One restore, from the check of the file to the last step."""
+
+    def __init__(self, file: Path | None, *, take_over: bool, without_redis: bool) -> None:
+        from leasehold.stack.preparing import QuietDispatcher
+        from scheduler.store.backup import read_backup
+        from workers.services import Services
+
+        self._take_over, self._without_redis = take_over, without_redis
+        self._backup: Backup | None = read_backup(file) if file else None
+        self._settings = load_settings()
+        self._services = Services(self._settings, QuietDispatcher)
+
+    def confirm(self, *, yes: bool) -> None:
+        """Ask on a terminal whether to go on. Raises CommandError unless the answer is yes."""
+        from workers.logs import mask_text
+
+        where = mask_text(self._settings.database_url)
+        what = f"replace {where} by {self._backup.path}" if self._backup else f"settle {where} as it is"
+        if yes:
+            return
+        if not sys.stdin.isatty():
+            raise CommandError(f"{what}: nothing was changed; --yes does it", BAD_INPUT)
+        if not typer.confirm(f"{what}?", err=True):
+            raise CommandError("nothing was changed")
+
+    def carry_out(self, *, resubmit: bool) -> "Restored":
+        """All steps in order. A step that fails leaves the mark in Redis: no process works with half of a restore."""
+        from scheduler.operations.restore import restore as settle
+        from scheduler.store.backup import put_back
+        from scheduler.store.migrating import migrate
+
+        engine = self._services.engine
+        remembered, kept = self._read_redis(engine)
+        remembered = self._add_present(remembered)
+        if self._backup is not None:
+            put_back(self._backup, self._settings.database_url)
+            _say_progress(f"{self._backup.path} is in place")
+        migrate(self._settings.database_url)
+        try:
+            return settle(engine, remembered, kept, resubmit=resubmit, progress=_say_progress)
+        finally:
+            engine.store.close()
+
+    def _read_redis(self, engine: "Engine") -> "tuple[Remembered, dict[str, Reservation]]":
+        """What Redis remembers, after all processes have stopped to work. Without Redis the engine does without it."""
+        from scheduler.ports import ViewUnavailableError
+
+        try:
+            return self._stop_work(engine)
+        except ViewUnavailableError as error:
+            if not self._without_redis:
+                raise CommandError(f"{error} (--without-redis goes on without what Redis remembers)") from None
+        return _forgo_redis(engine)
+
+    def _stop_work(self, engine: "Engine") -> "tuple[Remembered, dict[str, Reservation]]":
+        from scheduler.operations.membership import CHECK_SECONDS
+        from scheduler.ports import Remembered
+
+        record = engine.record
+        if record is None:
+            raise CommandError("this stack has no Redis")
+        remembered = record.read()
+        self._check_identity(remembered.identity)
+        record.begin_restore()
+        until = time.monotonic() + self._settings.ticks.lock_seconds + MARGIN_SECONDS
+        # What a process has begun before its next look at the mark has to be over.
+        time.sleep(2 * CHECK_SECONDS)
+        while engine.lock.seconds_until_free() > 0:
+            if time.monotonic() > until:
+                raise CommandError("a process still leads: stop the workers, then restore again")
+            time.sleep(_PAUSE_SECONDS)
+        if remembered.identity not in {None, self._identity}:
+            return Remembered(), {}
+        kept = engine.board.read_kept()
+        _say_progress(f"Redis remembers {len(kept)} reservations")
+        return remembered, kept
+
+    def _check_identity(self, identity: str | None) -> None:
+        """Raise CommandError when Redis belongs to another cluster than the state that is restored."""
+        ours = self._identity
+        if identity not in {None, ours} and not self._take_over:
+            whose = "backup" if self._backup else "database"
+            raise CommandError(
+                f"Redis belongs to cluster {identity}, the {whose} to cluster {ours}: nothing was changed"
+                " (--take-over takes this Redis over)"
+            )
+
+    @cached_property
+    def _identity(self) -> str:
+        """Of the state that is restored."""
+        return self._backup.identity if self._backup else self._services.engine.store.read_cluster().identity
+
+    def _add_present(self, remembered: "Remembered") -> "Remembered":
+        """With the numbers of the database that is about to be replaced, where they can be read and are ours."""
+        import msgspec
+
+        from scheduler.ports import StoreUnavailableError
+        from scheduler.store.opening import open_store
+
+        try:
+            with contextlib.closing(open_store(self._settings.database_url)) as store:
+                row = store.read_cluster()
+        except StoreUnavailableError:
+            return remembered
+        term, token = max(row.term, remembered.term), max(row.token, remembered.token)
+        return msgspec.structs.replace(remembered, term=term, token=token)
+
+
+def _forgo_redis(engine: "Engine") -> "tuple[Remembered, dict[str, Reservation]]":
+    """Put what is kept in this process in place of Redis: nothing is remembered, and nobody is notified."""
+    from scheduler.ports import Remembered
+    from scheduler.view.memory import MemoryBell, MemoryBoard, MemoryMeter
+
+    engine.board, engine.bell, engine.meter, engine.record = MemoryBoard(), MemoryBell(), MemoryMeter(), None
+    return Remembered(), {}
+
+
+def _say_progress(text: str) -> None:
+    sys.stderr.write(f"  {text}\n")
+    sys.stderr.flush()
+
+
+def _describe(restored: "Restored") -> list[str]:
+    """The result, for people."""
+    lines = [f"restored: cluster {restored.identity}, term {restored.term}, token {restored.token}"]
+    for text, names in (
+        ("ended, as Redis knows", restored.ended),
+        ("wait again: their lease was over", restored.requeued),
+        ("holders notified that their lease is over", restored.notified),
+    ):
+        if names:
+            lines.append(f"{len(names)} {text}: {', '.join(names)}")
+    if restored.lost:
+        lines.append(f"{len(restored.lost)} reservations that only Redis knows:")
+    for lost in restored.lost:
+        where = f" on {', '.join(lost.slots)} with token {lost.token}" if lost.slots else ""
+        lines.append(f"  {lost.id}: was {lost.phase}{where}; {lost.outcome}")
+    if restored.machines is not None:
+        found = restored.machines
+        lines.append(f"machines: {found.settled + found.adopted} adopted, {found.ended} ended")
+    else:
+        lines.append(f"machines: left to the health worker ({restored.cloud_fault})")
+    return lines

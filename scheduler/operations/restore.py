@@ -1,0 +1,268 @@
+"""After an older state of the database was put in place: numbers jump, and what it does not know is settled.
+
+The steps may be cut off anywhere and done again: the numbers jump once more, and the rest is compared anew.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from scheduler.model.events import Event
+from scheduler.model.moves import ENDED, PHASES
+from scheduler.model.reservations import Reservation, is_over
+from scheduler.model.slots import Machine
+from scheduler.operations.check import check
+from scheduler.operations.endings import end_reservation, return_to_queue
+from scheduler.operations.engine import Engine, announce
+from scheduler.operations.ledger import Ledger
+from scheduler.operations.membership import split_foreign
+from scheduler.operations.notices import describe_notice
+from scheduler.operations.reconcile import Reconciled, reconcile
+from scheduler.policy.ttl import expiry_of_pending
+from scheduler.ports import CloudError, ForeignMachineError, Remembered
+
+JUMP: Final = 10**10
+"""Terms and tokens jump by more than can have been handed out since the highest ones that are known."""
+NUMBERS_A_SECOND: Final = 10**4
+"""They jump to this many for each second since the epoch, at least: two restores of one backup never meet, even if
+nothing remembers the first one.
+"""
+MOST_TRUSTED: Final = 2**52
+"""Higher numbers in tags and in Redis are ignored: no cluster has handed them out."""
+MOST_NUMBER: Final = 2**53
+"""Numbers stay below it: JSON readers of other languages keep them as floats."""
+RESTORED: Final = "restored"
+"""The event of a restore, and the reason of what it ended."""
+CHUNK: Final = 500
+"""Reservations in one transaction."""
+
+Progress = Callable[[str], object]
+
+
+class LostReservation(msgspec.Struct, frozen=True, kw_only=True):
+    """A reservation that Redis remembers and the database does not."""
+
+    id: str
+    phase: str
+    """Its last known phase."""
+    account: str | None
+    principal: str | None
+    token: int
+    slots: list[str]
+    """Where it was leased."""
+    outcome: Literal["cancelled", "resubmitted"]
+
+
+class Restored(msgspec.Struct, frozen=True, kw_only=True):
+    """What a restore came to."""
+
+    identity: str
+    restores: int
+    term: int
+    token: int
+    lost: list[LostReservation]
+    ended: list[str]
+    """Reservations that the database believed alive, and Redis knows to be over."""
+    requeued: list[str]
+    """Reservations whose lease in the database had been replaced by a later one: they wait again."""
+    notified: list[str]
+    """Reservations whose holders were told that the lease is over."""
+    machines: Reconciled | None
+    """None: EC2 could not be asked."""
+    cloud_fault: str | None
+    """Why not, or whose machines were found."""
+
+
+def find_jump(known: Iterable[int], now: float) -> int:
+    """A number beyond all that are known and all that can have been handed out. Raises ValueError without room."""
+    target = max(max(number for number in (0, *known) if number < MOST_TRUSTED) + JUMP, int(now) * NUMBERS_A_SECOND)
+    if target >= MOST_NUMBER:
+        raise ValueError(f"no room is left below 2**53 for another jump: the clock says {now:.0f}")
+    return target
+
+
+def list_machines(engine: Engine) -> tuple[list[Machine], str | None]:
+    """The machines under the cluster's tags, and why they cannot be listed."""
+    try:
+        return list(engine.fleet.sweep()), None
+    except CloudError as error:
+        return [], str(error)
+
+
+def restore(
+    engine: Engine,
+    remembered: Remembered,
+    kept: Mapping[str, Reservation],
+    *,
+    resubmit: bool = False,
+    progress: Progress = lambda _: None,
+) -> Restored:
+    """Make an older state of the database fit to work with: see docs/operations.md, "Backup and restore".
+
+    `remembered` and `kept`: what Redis knew before. `resubmit`: lost reservations that waited are submitted again.
+    """
+    machines, fault = list_machines(engine)
+    progress(f"EC2 cannot be asked: {fault}" if fault else f"{len(machines)} machines run under the cluster's tag")
+    _jump(engine, remembered, machines)
+    row = engine.store.read_cluster()
+    progress(f"the term jumps to {row.term}, the highest token to {row.token}")
+    lost = _settle_lost(engine, kept, resubmit=resubmit)
+    ended, requeued, notified = _settle_known(engine, kept)
+    reconciled, fault = _settle_machines(engine, fault)
+    engine.board.rebuild(engine.store.read_rows())
+    progress("the view in Redis is rebuilt")
+    if engine.record is not None:
+        engine.record.end_restore(row.identity, row.term, row.token)
+    return Restored(
+        identity=row.identity,
+        restores=row.restores,
+        term=row.term,
+        token=row.token,
+        lost=lost,
+        ended=ended,
+        requeued=requeued,
+        notified=notified,
+        machines=reconciled,
+        cloud_fault=fault,
+    )
+
+
+def _jump(engine: Engine, remembered: Remembered, machines: Sequence[Machine]) -> None:
+    before = engine.store.read_cluster()
+    ours, _ = split_foreign(machines, before.identity)
+    terms = (before.term, remembered.term, *(machine.highest_term for machine in ours))
+    tokens = (before.token, remembered.token, *(machine.highest_token for machine in ours))
+    with engine.store.transaction() as transaction:
+        now = transaction.now()
+        term, token = find_jump(terms, now), find_jump(tokens, now)
+        transaction.jump(term, token)
+        event = Event(
+            at=now,
+            name=RESTORED,
+            cause="operator",
+            detail={"term": term, "token": token, "from_term": before.term, "from_token": before.token},
+        )
+        transaction.append_events([event])
+
+
+def _settle_lost(engine: Engine, kept: Mapping[str, Reservation], *, resubmit: bool) -> list[LostReservation]:
+    """Reservations that the database does not know are written into it again, as pending or as cancelled: so their
+    holders and everything that waits for them get an answer, and their tokens stay known.
+    """
+    alive = sorted((row for row in kept.values() if not is_over(row)), key=lambda row: row.sequence)
+    found: list[LostReservation] = []
+    for start in range(0, len(alive), CHUNK):
+        found += _write_lost(engine, alive[start : start + CHUNK], resubmit=resubmit)
+    return found
+
+
+def _write_lost(engine: Engine, rows: Sequence[Reservation], *, resubmit: bool) -> list[LostReservation]:
+    rules = engine.rules()
+    by_id = {row.id: row for row in rows}
+    with engine.store.transaction() as transaction:
+        ledger = Ledger(transaction, "operator")
+        expiry = {row.id: expiry_of_pending(row.request, rules, ledger.now) for row in rows}
+        inserted = transaction.insert_reservations([_as_pending(row, expiry[row.id]) for row in rows])
+        waits = {row.id for row in inserted if resubmit and not by_id[row.id].leases}
+        for row in inserted:
+            ledger.reservations[row.id] = row
+            ledger.tell(Event(at=ledger.now, name="reservation_restored", cause="operator", reservation=row.id))
+            if row.id not in waits:
+                end_reservation(ledger, rules, row, "cancelled", RESTORED)
+        outcome = ledger.flush()
+        outcome.rows += [row for row in inserted if row.id in waits]
+    announce(engine, outcome, kick=False)
+    return [_describe_lost(by_id[row.id], is_waiting=row.id in waits) for row in inserted]
+
+
+def _as_pending(row: Reservation, expires_at: float | None) -> Reservation:
+    return msgspec.structs.replace(
+        row,
+        phase="pending",
+        reason=RESTORED,
+        leases=(),
+        leased_at=None,
+        confirmed_at=None,
+        revoke_by=None,
+        revoke_reason=None,
+        expires_at=expires_at,
+    )
+
+
+def _describe_lost(row: Reservation, *, is_waiting: bool) -> LostReservation:
+    return LostReservation(
+        id=row.id,
+        phase=row.phase,
+        account=row.request.account,
+        principal=row.principal,
+        token=row.token,
+        slots=[lease.slot for lease in row.leases],
+        outcome="resubmitted" if is_waiting else "cancelled",
+    )
+
+
+def _settle_known(engine: Engine, kept: Mapping[str, Reservation]) -> tuple[list[str], list[str], list[str]]:
+    """Reservations that both know, and of which Redis knows more: (ended, requeued, notified)."""
+    ended: list[str] = []
+    requeued: list[str] = []
+    notified: list[str] = []
+    phases = [phase for phase in PHASES if phase not in ENDED]
+    present = [row.id for row in engine.store.find_reservations(phases=phases, limit=10**9)]
+    newer = [name for name in present if _knows_more(kept.get(name))]
+    for start in range(0, len(newer), CHUNK):
+        chunk = newer[start : start + CHUNK]
+        with engine.store.transaction() as transaction:
+            ledger = Ledger(transaction, "operator")
+            ledger.load(reservations=chunk)
+            for name in chunk:
+                _settle_one(ledger, engine, kept[name], (ended, requeued, notified))
+            outcome = ledger.flush()
+        announce(engine, outcome, kick=False)
+    for name in notified:
+        _notify(engine, name)
+    return ended, requeued, notified
+
+
+def _knows_more(row: Reservation | None) -> bool:
+    return row is not None and (is_over(row) or bool(row.token))
+
+
+def _settle_one(
+    ledger: Ledger, engine: Engine, kept: Reservation, found: tuple[list[str], list[str], list[str]]
+) -> None:
+    ended, requeued, notified = found
+    current = ledger.reservations.get(kept.id)
+    if current is None or current.phase in ENDED:
+        return
+    rules = engine.rules()
+    if is_over(kept):
+        # What has expired expires by itself: no operator may end it so.
+        phase = "cancelled" if kept.phase == "expired" else kept.phase
+        end_reservation(ledger, rules, current, phase, kept.reason or RESTORED)
+        ended.append(kept.id)
+    elif kept.token > current.token:
+        if current.phase != "pending":
+            return_to_queue(ledger, rules, current, RESTORED)
+            requeued.append(kept.id)
+        if kept.leases:
+            notified.append(kept.id)
+
+
+def _notify(engine: Engine, name: str) -> None:
+    """Report the row as it is now to the holder of a lease that the database does not know."""
+    for row in engine.store.find_reservations(ids=[name]):
+        event = Event(at=row.changed_at, name=f"reservation_{row.phase}", cause="operator", reservation=name)
+        engine.bell.notify(name, describe_notice(event, row, {}))
+
+
+def _settle_machines(engine: Engine, fault: str | None) -> tuple[Reconciled | None, str | None]:
+    """Empty the slots whose machines are gone; adopt or end the machines that no slot knows, whatever their age."""
+    if fault is not None:
+        return None, fault
+    try:
+        names = sorted(slot.id for slot in engine.store.find_slots() if slot.instance_id)
+        check(engine, names)
+        return reconcile(engine, orphan_seconds=0.0), None
+    except (CloudError, ForeignMachineError) as error:
+        return None, str(error)

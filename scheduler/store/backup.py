@@ -1,0 +1,225 @@
+"""Copies of a database: made while it is in use, read before they are trusted, and put back in one transaction.
+
+A copy of SQLite is a database file, one of PostgreSQL an archive of `pg_dump` (format `custom`): both can be put back
+by other means as well, `leasehold restore --in-place` then does the rest.
+"""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+from sqlalchemy import URL, make_url
+
+from scheduler.ports import StoreUnavailableError
+from scheduler.store.opening import MEMORY, choose_dialect
+from scheduler.store.schema import list_revisions
+from scheduler.store.sqlite import BUSY_SECONDS
+
+Kind = Literal["sqlite", "postgresql"]
+
+_SQLITE: Final = b"SQLite format 3\x00"
+_ARCHIVE: Final = b"PGDMP"
+_NOT_OURS: Final = "expected a file that `leasehold backup` has written"
+
+
+class BackupError(StoreUnavailableError):
+    """A copy cannot be made, read or put back; the message says why in one line."""
+
+
+class Backup(msgspec.Struct, frozen=True, kw_only=True):
+    """What a copy says of itself."""
+
+    path: str
+    kind: Kind
+    identity: str
+    revision: str
+    bytes: int
+
+
+def back_up(url: str, path: Path, *, overwrite: bool = False) -> Backup:
+    """Copy the database at `url` into a new file of mode 0600, as of one moment, while others read and write it.
+
+    A file that exists is kept unless `overwrite`; a copy that fails leaves nothing behind. Raises BackupError.
+    """
+    kind = _find_kind(url)
+    if path.exists() and not overwrite:
+        raise BackupError(f"{path}: the file exists: nothing was written (--force overwrites it)")
+    with _new_file(path) as part:
+        if kind == "sqlite":
+            _copy_sqlite(_find_file(url), part)
+        else:
+            _dump(url, part)
+        found = read_backup(part)
+        _sync(part)
+        part.replace(path)
+    return msgspec.structs.replace(found, path=str(path))
+
+
+def read_backup(path: Path) -> Backup:
+    """What the copy says of itself. Raises BackupError for a file that is none, is damaged or of a newer version."""
+    with path.open("rb") as file:
+        head = file.read(len(_SQLITE))
+    if head == _SQLITE:
+        identity, revision = _read_sqlite(path)
+        kind: Kind = "sqlite"
+    elif head.startswith(_ARCHIVE):
+        identity, revision = _read_archive(path)
+        kind = "postgresql"
+    else:
+        raise BackupError(f"{path}: {_NOT_OURS}")
+    if revision not in list_revisions():
+        raise BackupError(
+            f"{path}: the backup is of a newer version (revision {revision}): upgrade Leasehold on this host"
+        )
+    return Backup(path=str(path), kind=kind, identity=identity, revision=revision, bytes=path.stat().st_size)
+
+
+def put_back(backup: Backup, url: str) -> None:
+    """Replace what the database at `url` holds by the copy, in one transaction. Raises BackupError."""
+    kind = _find_kind(url)
+    if kind != backup.kind:
+        raise BackupError(
+            f"{backup.path}: expected a backup of {_name(kind)}, as database.url says, got one of {_name(backup.kind)}"
+        )
+    if kind == "sqlite":
+        _put_back_sqlite(Path(backup.path), _find_file(url))
+    else:
+        _run(["pg_restore", *_RESTORE, f"--dbname={_without_password(url)}", backup.path], url)
+
+
+_RESTORE: Final = ("--clean", "--if-exists", "--no-owner", "--single-transaction", "--exit-on-error")
+
+
+def _find_kind(url: str) -> Kind:
+    if url == MEMORY:
+        raise BackupError("a database in memory has no backup")
+    choose_dialect(url, lambda: 0.0)
+    return "sqlite" if make_url(url).drivername == "sqlite" else "postgresql"
+
+
+def _name(kind: Kind) -> str:
+    return {"sqlite": "SQLite", "postgresql": "PostgreSQL"}[kind]
+
+
+def _find_file(url: str) -> Path:
+    return Path(str(make_url(url).database)).absolute()
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[Path]:
+    """An empty file beside `path` that only its owner may read; it is gone at the end unless it was renamed."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    try:
+        yield part
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """Have it on the disk: a backup that a power cut takes is none."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _copy_sqlite(source: Path, target: Path) -> None:
+    with (
+        _sqlite_errors(source),
+        closing(_open_sqlite(source, "ro")) as read,
+        closing(_open_sqlite(target, "rw")) as write,
+    ):
+        read.backup(write)
+        # One file: the log that belongs to the other mode would have to be copied with it.
+        write.execute("PRAGMA journal_mode = DELETE")
+
+
+def _put_back_sqlite(source: Path, target: Path) -> None:
+    """Page by page in one transaction of the target, so that processes which have it open see all of it or nothing."""
+    if not target.parent.is_dir():
+        raise BackupError(f"{target}: there is no such directory")
+    with (
+        _sqlite_errors(target),
+        closing(_open_sqlite(source, "ro")) as read,
+        closing(_open_sqlite(target, "rwc")) as write,
+    ):
+        read.backup(write)
+        write.execute("PRAGMA journal_mode = WAL")
+
+
+def _read_sqlite(path: Path) -> tuple[str, str]:
+    try:
+        with closing(_open_sqlite(path, "ro")) as connection:
+            if connection.execute("PRAGMA quick_check").fetchone() != ("ok",):
+                raise BackupError(f"{path}: the file is damaged")
+            (revision,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+            (identity,) = connection.execute("SELECT identity FROM cluster").fetchone()
+            return str(identity), str(revision)
+    except (sqlite3.Error, TypeError) as error:
+        raise BackupError(f"{path}: {_NOT_OURS} ({error})") from None
+
+
+def _open_sqlite(path: Path, mode: str) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=BUSY_SECONDS)
+
+
+@contextmanager
+def _sqlite_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise BackupError(f"{path}: {error}") from None
+
+
+def _dump(url: str, path: Path) -> None:
+    _run(["pg_dump", "--format=custom", f"--file={path}", f"--dbname={_without_password(url)}"], url)
+
+
+def _read_archive(path: Path) -> tuple[str, str]:
+    """The single values of two tables, from the archive's own text: no database is asked."""
+    return _read_value(path, "cluster", "identity"), _read_value(path, "alembic_version", "version_num")
+
+
+def _read_value(path: Path, table: str, column: str) -> str:
+    """The value of a column in the only row of a table."""
+    lines = iter(_run(["pg_restore", "--data-only", f"--table={table}", "--file=-", str(path)]).splitlines())
+    for line in lines:
+        if line.startswith("COPY "):
+            columns = line[line.index("(") + 1 : line.index(")")].split(", ")
+            row = next(lines, "").split("\t")
+            if column in columns and len(row) == len(columns):
+                return row[columns.index(column)]
+    raise BackupError(f"{path}: {_NOT_OURS}")
+
+
+def _without_password(url: str) -> str:
+    """The URL as a program of PostgreSQL may be given it: its arguments are shown to every user of the host."""
+    parsed = make_url(url)
+    bare = URL.create("postgresql", parsed.username, None, parsed.host, parsed.port, parsed.database, parsed.query)
+    return bare.render_as_string()
+
+
+def _run(command: Sequence[str], url: str | None = None) -> str:
+    """Run a program of PostgreSQL; what it prints. Raises BackupError with its last line."""
+    program = shutil.which(command[0])
+    if program is None:
+        raise BackupError(
+            f"{command[0]} is not installed: a backup of PostgreSQL needs its client programs, at least of the"
+            " server's version (Debian: `apt install postgresql-client`)"
+        )
+    password = make_url(url).password if url else None
+    environment = {**os.environ, "PGCONNECT_TIMEOUT": "5", **({"PGPASSWORD": password} if password else {})}
+    done = subprocess.run(  # noqa: S603 - words of our own, no shell
+        [program, *command[1:]], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        said = (
+            [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or ["no reason"]
+        )
+        raise BackupError(said[0].replace(password, "***") if password else said[0])
+    return done.stdout

@@ -1,0 +1,137 @@
+"""A backup is restored while the stack runs: nothing is given out twice, nobody is left without an answer."""
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasehold import Client
+from tests.e2e.processes import PATIENCE, Process, wait_for
+from tests.e2e.stack import Stack, a_pool
+from tests.postgresql_server import PostgresServer, find_binaries
+
+pytestmark = pytest.mark.timeout(300)
+
+RULES = {"pools": {"linux": a_pool(max_leases_per_slot=1, max_slots=4, lease_ttl=60)}}
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def stack(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
+    """A stack of its own on each database, in whose processes the programs of PostgreSQL are found."""
+    binaries = find_binaries()
+    if binaries is not None:
+        monkeypatch.setenv("PATH", f"{binaries}{os.pathsep}{os.environ['PATH']}")
+    if request.param == "sqlite":
+        with Stack(tmp_path, RULES) as running:
+            yield running
+        return
+    server: PostgresServer = request.getfixturevalue("postgresql_server")
+    name = server.create_database()
+    with Stack(tmp_path, RULES, database_url=server.url(name)) as running:
+        yield running
+    running.services.engine.store.close()
+    server.drop_database(name)
+
+
+def command(stack: Stack, *words: str, status: int = 0) -> str:
+    """What a command printed."""
+    process = Process("command", ("leasehold.cli", *words), stack.environment, stack.folder)
+    wait_for(lambda: not process.is_alive, f"leasehold {words[0]} to end", 3 * PATIENCE)
+    assert process.await_end() == status, process.read_log()
+    return process.read_log(100_000)
+
+
+def restore(stack: Stack, *words: str) -> dict[str, Any]:
+    """What a restore came to."""
+    found: dict[str, Any] = json.loads(command(stack, "restore", *words, "--yes", "--json").splitlines()[-1])
+    return found
+
+
+def lease(stack: Stack, name: str) -> int:
+    """The token of a new lease."""
+    stack.submit(name)
+    (row,) = stack.await_phase([name], "leased")
+    return row.token
+
+
+def renew(stack: Stack, name: str, token: int) -> dict[str, Any]:
+    return stack.ask("renew", {"reservation": name, "token": token})
+
+
+def test_what_happened_after_the_backup_is_settled_and_no_number_comes_twice(stack: Stack) -> None:
+    kept_token = lease(stack, "kept")
+    command(stack, "backup", "the.backup")
+    with Client(stack.redis_server.url) as client, client.lease(id="held", pool="linux", wait=PATIENCE) as held:
+        stack.submit("waits", priority=0)
+        machines = len(stack.instances("running"))
+        tenure, highest = stack.services.engine.store.load_tenure(), held.token
+        first = restore(stack, "the.backup")
+        assert held.lost.wait(PATIENCE)
+        assert "cancelled" in str(held.reason)
+    assert {each["id"]: (each["phase"], each["outcome"]) for each in first["lost"]} == {
+        "held": ("leased", "cancelled"),
+        "waits": ("pending", "cancelled"),
+    }
+    assert renew(stack, "kept", kept_token)["ok"], "the database knows this lease, and its holder keeps it"
+    assert not renew(stack, "held", highest)["ok"]
+    assert first["term"] > tenure.term
+    new_token = lease(stack, "next")
+    assert new_token > first["token"] > highest
+    assert stack.find("kept").token == kept_token
+    # Each machine is known to a slot again, or ended.
+    known = {slot.instance_id for slot in stack.slots()}
+    wait_for(
+        lambda: {each["id"] for each in stack.instances("running")} <= known | machines_of(stack), "no stray machine"
+    )
+    assert machines >= 2
+    # The same backup once more: the first restore is not in it.
+    second = restore(stack, "the.backup")
+    assert second["token"] > new_token
+    assert second["term"] > first["term"]
+    assert [each["id"] for each in second["lost"] if each["id"] == "next"] == ["next"]
+    assert lease(stack, "last") > second["token"]
+    for name in ("kept", "last"):
+        stack.ask("release", {"reservation": name, "token": stack.find(name).token})
+    stack.await_empty()
+    wait_for(lambda: not stack.instances("pending", "running"), "every machine to go")
+
+
+def put_file_back(copy: Path, database: Path) -> None:
+    """What an operator does with tools of SQLite."""
+    with closing(sqlite3.connect(copy)) as source, closing(sqlite3.connect(database)) as target:
+        source.backup(target)
+        target.execute("PRAGMA journal_mode = WAL")
+
+
+def machines_of(stack: Stack) -> set[str | None]:
+    return {slot.instance_id for slot in stack.slots()}
+
+
+def test_an_older_state_that_was_put_in_place_by_other_means_is_refused_until_it_is_settled(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """A file copy of SQLite: every process refuses it with the line that names the command, new processes too."""
+    with Stack(tmp_path, RULES) as stack:
+        command(stack, "backup", "the.backup")
+        token = lease(stack, "after")
+        record = stack.services.engine.record
+        assert record is not None
+        wait_for(lambda: record.read().token >= token, "Redis to remember")
+        put_file_back(tmp_path / "the.backup", tmp_path / "leasehold.db")
+        for name in ("ticks", "health"):
+            process = stack.processes[name]
+            wait_for(lambda process=process: "leasehold restore --in-place" in process.read_log(), name)  # type: ignore[misc]
+        late = Process("late", ("tasks.worker", "terminate"), stack.environment, tmp_path)
+        assert late.await_end() == 1
+        assert "leasehold restore --in-place" in late.read_log()
+        refused = command(stack, "restore", "--in-place", status=2)
+        assert "--yes" in refused
+        stack.services.engine.store.close()
+        restored = restore(stack, "--in-place", "--resubmit")
+        assert [(each["id"], each["outcome"]) for each in restored["lost"]] == [("after", "cancelled")]
+        assert lease(stack, "next") > restored["token"] > token
