@@ -6,6 +6,7 @@ is never more than what was so.
 """
 
 import json
+import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,17 @@ USE_SECONDS: Final = 0.03
 WAIT_SECONDS: Final = 20.0
 PATIENCE_SECONDS: Final = 5.0
 THREADS: Final = 24
+
+
+WALL = "CHAOS_WALL"
+"""The host's wall clock minus its monotonic clock, which all processes share: the nemesis may put the wall clock of this
+process wrong.
+"""
+
+
+def read_host_time() -> float:
+    """Seconds since the epoch, by the clock of the host."""
+    return float(os.environ[WALL]) + time.monotonic()
 
 
 class Diary:
@@ -73,11 +85,11 @@ class Holders:
         try:
             answers = self._client.reserve_many(chunk, timeout=PATIENCE_SECONDS)  # type: ignore[arg-type]
         except LeaseholdError as error:
-            self._diary.write("unanswered", at=time.time(), error=str(error))
+            self._diary.write("unanswered", at=read_host_time(), error=str(error))
             return
         for answer in answers:
             if answer.ok and answer.reservation is not None:
-                self._diary.write("accepted", reservation=answer.reservation, at=time.time())
+                self._diary.write("accepted", reservation=answer.reservation, at=read_host_time())
                 self._unasked.pop(answer.reservation, None)
 
     def _look(self) -> list[Reservation]:
@@ -95,14 +107,14 @@ class Holders:
             with self._client.lease(wait=WAIT_SECONDS, **wish["document"]) as lease:
                 self._use(lease, wish)
         except LeaseholdError as error:
-            self._diary.write("failed", reservation=name, at=time.time(), error=str(error))
+            self._diary.write("failed", reservation=name, at=read_host_time(), error=str(error))
         finally:
             self._busy.discard(name)
 
     def _use(self, lease: Lease, wish: dict[str, Any]) -> None:
         until = time.monotonic() + wish["seconds"]
         while time.monotonic() < until and not (lease.revoking.is_set() and wish["obeys"]):
-            at = time.time()
+            at = read_host_time()
             if not lease.is_held:
                 return
             for place in lease.placements:

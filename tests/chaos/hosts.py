@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import threading
+import time
 import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tasks.queues import QUEUE_NAMES
-from tests.chaos import worker
+from tests.chaos import holders, worker
 from tests.chaos.points import Point, find_takers, withdraw_orders
 from tests.e2e.processes import Process
 from tests.e2e.stack import IMAGE, Stack
@@ -105,6 +106,7 @@ class Hosts(Stack):
     def start(self, name: str, *words: str) -> Process:
         """Start a process that is started again when it dies."""
         chaos = {worker.FOLDER: str(self.points), worker.HOST: f"host-{name[-1]}", worker.OFF: self._off or ""}
+        chaos[holders.WALL] = repr(time.time() - time.monotonic())
         with self._guard:
             environment = self.shifts.environment(name, {**self.environment, **chaos})
             process = Process(name, words, environment, self.folder)

@@ -36,6 +36,8 @@ A leader that is deposed (term), a launch whose answer is lost (token), a worker
 committed and not sent (re-send), a termination of an earlier machine of its slot (epoch).
 """
 REPEATED: Final = 5
+CLOCK_SHIFTS: Final = (-600, -60, -20, -5, 0, 5, 20, 60, 600)
+"""Seconds by which the wall clock of a process, or of all of them, is put wrong."""
 CLOUD_FAULTS: Final[tuple[dict[str, Any], ...]] = (
     {"code": "InternalError", "status": 500, "action": "any", "count": 5},
     {"code": "Unavailable", "status": 503, "count": 3},
@@ -62,6 +64,8 @@ class Nemesis:
         self._machines: dict[str, int] = {}
         """Slot with a machine → its epoch."""
         self._fence_timer: threading.Timer | None = None
+        self._shifted: set[str] = set()
+        """Processes whose wall clock was put wrong at some time."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="nemesis", daemon=True)
         faults: dict[str, tuple[int, Callable[[], str]]] = {
@@ -78,6 +82,8 @@ class Nemesis:
             "interrupt": (6, self._interrupt),
             "repeat": (6, self._repeat),
             "drop": (4, self._drop),
+            "clock": (4, self._shift_clock),
+            "jump": (1, self._jump),
         }
         self._faults = {name: fault for name, fault in faults.items() if not only or name in only}
         self._due = [name for name in NEEDED if name in self._faults]
@@ -93,6 +99,7 @@ class Nemesis:
         self._over.set()
         self._thread.join()
         self._hosts.go_on()
+        self._hosts.shifts.set_all(self._shifted, 0)
         self._hosts.tell_emulator("PUT", "faults", [])
         self._await_redis()
 
@@ -209,6 +216,20 @@ class Nemesis:
     def _await_redis(self) -> None:
         if self._hosts.redis_server.process.poll() is not None:
             self._hosts.redis_server.restart()
+
+    def _shift_clock(self) -> str:
+        """Put the wall clock of one process wrong, or a second time by another amount."""
+        name, seconds = self._choose_process(), self._dice.choice(CLOCK_SHIFTS)
+        self._hosts.shifts.set(name, seconds)
+        self._shifted.add(name)
+        return f"{name} by {seconds:+g} s"
+
+    def _jump(self) -> str:
+        """Let the wall clock of the whole host jump: all processes see the same time, and it is wrong."""
+        names, seconds = set(self._hosts.processes) - {"emulator"}, self._dice.choice(CLOCK_SHIFTS)
+        self._hosts.shifts.set_all(names, seconds)
+        self._shifted |= names
+        return f"all by {seconds:+g} s"
 
     def _cut_redis(self) -> str:
         return f"{self._hosts.redis.client_kill_filter(_type='normal')} connections"
