@@ -17,6 +17,8 @@ from scheduler.ports import EventFilter, Store
 PAGE: Final = 1000
 TICKS: Final = "ticks.jsonl"
 UNDER_WAY: Final = frozenset({"launching", "booting", "binding", "draining", "terminating"})
+HOLDERS: Final = "holders"
+"""The principal of the processes of holders."""
 CPUS: Final = {"shared": 4.0}
 """Pools whose machines are shared, and the cpus of one; the others hold one lease a machine."""
 
@@ -43,6 +45,8 @@ class Evidence:
     """How often SQL says that a slot began to launch."""
     terms: list[int] = field(default_factory=list)
     """The term of each of the leaders' events, in the order in which SQL has them."""
+    hostile: list[str] = field(default_factory=list)
+    """What a hostile producer brought about, a line for each."""
     ticks: list[Line] = field(default_factory=list)
     """Term and time of the last tick, as SQL had them each time it was looked at."""
 
@@ -61,9 +65,22 @@ def gather(folder: Path, store: Store, machines: Iterable[Line]) -> Evidence:
         calls=[line for line in _read_lines(folder / "calls.jsonl") if "action" in line],
         machines=list(machines),
         launching=sum(event["name"] == "slot_launching" for event in events),
+        hostile=list(_find_hostile(events, store)),
         ticks=list(_read_lines(folder / TICKS)),
         terms=[event["detail"]["term"] for event in events if "term" in event["detail"]],
     )
+
+
+def _find_hostile(events: Iterable[Line], store: Store) -> Iterator[str]:
+    """Nobody but the holders' principal brings anything about by a message, and no slot or account is touched."""
+    for event in events:
+        if event["principal"] not in {None, HOLDERS}:
+            yield f"{event['principal']} caused {event['name']} of {event['reservation'] or event['slot']}"
+        elif event["cause"] in {"holder", "operator"} and event["reservation"] and event["principal"] is None:
+            yield f"an unsigned message caused {event['name']} of {event['reservation']}"
+    yield from (f"slot {slot.id} was cordoned" for slot in store.find_slots() if slot.cordoned)
+    yield from (f"account {account.id} was made" for account in store.find_accounts())
+    yield from (f"{row.id} was submitted" for row in store.find_reservations(limit=10**6) if row.principal != HOLDERS)
 
 
 def find_violations(evidence: Evidence) -> list[str]:
@@ -77,6 +94,7 @@ def find_violations(evidence: Evidence) -> list[str]:
         *_undone(evidence.slots),
         *_ended_under_holders(evidence),
         *_returning_terms(evidence),
+        *evidence.hostile,
     ]
 
 
@@ -188,7 +206,8 @@ def _returning_terms(evidence: Evidence) -> Iterator[str]:
 def _read_events(store: Store) -> Iterator[Line]:
     after = 0
     while page := store.read_events(EventFilter(after=after, limit=PAGE)):
-        yield from ({"name": event.name, "detail": event.detail} for event in page)
+        names = ("name", "cause", "slot", "reservation", "principal", "detail")
+        yield from ({name: getattr(event, name) for name in names} for event in page)
         after = page[-1].number
 
 

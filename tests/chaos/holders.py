@@ -28,8 +28,8 @@ THREADS: Final = 24
 
 
 WALL = "CHAOS_WALL"
-"""The host's wall clock minus its monotonic clock, which all processes share: the nemesis may put the wall clock of this
-process wrong.
+"""The host's wall clock minus its monotonic clock, which all processes share. The wall clock of this process may be put
+wrong.
 """
 
 

@@ -11,8 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+import tasks.app
+from scheduler.operations.principals import add_principal
 from tasks.queues import QUEUE_NAMES
-from tests.chaos import holders, worker
+from tests.chaos import holders, mallory, worker
+from tests.chaos.checker import HOLDERS
 from tests.chaos.points import Point, find_takers, withdraw_orders
 from tests.e2e.processes import Process
 from tests.e2e.stack import IMAGE, Stack
@@ -78,6 +81,7 @@ class Hosts(Stack):
             "AWS__INTERRUPTION_INTERVAL": 1,
             "CELERY__CONCURRENCY__RESERVATIONS": 1,
             "CELERY__CONCURRENCY__HEALTH": 4,
+            "ACCESS__MODE": "signed",
             **settings,
         }
         super().__init__(folder, make_rules(), database_url=database, **quick)
@@ -95,6 +99,12 @@ class Hosts(Stack):
         return self.emulator_url
 
     def _start_workers(self) -> None:
+        # What this process sends is signed like a worker's message.
+        tasks.app.services = self.services  # type: ignore[misc]
+        store = self.services.engine.store
+        self.mallory = add_principal(store, {"name": mallory.NAME, "role": "producer"})
+        owner = add_principal(store, {"name": HOLDERS, "role": "producer"})
+        self.environment |= {"LEASEHOLD_ACCESS__PRINCIPAL": owner.name, "LEASEHOLD_ACCESS__KEY": owner.key}
         for name, words in PROCESSES.items():
             self.start(name, *words)
         self._reviver.start()

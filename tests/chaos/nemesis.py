@@ -13,9 +13,12 @@ import psycopg
 import redis
 from kombu.exceptions import OperationalError
 
+from leasehold.errors import LeaseholdError
 from scheduler.ports import StoreUnavailableError
 from tasks.queues import LAUNCH_SLOT, QUEUE_NAMES, TERMINATE_SLOT
+from tests.chaos.checker import HOLDERS
 from tests.chaos.hosts import Hosts
+from tests.chaos.mallory import Mallory
 from tests.chaos.points import POINTS, Order, Point, find_takers, give_order
 from workers.embedded_redis import RedisStartError
 
@@ -48,7 +51,7 @@ CLOUD_FAULTS: Final[tuple[dict[str, Any], ...]] = (
     {"lost": "reset", "action": "any", "count": 3},
     {"lost": "500", "count": 2},
 )
-PROMPT = (OSError, redis.RedisError, OperationalError, StoreUnavailableError, RedisStartError)
+PROMPT = (LeaseholdError, OSError, redis.RedisError, OperationalError, StoreUnavailableError, RedisStartError)
 """What breaking things may run into while other things are broken."""
 
 
@@ -84,6 +87,7 @@ class Nemesis:
             "drop": (4, self._drop),
             "clock": (4, self._shift_clock),
             "jump": (1, self._jump),
+            "mallory": (6, self._attack),
         }
         self._faults = {name: fault for name, fault in faults.items() if not only or name in only}
         self._due = [name for name in NEEDED if name in self._faults]
@@ -230,6 +234,15 @@ class Nemesis:
         self._hosts.shifts.set_all(names, seconds)
         self._shifted |= names
         return f"all by {seconds:+g} s"
+
+    def _attack(self) -> str:
+        """Let a hostile producer send something about what is not its own."""
+        store = self._hosts.services.engine.store
+        rows, slots = store.find_reservations(phases=["pending", "leased", "revoking"]), store.find_slots()
+        if not rows or not slots:
+            return "nothing to attack"
+        mallory = Mallory(self._hosts.redis_server.url, self._hosts.mallory, HOLDERS, self._dice)
+        return mallory.attack([row.id for row in rows], [slot.id for slot in slots])
 
     def _cut_redis(self) -> str:
         return f"{self._hosts.redis.client_kill_filter(_type='normal')} connections"
