@@ -98,9 +98,12 @@ class Hosts(Stack):
         self.tell_emulator("PUT", "settings", {"forget_seconds": 100_000})
         return self.emulator_url
 
-    def _start_workers(self) -> None:
-        # What this process sends is signed like a worker's message.
+    def apply(self, rules: Mapping[str, Any]) -> None:
+        """See Stack. What this process sends from now on is signed like a worker's message."""
         tasks.app.services = self.services  # type: ignore[misc]
+        super().apply(rules)
+
+    def _start_workers(self) -> None:
         store = self.services.engine.store
         self.mallory = add_principal(store, {"name": mallory.NAME, "role": "producer"})
         owner = add_principal(store, {"name": HOLDERS, "role": "producer"})
