@@ -238,11 +238,12 @@ class Nemesis:
     def _attack(self) -> str:
         """Let a hostile producer send something about what is not its own."""
         store = self._hosts.services.engine.store
-        rows, slots = store.find_reservations(phases=["pending", "leased", "revoking"]), store.find_slots()
-        if not rows or not slots:
+        rows = [row.id for row in store.find_reservations()]
+        slots = [slot.id for slot in store.find_slots()] or ["single-1"]
+        if not rows:
             return "nothing to attack"
         mallory = Mallory(self._hosts.redis_server.url, self._hosts.mallory, HOLDERS, self._dice)
-        return mallory.attack([row.id for row in rows], [slot.id for slot in slots])
+        return mallory.attack(rows, slots)
 
     def _cut_redis(self) -> str:
         return f"{self._hosts.redis.client_kill_filter(_type='normal')} connections"
