@@ -272,6 +272,8 @@ class Answer(Shown, frozen=True, kw_only=True):
     cordoned: bool | None = None
     offline_timeout: float | None = None
     """Of `register`: the host has to be heard of at least so often, in seconds."""
+    heartbeat: int | None = None
+    """To `register`: the counter of a signed heartbeat has to be higher."""
     waiting: Wait | None = None
     """Of `submit`: it is accepted, and no slot or offering could ever hold it as things are."""
     notes: tuple[Note, ...] = ()

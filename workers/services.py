@@ -18,6 +18,7 @@ from redis import Redis
 
 from scheduler.model.validation import InvalidInputError
 from scheduler.operations.engine import Engine
+from scheduler.operations.heartbeats import HostKeys
 from scheduler.operations.membership import MembershipCheck, compare_membership
 from scheduler.operations.tick import Leader
 from scheduler.ports import (
@@ -235,6 +236,7 @@ class Services:
             probe=Probes(),
             new_id=lambda: uuid4().hex,
             record=RedisRecord(client, prefix),
+            host_keys=HostKeys(self.settings.access.mode),
         )
 
     def _make_fleet(self) -> Fleet:

@@ -4,9 +4,15 @@ No word contains a space: ids of machines are names. `version` is `-` while the 
 `mac` are present in heartbeats that the key of a principal signs.
 """
 
+import hashlib
+import hmac
 import re
 from typing import Final, NamedTuple
 
+from leasehold.common.signing import encode_canonically
+
+VERSION: Final = "leasehold-heartbeat-1"
+"""First field of the bytes that are signed: another format gets another version."""
 _UNKNOWN: Final = "-"
 _MOST: Final = 1000
 """Characters of a heartbeat."""
@@ -21,6 +27,21 @@ class Heartbeat(NamedTuple):
     version: str | None = None
     counter: int | None = None
     mac: str | None = None
+
+
+def sign_heartbeat(key: bytes, cluster: str, slot: str, beat: Heartbeat) -> Heartbeat:
+    """The heartbeat with its `mac`: HMAC-SHA256, in lower-case hexadecimal, over cluster, slot, machine, version and
+    counter, each as a netstring (see `signing.py`).
+    """
+    fields = (cluster, slot, beat.machine, beat.version or _UNKNOWN, str(beat.counter))
+    mac = hmac.new(key, encode_canonically(VERSION, *fields), hashlib.sha256).hexdigest()
+    return beat._replace(mac=mac)
+
+
+def is_heartbeat_of(key: bytes, cluster: str, slot: str, beat: Heartbeat) -> bool:
+    """Whether the holder of this key signed the heartbeat for this slot of this cluster."""
+    signed = sign_heartbeat(key, cluster, slot, beat).mac or ""
+    return beat.mac is not None and hmac.compare_digest(signed, beat.mac)
 
 
 def format_heartbeat(beat: Heartbeat) -> str:

@@ -14,6 +14,7 @@ from scheduler.model.view import Change
 from scheduler.operations.admission import Admission
 from scheduler.operations.boots import count_boots
 from scheduler.operations.foresee import KnownSlots
+from scheduler.operations.heartbeats import HostKeys
 from scheduler.operations.ledger import Outcome
 from scheduler.operations.notices import describe_notice
 from scheduler.operations.spending import count_spending
@@ -65,6 +66,7 @@ class Engine:
     """What Redis remembers of the cluster; None in a simulation, which has one process and no Redis."""
     rules_cache: StoredRules | None = None
     known_slots: KnownSlots = field(default_factory=KnownSlots)
+    host_keys: HostKeys = field(default_factory=HostKeys)
     admission: Admission = field(default_factory=Admission)
     is_bounded: bool = True
     """Whether a tick bounds the work of one principal; a simulation plans everything in each tick."""

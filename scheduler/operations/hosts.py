@@ -17,6 +17,7 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import View
 from scheduler.operations.engine import Engine, announce, push_to_host
+from scheduler.operations.heartbeats import SAME_BEAT_SECONDS, judge_heartbeats
 from scheduler.operations.ledger import Ledger, Outcome
 from scheduler.operations.register import check_host
 from scheduler.operations.words import Refusal
@@ -25,8 +26,6 @@ from scheduler.ports import Heard, Tenure
 
 MOST_HINTS = 100
 """Hosts that are hinted at in one run because their heartbeats name an old version. All of them ask at once."""
-SAME_BEAT_SECONDS = 0.25
-"""One heartbeat that is read twice never comes out at exactly the same time; a later one is later by more than this."""
 
 
 def hear_hosts(engine: Engine) -> int:
@@ -39,8 +38,8 @@ def hear_hosts(engine: Engine) -> int:
         return 0
     # Of those alone: a fleet of EC2 beside them is not read every two seconds.
     hosts = engine.store.find_slots(states=sorted(HOLDING), pools=sorted(pools))
-    heard = engine.pulse.listen(_machines(hosts))
-    moved = _note(engine, rules, {slot.id: _heard_ago(slot, heard) for slot in hosts}, hosts)
+    heard = _listen(engine, hosts)
+    moved = _note(engine, rules, {slot.id: _heard_ago(slot, heard) for slot in hosts}, hosts, heard)
     for slot in choose_hints(find_behind(hosts, heard, rules), engine.store.now()):
         push_to_host(engine, slot)
     return len(moved.rows)
@@ -75,12 +74,12 @@ def hear_before_judging(engine: Engine, view: View, rules: Rules, tenure: Tenure
     silent = [slot for slot in heard_of if is_silent(slot, rules.pools.get(slot.pool), now)]
     if not silent:
         return
-    heard = engine.pulse.listen(_machines(silent))
+    heard = _listen(engine, silent)
     ages = {slot.id: _heard_ago(slot, heard) for slot in silent}
     for slot in silent:
         if not is_silent(slot, rules.pools.get(slot.pool), tenure.ticked_at):
             ages[slot.id] = min(ages[slot.id], heard.kept_for)
-    for row in _note(engine, rules, ages, silent).rows:
+    for row in _note(engine, rules, ages, silent, heard).rows:
         view.apply(row)
 
 
@@ -120,6 +119,12 @@ def name_version(slot: Slot, offline_timeout: float | None) -> str:
     return f"{slot.epoch}:{slot.version}:{timeout}"
 
 
+def _listen(engine: Engine, hosts: Sequence[Slot]) -> Heard:
+    """What is heard of these hosts, of the heartbeats that count."""
+    heard = engine.pulse.listen(_machines(hosts))
+    return judge_heartbeats(engine.host_keys, engine.store, engine.meter, hosts, heard)
+
+
 def _static_pools(rules: Rules) -> set[str]:
     return {name for name, pool in rules.pools.items() if not pool.is_elastic}
 
@@ -132,10 +137,11 @@ def _heard_ago(slot: Slot, heard: Heard) -> float:
     return heard.ages.get(slot.id, inf)
 
 
-def _note(engine: Engine, rules: Rules, ages: dict[str, float], hosts: Sequence[Slot]) -> Outcome:
-    """Move `last_seen` of those who were heard of since; nothing is written where nobody was."""
+def _note(engine: Engine, rules: Rules, ages: dict[str, float], hosts: Sequence[Slot], heard: Heard) -> Outcome:
+    """Move `last_seen` and the counter of the hosts that were heard of since; without any nothing is written."""
     now = engine.store.now()
-    moved = [slot for slot in hosts if _is_news(slot, now - ages[slot.id])]
+    counters = {name: beat.counter or 0 for name, beat in heard.signed.items()}
+    moved = [slot for slot in hosts if _is_news(slot, now - ages[slot.id], counters.get(slot.id))]
     if not moved:
         return Outcome()
     is_back = False
@@ -146,16 +152,21 @@ def _note(engine: Engine, rules: Rules, ages: dict[str, float], hosts: Sequence[
             current, at = ledger.slots.get(seen.id), ledger.now - ages[seen.id]
             if current is None or (current.machine, current.epoch) != (seen.machine, seen.epoch):
                 continue
-            if _is_news(current, at):
+            counter = counters.get(seen.id)
+            if _is_news(current, at, counter):
                 is_back = is_back or is_silent(current, rules.pools.get(current.pool), ledger.now)
-                ledger.mark(msgspec.structs.replace(current, last_seen=at))
+                seen_at = at if current.last_seen is None else max(at, current.last_seen)
+                ledger.mark(msgspec.structs.replace(current, last_seen=seen_at, heartbeat=counter or current.heartbeat))
         outcome = ledger.flush()
     announce(engine, outcome, kick=is_back)
     return outcome
 
 
-def _is_news(slot: Slot, at: float) -> bool:
-    return slot.last_seen is None or at > slot.last_seen + SAME_BEAT_SECONDS
+def _is_news(slot: Slot, at: float, counter: int | None) -> bool:
+    """A signed heartbeat is news if its counter is higher, any other if it arrived later."""
+    if counter is not None and counter <= slot.heartbeat:
+        return False
+    return slot.last_seen is None or counter is not None or at > slot.last_seen + SAME_BEAT_SECONDS
 
 
 def _describe_lease(owner: str, lease: Lease) -> dict[str, Any]:

@@ -241,6 +241,7 @@ def _say(ledger: Ledger, rules: Rules, verb: str, word: Word, index: int) -> Ans
         _add_notes(answer, list_notes(note_ignored(rules, row, word.priority, None)))
     if verb == "register" and isinstance(row, Slot):
         answer["offline_timeout"] = rules.pools[row.pool].offline_timeout
+        answer["heartbeat"] = row.heartbeat
     return answer
 
 

@@ -29,7 +29,9 @@ def register(ledger: Ledger, rules: Rules, word: RegisterDocument) -> Slot:
     current = ledger.slots.get(word.slot)
     if current is None:
         # Leases on one that was removed a moment ago may be left, for no tick has ended them yet.
+        # Signed heartbeats of an earlier slot of this name do not count: their counters are times before now.
         current = Slot(id=word.slot, pool=word.pool, since=ledger.now, epoch=ledger.last_epoch(word.slot))
+        current = msgspec.structs.replace(current, heartbeat=int(ledger.now * 1000))
     _check_identity(ledger, current, word)
     says: dict[str, Any] = {
         "machine": word.machine,

@@ -5,16 +5,20 @@ from typing import Protocol
 
 import msgspec
 
+from leasehold.common.heartbeats import Heartbeat
+
 
 class Heard(msgspec.Struct, frozen=True):
     """What heartbeats say. `ages`: for how many seconds each slot's machine has been silent; who was never heard of
     is left out. `kept_for`: for how many seconds heartbeats have been kept where they are read. `versions`: the version
-    (`operations.hosts.name_version`) that each host knows; a host whose heartbeat names none is left out.
+    (`operations.hosts.name_version`) that each host knows; a host whose heartbeat names none is left out. `signed`: the
+    heartbeats that have a counter and a MAC. The pulse does not check them: `operations.heartbeats` does.
     """
 
     ages: dict[str, float]
     kept_for: float
     versions: dict[str, str] = {}
+    signed: dict[str, Heartbeat] = {}
 
 
 class Pulse(Protocol):

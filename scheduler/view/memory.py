@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from leasehold.common.heartbeats import Heartbeat
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Change, Row, View, count_rows
@@ -165,7 +166,7 @@ class MemoryPulse:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, kept_since: float = float("-inf")) -> None:
         self._clock, self._kept_since = clock, kept_since
-        self._beats: dict[str, tuple[str, str | None, float]] = {}
+        self._beats: dict[str, tuple[Heartbeat, float]] = {}
 
     def forget(self) -> None:
         """Lose all heartbeats."""
@@ -173,15 +174,20 @@ class MemoryPulse:
 
     def beat(self, slot: str, machine: str, version: str | None = None) -> None:
         """This machine is alive, and knows this version of its slot."""
-        self._beats[slot] = (machine, version, self._clock())
+        self.put(slot, Heartbeat(machine, version))
+
+    def put(self, slot: str, beat: Heartbeat) -> None:
+        """This heartbeat arrives now."""
+        self._beats[slot] = (beat, self._clock())
 
     def listen(self, hosts: Mapping[str, str]) -> Heard:
         """See Pulse.listen."""
         now = self._clock()
-        beats = {slot: beat for slot, beat in self._beats.items() if hosts.get(slot) == beat[0]}
-        ages = {slot: now - at for slot, (_, _, at) in beats.items()}
-        versions = {slot: version for slot, (_, version, _) in beats.items() if version is not None}
-        return Heard(ages, now - self._kept_since, versions)
+        found = {slot: each for slot, each in self._beats.items() if hosts.get(slot) == each[0].machine}
+        ages = {slot: now - at for slot, (_, at) in found.items()}
+        versions = {slot: beat.version for slot, (beat, _) in found.items() if beat.version is not None}
+        signed = {slot: beat for slot, (beat, _) in found.items() if beat.counter is not None}
+        return Heard(ages, now - self._kept_since, versions, signed)
 
 
 class MemoryBell:

@@ -126,6 +126,12 @@ _ALL: Final = (
         zeros=tuple((queue, defect) for queue in QUEUES for defect in get_args(Defect)),
     ),
     _counter(
+        "leasehold_heartbeats_refused_total",
+        "Heartbeats of hosts that did not count, at each look, by why: unsigned, signature, copy",
+        "reason",
+        zeros=(("unsigned",), ("signature",), ("copy",)),
+    ),
+    _counter(
         "leasehold_requests_total",
         "Requests (each document of a list counts) by role, principal and result; unsigned ones have no principal",
         *("role", "principal", "result"),

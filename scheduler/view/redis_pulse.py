@@ -32,13 +32,16 @@ class RedisPulse:
         """See Pulse.listen. A server that was flushed or restarted keeps heartbeats only since then."""
         ages: dict[str, float] = {}
         versions: dict[str, str] = {}
+        signed: dict[str, Heartbeat] = {}
         slots = list(hosts)
         for start in range(0, len(slots), HOSTS_A_CALL):
             for slot, beat, age in self._read({slot: hosts[slot] for slot in slots[start : start + HOSTS_A_CALL]}):
                 ages[slot] = age
                 if beat.version is not None:
                     versions[slot] = beat.version
-        return Heard(ages, self._kept_for(), versions)
+                if beat.counter is not None:
+                    signed[slot] = beat
+        return Heard(ages, self._kept_for(), versions, signed)
 
     def _read(self, hosts: Mapping[str, str]) -> Iterator[tuple[str, Heartbeat, float]]:
         """(slot, heartbeat, age) of those slots whose own machine has sent one."""

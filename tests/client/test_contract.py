@@ -119,7 +119,7 @@ def test_an_account_pays_for_those_whose_account_the_scheduler_takes_it_for() ->
 def test_every_field_of_an_answer_is_read() -> None:
     written = {*describe_answer(stored.Reservation(id="r", request=stored.Request(components=()), created_at=0))}
     written |= {*describe_answer(stored_slots.Slot(id="s", pool="p"))}
-    written |= {"ttl", "cores", "offline_timeout", "errors", "waiting", "notes"}
+    written |= {"ttl", "cores", "offline_timeout", "heartbeat", "errors", "waiting", "notes"}
     written |= {*describe_answer(accounts.Account(id="ci"))}
     assert set(results.Answer.__struct_fields__) == written
 

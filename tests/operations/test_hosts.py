@@ -59,6 +59,7 @@ def test_a_host_that_registers_is_answered_and_serves() -> None:
         "state": "ready",
         "cordoned": False,
         "offline_timeout": TIMEOUT,
+        "heartbeat": rig.now * 1000,
     }
     slot = rig.slot("lab-1")
     assert (slot.resources, slot.labels, slot.address) == ({"cpus": 4}, {"disk": "ssd"}, "10.0.0.7")

@@ -1,0 +1,78 @@
+"""Signed heartbeats: which of those that were heard count. docs/protocol.md, "Hosts".
+
+A heartbeat is signed with the key of the principal that has the name of its slot and the role `host`, and its counter
+rises. The slot's row keeps the highest counter: a heartbeat that is written again later is a copy, and does not count.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from leasehold.common.heartbeats import Heartbeat, is_heartbeat_of
+from leasehold.common.signing import read_key
+from scheduler.model.slots import Slot
+from scheduler.ports import Heard, Meter, Store, StoredPrincipal
+
+AccessMode = Literal["open", "warn", "signed"]
+SAME_BEAT_SECONDS = 0.25
+"""One heartbeat that is read twice never comes out at exactly the same time; a later one is later by more than this."""
+REFUSED = "leasehold_heartbeats_refused_total"
+
+
+@dataclass
+class HostKeys:
+    """The principals of hosts as this process read them last. `mode`: in `signed`, unsigned heartbeats do not count."""
+
+    mode: AccessMode = "open"
+    at: float = 0.0
+    cluster: str = ""
+    version: int = -1
+    principals: Mapping[str, StoredPrincipal] = field(default_factory=dict)
+
+    def refresh(self, store: Store) -> None:
+        """Read the principals again if they have changed."""
+        state = store.read_access()
+        if (state.cluster, state.principals_version) != (self.cluster, self.version):
+            hosts = (row for row in store.find_principals() if row.role == "host")
+            self.principals = {row.name: row for row in hosts}
+        self.at, self.cluster, self.version = state.at, state.cluster, state.principals_version
+
+    def is_genuine(self, slot: str, beat: Heartbeat) -> bool:
+        """Whether the principal of this slot signed the heartbeat."""
+        row = self.principals.get(slot)
+        keys = [] if row is None else row.list_keys(self.at)
+        return any(is_heartbeat_of(read_key(key), self.cluster, slot, beat) for key in keys)
+
+
+def judge_heartbeats(keys: HostKeys, store: Store, meter: Meter, hosts: Sequence[Slot], heard: Heard) -> Heard:
+    """What was heard without the heartbeats that do not count; each of them is counted, by why."""
+    if heard.signed:
+        keys.refresh(store)
+    refused: dict[str, str] = {}
+    now = store.now()
+    for slot in hosts:
+        if slot.id in heard.ages:
+            reason = _find_reason(keys, slot, heard.signed.get(slot.id), now - heard.ages[slot.id])
+            if reason is not None:
+                refused[slot.id] = reason
+    for reason in refused.values():
+        meter.count(REFUSED, {"reason": reason})
+    return msgspec.structs.replace(
+        heard,
+        ages={name: age for name, age in heard.ages.items() if name not in refused},
+        versions={name: version for name, version in heard.versions.items() if name not in refused},
+        signed={name: beat for name, beat in heard.signed.items() if name not in refused},
+    )
+
+
+def _find_reason(keys: HostKeys, slot: Slot, beat: Heartbeat | None, at: float) -> str | None:
+    """Why this heartbeat, which arrived at `at`, does not count; None: it counts."""
+    if beat is None or beat.counter is None:
+        return "unsigned" if keys.mode == "signed" else None
+    if not keys.is_genuine(slot.id, beat):
+        return "signature"
+    is_later = slot.last_seen is None or at > slot.last_seen + SAME_BEAT_SECONDS
+    is_copy = beat.counter < slot.heartbeat or (beat.counter == slot.heartbeat and is_later)
+    return "copy" if is_copy else None
