@@ -20,7 +20,7 @@ from scheduler.policy.draft import Draft
 from scheduler.policy.needs import Demand, Need
 from scheduler.policy.places import Place
 from scheduler.policy.seats import Group, Seat, Seating, list_groups
-from scheduler.policy.turns import LEASE_STEPS, find_payer
+from scheduler.policy.turns import GRANT_STEPS, find_payer
 from scheduler.policy.using import MORE
 
 _NOBODY = (1 << 62, 0)
@@ -196,7 +196,7 @@ class Cascade:
                 if place is None or turns.is_spent(payer):
                     return
                 self._seating.move(seat, place)
-                turns.spend(payer, LEASE_STEPS)
+                turns.spend(payer, GRANT_STEPS)
 
     def _could_find_behind(self, group: Group) -> bool:
         """Whether who ranks behind could give back a place for one of them: most often nobody can."""

@@ -11,7 +11,9 @@ from typing import Final
 from scheduler.model.reservations import Reservation
 
 LEASE_STEPS: Final = 5
-"""A lease that is given counts as much: the commit writes it."""
+"""A lease of a gang that is given counts as much: the commit writes it."""
+GRANT_STEPS: Final = 25
+"""An elastic lease that is granted counts as much: each chunk of grants writes all leases of its reservation."""
 PAUSE_SECONDS: Final = 1.0
 """After a tick that decided nothing, the next turns come after this time."""
 NEXT_TURN: Final = (

@@ -9,7 +9,7 @@ from scheduler.model.reservations import Component, Request, Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.view import View
 from scheduler.policy.plan import plan
-from scheduler.policy.turns import LEASE_STEPS, PAUSE_SECONDS
+from scheduler.policy.turns import GRANT_STEPS, LEASE_STEPS, PAUSE_SECONDS
 from scheduler.simulation.cloud_documents import CloudDocument
 from scheduler.simulation.stage import build_stage
 from tests.builders import NOW, SYSTEM, a_slot, some_rules
@@ -104,7 +104,7 @@ def test_without_backfill_a_gang_whose_turn_comes_later_holds_up_the_queue() -> 
 def test_elastic_instances_are_granted_as_far_as_the_bound_allows_in_rank_order() -> None:
     more = (Component(name="more", count=30, kind="elastic", resources={"cpus": 1}),)
     rows = [a_gang(0, 1, count=1, more=more), a_gang(1, 1, count=1, more=more), a_gang(2, 1, "other", 1, more=more)]
-    found = plan(a_fleet(*rows), rules_with(40 * LEASE_STEPS), NOW)
+    found = plan(a_fleet(*rows), rules_with(40 * GRANT_STEPS), NOW)
     grants = [each.reservation for each in found.decisions if isinstance(each, Grant)]
     assert {name: grants.count(name) for name in grants} == {"g0": 30, "g1": 10, "g2": 30}
     assert found.wake_at == NOW
