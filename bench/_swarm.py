@@ -8,24 +8,29 @@ this version, `earlier` for agents that look every ten seconds and send a copy e
 import asyncio
 import base64
 import json
+import os
 import random
 import signal
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, Final
 from uuid import uuid4
 
 import redis.asyncio as redis
 
-from leasehold.agent import ASK_SECONDS, RETRY_SECONDS, find_beat
+from leasehold.agent import ASK_SECONDS, LONGEST_RETRY_SECONDS, LOOK_SECONDS, RETRY_SECONDS, find_beat
+from leasehold.common.heartbeats import Heartbeat, format_heartbeat
+from leasehold.exchange import Pending, read_retry
 from leasehold.hosts import HEARTBEAT_SECONDS
+from leasehold.pacing import Backoff, shorten
 from leasehold.running import DEFAULT_PREFIX
 from leasehold.wire import QUEUE, TASK_PREFIX
 
 EARLIER_LOOK_SECONDS: Final = 10.0
 EARLIER_RESEND_SECONDS: Final = 2.0
+FIRST_LOOK_SECONDS: Final = 20.0
+"""In a run that begins, the agents know no version yet: each asks once within this time."""
 
 
 def name_slot(number: int) -> str:
@@ -105,21 +110,80 @@ class EarlierAgent:
         return None
 
 
+class PresentAgent(EarlierAgent):
+    """An agent of this version: its heartbeats carry what it knows, and its requests follow `leasehold.exchange`."""
+
+    version: str | None = None
+
+    async def send_heartbeat(self) -> None:
+        """See EarlierAgent."""
+        value = format_heartbeat(Heartbeat(self.machine, self.version))
+        await self.client.set(f"{DEFAULT_PREFIX}heartbeat:{self.slot}", value, ex=HEARTBEAT_SECONDS)
+
+    async def look_again_and_again(self) -> None:
+        """See EarlierAgent."""
+        await asyncio.sleep(random.uniform(0, FIRST_LOOK_SECONDS))
+        retry = Backoff(RETRY_SECONDS, LONGEST_RETRY_SECONDS)
+        async with self.client.pubsub(ignore_subscribe_messages=True) as channel:
+            await channel.subscribe(f"{DEFAULT_PREFIX}host:{self.slot}")
+            while True:
+                while await channel.get_message(timeout=0) is not None:
+                    pass
+                answer = await self.ask("leases", {"slot": self.slot, "machine": self.machine}, ASK_SECONDS)
+                if answer is None:
+                    await wait_for_hint(channel, retry.take())
+                    continue
+                retry.reset()
+                if answer["version"] != self.version:
+                    self.version = answer["version"]
+                    await self.send_heartbeat()
+                await wait_for_hint(channel, shorten(LOOK_SECONDS))
+
+    async def ask(self, verb: str, fields: Mapping[str, Any], seconds: float) -> dict[str, Any] | None:
+        """See EarlierAgent."""
+        request = uuid4().hex
+        address = f"{DEFAULT_PREFIX}reply:{request}"
+        pending = Pending(0, {**fields, "request": request, "reply_to": address})
+        deadline = time.monotonic() + seconds
+        while (now := time.monotonic()) < deadline:
+            if now >= pending.due:
+                await self.send_or_hold(verb, pending, deadline - now)
+            pause = max(min(pending.due, deadline) - time.monotonic(), 0.01)
+            got = await self.client.blpop([address], timeout=pause)
+            answer: dict[str, Any] | None = None if got is None else json.loads(got[1])
+            if answer is not None and (later := read_retry(answer)) is not None:
+                pending.note_shed(later)
+            elif answer is not None:
+                return answer
+        return None
+
+    async def send_or_hold(self, verb: str, pending: Pending, patience: float) -> None:
+        """A copy, unless an earlier one still waits."""
+        if pending.may_be_held() and await self.client.llen(QUEUE):
+            taken = await self.client.get(f"{DEFAULT_PREFIX}queue:taken")
+            if taken is not None and (pending.sent_at or 0.0) > float(taken):
+                pending.hold()
+                return
+        sent_at = time.time()
+        headers = {"sent_at": sent_at, "patience": patience}
+        await self.client.lpush(QUEUE, make_message(verb, pending.document, headers))
+        pending.note_sent(sent_at)
+
+
 async def wait_for_hint(channel: Any, seconds: float) -> bool:
     """Whether a hint came within this time."""
     return await channel.get_message(timeout=seconds) is not None
 
 
-async def serve(url: str, first: int, count: int, offline_timeout: float) -> None:
+async def serve(url: str, first: int, count: int, offline_timeout: float, kind: str) -> None:
     """Run these agents until SIGTERM."""
     client = redis.Redis.from_url(url, socket_timeout=60, socket_connect_timeout=60, max_connections=8 * count)
-    agents = [EarlierAgent(client, number, offline_timeout) for number in range(first, first + count)]
-    running = asyncio.gather(*(agent.run() for agent in agents))
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
-    with suppress(asyncio.CancelledError):
-        await running
-    await client.aclose()
+    make = {"present": PresentAgent, "earlier": EarlierAgent}[kind]
+    agents = [make(client, number, offline_timeout) for number in range(first, first + count)]
+    # Thousands of connections that wait for an answer: nothing of them is worth an orderly end.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, os._exit, 0)
+    await asyncio.gather(*(agent.run() for agent in agents))
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])))
+    asyncio.run(serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), sys.argv[5]))

@@ -28,6 +28,8 @@ PROCESSES = 3
 PAUSE_SECONDS = 0.1
 """Between an answer to the producer and its next reservation."""
 TIMEOUT_SECONDS = 20.0
+SETTLE_SECONDS = 30.0
+"""From the start of the agents until the producer begins: agents that begin all ask at once."""
 HOSTS_A_REQUEST = 500
 
 
@@ -84,6 +86,7 @@ def measure(agents: int, seconds: float, kind: str) -> dict[str, Any]:
         register(wire, agents)
         await_slots(client, agents)
         with run_agents(stack.url, agents, kind):
+            sleep(SETTLE_SECONDS)
             found = submit_one_at_a_time(client, wire, seconds)
         found["silent"] = count_silent(stack)
         wire.close()

@@ -208,6 +208,7 @@ class HostAgent:
             while not self._is_gone:
                 if self._is_leaving and not self._has_said_leave:
                     self._say_leave()
+                hints.forget()
                 host = self._look()
                 if host is not None and host.state == "empty" and not self._is_back():
                     self._tell({"event": "left", "slot": self._spec.slot})

@@ -1,6 +1,7 @@
 """Watching a reservation: its notice channel is a hint, its row in the view is what counts."""
 
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -45,6 +46,12 @@ class Hints:
             if not self._subscribed:
                 self._wire.pause()
         return False
+
+    def forget(self) -> None:
+        """Drop the hints that came until now: what is asked next knows more than they do."""
+        with suppress(redis.RedisError):
+            while self._subscribed and self._channel.get_message(timeout=0) is not None:
+                pass
 
     def close(self) -> None:
         """Let go of the connection."""

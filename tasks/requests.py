@@ -9,7 +9,9 @@ from typing import Any, Final, Literal, cast
 from celery.exceptions import InvalidTaskError
 from celery.worker.request import Request
 
+from tasks.admission import Admission, find_admission
 from tasks.expired import expired
+from tasks.queues import PREFIX, RESERVATIONS
 from workers.logs import mask_text
 
 MOST_SHOWN: Final = 200
@@ -94,6 +96,23 @@ class ReadableRequest(Request):
         except NotImplementedError:
             self._announce_cancelled(emit_retry=emit_retry)  # type: ignore[attr-defined] # the stubs leave it out
 
+    def acknowledge(self) -> None:
+        """Done, well or not: as Celery's own, and another request may be taken."""
+        super().acknowledge()
+        self._note_left()
+
+    def reject(self, requeue: bool = False) -> None:  # noqa: FBT001, FBT002 - Celery's signature
+        """Not done here: as above."""
+        super().reject(requeue)
+        self._note_left()
+
+    def _note_left(self) -> None:
+        if (admission := self._find_admission()) is not None:
+            admission.note_left(str(self.id))
+
+    def _find_admission(self) -> Admission | None:
+        return find_admission() if str(self.name).startswith(f"{PREFIX}.{RESERVATIONS}.") else None
+
     def info(self, safe: bool = True) -> Any:  # noqa: ARG002, FBT001, FBT002 - Celery's signature
         """The answer to remote control: never the arguments themselves."""
         return {**super().info(safe=True), "args": self.argsrepr, "kwargs": self.kwargsrepr}
@@ -105,7 +124,9 @@ class ReadableRequest(Request):
         Celery empties it after it has sent it, so an event that a thread of the pool adds between the two is lost.
         A thread of the pool sends its events at once.
         """
-        fields.pop("result", None)
+        result = fields.pop("result", None)
+        if type == "task-succeeded" and (admission := self._find_admission()) is not None:
+            admission.note_result(str(self.id), str(result))
         events = self.eventer
         if threading.current_thread() is threading.main_thread():
             super().send_event(type, **fields)

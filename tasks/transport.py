@@ -19,9 +19,10 @@ from kombu.utils.json import dumps
 
 from leasehold.common.signing import BODY_SHA256, hash_body
 from scheduler.model.validation import Fault, InvalidInputError, show
+from tasks.admission import find_admission, read_arrival
 from tasks.expired import expired
 from tasks.messages import check_message, describe_message, find_defect, is_expired
-from tasks.queues import PREFIX, QUEUE_NAMES
+from tasks.queues import PREFIX, QUEUE_NAMES, RESERVATIONS
 from tasks.refusals import report_refused
 from workers.logs import get_logger
 
@@ -118,6 +119,11 @@ def _find_text(error: Exception) -> str:
     return show(found.decode(errors="replace") if isinstance(found, bytes) else found)
 
 
+def _admit(message: Any, body: bytes) -> bool:
+    admission = find_admission()
+    return admission is None or admission.admit(read_arrival(message, body))
+
+
 class Transport(redis.Transport):
     """Hands over what passes the check."""
 
@@ -146,4 +152,6 @@ class Transport(redis.Transport):
             message["headers"].pop("timelimit", None)
             # The process that runs the task verifies the signature, and sees the decoded body only.
             message["headers"][BODY_SHA256] = hash_body(body)
+            if queue == RESERVATIONS and not _admit(message, body):
+                return
         super()._deliver(message, queue)

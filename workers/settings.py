@@ -103,6 +103,13 @@ class AwsSettings(Document):
     """Secret key that belongs to it."""
 
 
+class IntakeSettings(Document):
+    """What is done with requests while too many wait."""
+
+    longest_wait: Period = 1.0
+    """Questions and registrations that would wait longer are asked to come again; others at 5 and 15 times as much."""
+
+
 class TickSettings(Document):
     """The scheduling passes."""
 
@@ -219,6 +226,8 @@ class Settings(BaseSettings):
     """Signatures of messages."""
     aws: AwsSettings = AwsSettings()
     """EC2, or the emulator in its place."""
+    intake: IntakeSettings = IntakeSettings()
+    """What is done with requests while too many wait."""
     ticks: TickSettings = TickSettings()
     """The scheduling passes."""
     keep: KeepSettings = KeepSettings()

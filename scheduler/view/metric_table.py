@@ -148,6 +148,18 @@ _ALL: Final = (
         "queue",
         zeros=tuple((queue,) for queue in QUEUES),
     ),
+    _counter(
+        "leasehold_shed_requests_total",
+        "Requests that were answered with retry_after because too many waited; none of them was accepted",
+        "verb",
+        zeros=(("leases",), ("register",), ("submit",), ("renew",)),
+    ),
+    _counter(
+        "leasehold_skipped_requests_total",
+        "Requests that were not carried out: copies of one that runs or was answered, questions that nothing waits for",
+        "reason",
+        zeros=(("copy",), ("abandoned",)),
+    ),
     _histogram("leasehold_task_seconds", "Time that a Celery task took, by outcome", "task", "result"),
 )
 METRICS: Final[dict[str, Metric]] = {metric.name: metric for metric in _ALL}
