@@ -29,7 +29,7 @@ from scheduler.store import tables
 from scheduler.store.dialect import Bulk
 from scheduler.store.marks import take_marks
 from scheduler.store.reading import RulesReader, load_tenure, read_principals, read_reservations
-from scheduler.store.retention import LONG_AGO
+from scheduler.store.retention import LONG_AGO, VERSIONS_A_RESTORE
 from scheduler.store.session import Session
 from scheduler.store.shapes import ACCOUNTS, ANSWERS, HOLDS, LEASES, SLOTS, StoredLease
 from scheduler.store.statements import RowStatements, Statements
@@ -89,7 +89,11 @@ _NOTE_TICK = (
 
 _JUMP_TERM = update(tables.leader).values(term=bindparam("to"), holder="", ticked_at=bindparam("long_ago"))
 _JUMP_TOKEN = update(tables.counters).where(tables.counters.c.name == "token").values(value=bindparam("to"))
-_COUNT_RESTORE = update(tables.cluster).values(restores=tables.cluster.c.restores + 1)
+_COUNT_RESTORE = update(tables.cluster).values(
+    restores=tables.cluster.c.restores + 1,
+    # A process may have cached principals under a version that is given out again after the backup.
+    principals_version=tables.cluster.c.principals_version + VERSIONS_A_RESTORE,
+)
 
 
 class SqlTransaction:

@@ -2,21 +2,21 @@
 
 import json
 import os
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from leasehold import Client
+from scheduler.store.backup import put_back, read_backup
 from tests.e2e.processes import PATIENCE, Process, wait_for
 from tests.e2e.stack import Stack, a_pool
 from tests.postgresql_server import PostgresServer, find_binaries
 
 pytestmark = pytest.mark.timeout(300)
 
+REMEDY = "leasehold restore --in-place"
 RULES = {"pools": {"linux": a_pool(max_leases_per_slot=1, max_slots=4, lease_ttl=60)}}
 
 
@@ -101,37 +101,26 @@ def test_what_happened_after_the_backup_is_settled_and_no_number_comes_twice(sta
     wait_for(lambda: not stack.instances("pending", "running"), "every machine to go")
 
 
-def put_file_back(copy: Path, database: Path) -> None:
-    """What an operator does with tools of SQLite."""
-    with closing(sqlite3.connect(copy)) as source, closing(sqlite3.connect(database)) as target:
-        source.backup(target)
-        target.execute("PRAGMA journal_mode = WAL")
-
-
 def machines_of(stack: Stack) -> set[str | None]:
     return {slot.instance_id for slot in stack.slots()}
 
 
-def test_an_older_state_that_was_put_in_place_by_other_means_is_refused_until_it_is_settled(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    """A file copy of SQLite: every process refuses it with the line that names the command, new processes too."""
-    with Stack(tmp_path, RULES) as stack:
-        command(stack, "backup", "the.backup")
-        token = lease(stack, "after")
-        record = stack.services.engine.record
-        assert record is not None
-        wait_for(lambda: record.read().token >= token, "Redis to remember")
-        put_file_back(tmp_path / "the.backup", tmp_path / "leasehold.db")
-        for name in ("ticks", "health"):
-            process = stack.processes[name]
-            wait_for(lambda process=process: "leasehold restore --in-place" in process.read_log(), name)  # type: ignore[misc]
-        late = Process("late", ("tasks.worker", "terminate"), stack.environment, tmp_path)
-        assert late.await_end() == 1
-        assert "leasehold restore --in-place" in late.read_log()
-        refused = command(stack, "restore", "--in-place", status=2)
-        assert "--yes" in refused
-        stack.services.engine.store.close()
-        restored = restore(stack, "--in-place", "--resubmit")
-        assert [(each["id"], each["outcome"]) for each in restored["lost"]] == [("after", "cancelled")]
-        assert lease(stack, "next") > restored["token"] > token
+def test_an_older_state_that_was_put_in_place_by_other_means_is_refused_until_it_is_settled(stack: Stack) -> None:
+    """A file copy of SQLite, a dump of PostgreSQL: processes that run and processes that start name the command."""
+    command(stack, "backup", "the.backup")
+    token = lease(stack, "after")
+    record = stack.services.engine.record
+    assert record is not None
+    wait_for(lambda: record.read().token >= token, "Redis to remember")
+    put_back(read_backup(stack.folder / "the.backup"), stack.settings.database_url)
+    for name in ("ticks", "health"):
+        process = stack.processes[name]
+        wait_for(lambda process=process: REMEDY in process.read_log(), name)  # type: ignore[misc]
+    late = Process("late", ("tasks.worker", "terminate"), stack.environment, stack.folder)
+    wait_for(lambda: not late.is_alive, "the worker to end", 3 * PATIENCE)
+    assert late.await_end() == 1
+    assert REMEDY in late.read_log()
+    assert "--yes" in command(stack, "restore", "--in-place", status=2)
+    restored = restore(stack, "--in-place", "--resubmit")
+    assert [(each["id"], each["outcome"]) for each in restored["lost"]] == [("after", "cancelled")]
+    assert lease(stack, "next") > restored["token"] > token
