@@ -1,7 +1,7 @@
 """Plans before the largest reservations that the limits allow: `python -m bench.monsters`; `--help` names the loads.
 
-One principal has the monsters, another one has small reservations behind all of them. Must reach: no plan takes two
-seconds, and every small reservation that fits is assigned in the first one. Figures are seconds of this process' own time.
+One principal has the monsters, another one has small reservations behind all of them. The aim: no plan takes two
+seconds, and every small reservation that fits is assigned in the first one. Figures are seconds of CPU of this process.
 """
 
 from argparse import ArgumentParser
