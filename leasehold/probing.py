@@ -2,10 +2,11 @@
 
 import secrets
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, cast
 
 import redis
 
+from leasehold.common.clock import ProcessOffset, read_offsets
 from leasehold.reading import ViewKeys
 from leasehold.wire import Wire, explain_redis, make_redis
 
@@ -62,6 +63,18 @@ class Probe:
         finally:
             if broker is not self._wire.redis:
                 broker.close()
+
+    def clock_offsets(self) -> list[ProcessOffset]:
+        """How far the wall clocks of the stack's processes are off cluster time, as they measured it; none where this
+        user of Redis may not read that.
+        """
+        try:
+            stored = cast("dict[bytes, bytes]", self._wire.redis.hgetall(f"{self._wire.prefix}clocks"))
+        except redis.exceptions.NoPermissionError:
+            return []
+        except redis.RedisError as error:
+            raise explain_redis(error, self._wire.view_url, "read the clocks") from error
+        return read_offsets(stored)
 
     def is_led(self) -> bool:
         """Whether somebody holds the leader lock at this moment: only while a tick runs."""

@@ -2,12 +2,15 @@
 
 import socket
 from collections.abc import Iterable, Iterator
+from typing import cast
 
 import redis
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 
-from scheduler.view.redis_clock import ProcessOffset, RedisClock, read_offsets
+from leasehold.common.clock import ProcessOffset, read_offsets
+from scheduler.view.connection import redis_errors
+from scheduler.view.redis_clock import RedisClock
 
 
 class ClockWatch:
@@ -16,9 +19,11 @@ class ClockWatch:
     def __init__(self, client: redis.Redis, prefix: str, clock: RedisClock, process: str = "metrics") -> None:
         self._client, self._prefix, self._clock, self._process = client, prefix, clock, process
 
+    @redis_errors()
     def read(self) -> list[ProcessOffset]:
         """The processes of all hosts that are alive. Raises ViewUnavailableError without Redis."""
-        found = read_offsets(self._client, self._prefix, self._clock.now())
+        stored = cast("dict[bytes, bytes]", self._client.hgetall(f"{self._prefix}clocks"))
+        found = read_offsets(stored, self._clock.now())
         return [*found, ProcessOffset(self._process, socket.gethostname(), -self._clock.offset)]
 
 

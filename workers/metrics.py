@@ -12,12 +12,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
+from leasehold.common.clock import ProcessOffset
 from scheduler.model.accounts import Account
 from scheduler.model.moves import PHASES, SLOT_STATES
 from scheduler.model.rules import Rules
 from scheduler.ports import Store, StoreUnavailableError, ViewUnavailableError
 from scheduler.view.metric_table import BOOT_OUTCOMES, LAUNCH_RESULTS, METRICS, NOTICE_KINDS, Metric
-from scheduler.view.redis_clock import ProcessOffset
 from scheduler.view.redis_meter import Labels, Spread, Tally
 from workers.clock_watch import measure_clocks, measure_reference
 from workers.gauges import list_holders, measure_fleet, measure_probe_age, measure_waits

@@ -24,6 +24,8 @@ DOWN: Final = 2
 LATE_INTERVALS: Final = 3
 _SHOWN_IDS: Final = 10
 _CANARY_SECONDS: Final = 5.0
+_CLOCK_SECONDS: Final = 1.0
+"""A wall clock that is off by less is not mentioned."""
 _DATABASE_VARIABLE: Final = "LEASEHOLD_DATABASE__URL"
 
 
@@ -47,6 +49,10 @@ class Status(msgspec.Struct, kw_only=True):
     """The process that made the last tick: `host:pid`."""
     view_lag_seconds: float | None = None
     """Age of the oldest committed change that the view lacked when the leader last looked; 0 = it lacked none."""
+    clocks: list[dict[str, Any]] = []
+    """The processes whose wall clock is more than a second off cluster time: `process`, `host` and `seconds` (above 0:
+    ahead). No decision depends on them.
+    """
     urls: dict[str, str] = {}
     """Addresses without passwords: `broker`, and of a stack that runs here its pages."""
 
@@ -113,6 +119,8 @@ def _assess(client: "Client", probe: bool) -> tuple[Status, int]:
         found.accounts = {account.id: account.level for account in client.accounts()}
     except LeaseholdError as error:
         found.problems.append(str(error))
+    offsets = client.probe.clock_offsets()
+    found.clocks = [each._asdict() for each in offsets if abs(each.seconds) > _CLOCK_SECONDS]
     if probe:
         found.problems += [
             f"nobody consumes the queue {queue}" for queue in client.probe.silent_queues(_CANARY_SECONDS)
@@ -185,6 +193,8 @@ def _describe(found: Status) -> list[object]:
     ]
     if found.accounts:
         rows.append(("accounts", _join_levels(found.accounts)))
+    if found.clocks:
+        rows.append(("wrong clocks", f"{_join_clocks(found.clocks)} (let these hosts follow a time service)"))
     rows += found.urls.items()
     return [*things, make_table(("", ""), rows, "")]
 
@@ -193,6 +203,14 @@ def _join_levels(levels: dict[str, int]) -> str:
     from leasehold.results import FREE
 
     return "  ".join(f"{name} {'free' if level == FREE else f'level {level}'}" for name, level in levels.items())
+
+
+def _join_clocks(clocks: list[dict[str, Any]]) -> str:
+    return "  ".join(
+        f"{each['process']} on {each['host']} {show_seconds(abs(each['seconds']))}"
+        f" {'ahead' if each['seconds'] > 0 else 'behind'}"
+        for each in clocks
+    )
 
 
 def _join(counts: dict[str, int]) -> str:

@@ -5,10 +5,11 @@ database, or Redis plus a published offset), and a process advances it by its mo
 Only the standard library is used here, so that a producer can import this module.
 """
 
+import json
 import threading
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
 LARGEST_STEP: Final = 1.0
 """Seconds. A look that puts the clock back by less is waited out: the time stands still until it is reached again."""
@@ -20,6 +21,47 @@ _MONOTONIC: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 def read_monotonic() -> float:
     """Seconds since an arbitrary instant, the same one for every process of one boot of this host."""
     return time.clock_gettime(_MONOTONIC)
+
+
+class ProcessOffset(NamedTuple):
+    """The wall clock of a process minus cluster time, as that process measured it: above 0 it is ahead."""
+
+    process: str
+    host: str
+    seconds: float
+
+
+KEPT_SECONDS: Final = 60.0
+"""What a process wrote about its clock longer ago than this is ignored."""
+
+
+def read_offsets(stored: Mapping[bytes, bytes], now: float | None = None) -> list[ProcessOffset]:
+    """The hash `<prefix>clocks`: "<process> <host>" -> JSON of [offset in seconds, cluster time of the measurement].
+    Sorted by process and host, without what is unreadable or was measured KEPT_SECONDS before `now` (default: before
+    the newest measurement).
+    """
+    measured = {field: found for field, value in stored.items() if (found := _read_measurement(value))}
+    present = max((at for _, at in measured.values()), default=0.0) if now is None else now
+    return sorted(
+        ProcessOffset(process, host, seconds)
+        for field, (seconds, at) in measured.items()
+        for process, _, host in [field.decode(errors="replace").partition(" ")]
+        if abs(present - at) <= KEPT_SECONDS
+    )
+
+
+def list_gone(stored: Mapping[bytes, bytes], now: float) -> list[bytes]:
+    """The fields of that hash that `read_offsets` leaves out."""
+    measured = {field: _read_measurement(value) for field, value in stored.items()}
+    return [field for field, found in measured.items() if found is None or abs(now - found[1]) > KEPT_SECONDS]
+
+
+def _read_measurement(value: bytes) -> tuple[float, float] | None:
+    try:
+        seconds, at = json.loads(value)
+        return float(seconds), float(at)
+    except (ValueError, TypeError):
+        return None
 
 
 class ClusterClock:

@@ -1,8 +1,8 @@
 """Looks at Redis, and through it at the queues."""
 
 import time
-from collections.abc import Iterator
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -13,6 +13,7 @@ from leasehold.doctor.findings import Finding, failure, ok, skipped
 from leasehold.doctor.judging import (
     judge_access,
     judge_clock,
+    judge_clocks,
     judge_memory,
     judge_persistence,
     judge_queue,
@@ -24,7 +25,10 @@ from leasehold.own_wire import open_wire
 from leasehold.probing import QUEUES, Canaries, Probe
 from leasehold.reading import ViewReader
 from leasehold.wire import Wire, explain_redis, show_url
+from scheduler.ports import ViewUnavailableError
 from scheduler.view.connection import make_redis
+from scheduler.view.redis_clock import RedisClock
+from workers.clock_watch import ClockWatch
 from workers.settings import Settings
 
 ASPECTS: Final = ("version", "memory", "persistence", "access", "clock")
@@ -32,13 +36,13 @@ ASKED: Final = {
     "version": "is redis_version 6.2 or newer (`INFO server`)",
     "memory": "is maxmemory-policy noeviction (`INFO memory`)",
     "persistence": "did the last save succeed (`INFO persistence`)",
-    "clock": "does its clock agree with this host's (`TIME`)",
+    "clock": "is its clock right (`TIME`)",
 }
 """What to ask an administrator where Redis does not tell us."""
 
 
-def look_at_redis(name: str, url: str, seconds: float) -> Iterator[Finding]:
-    """The server at this URL: does it answer, is it set up for a broker, does its clock agree with ours."""
+def look_at_redis(name: str, url: str, seconds: float, now: Callable[[], float] = time.time) -> Iterator[Finding]:
+    """The server at this URL: does it answer, is it set up for a broker, does its clock agree with cluster time?"""
     with make_redis(url, socket_seconds=seconds, connect_seconds=seconds) as client:
         try:
             client.ping()
@@ -49,12 +53,12 @@ def look_at_redis(name: str, url: str, seconds: float) -> Iterator[Finding]:
             return
         yield ok(name, f"{show_url(url)} answers")
         try:
-            yield from _look_inside(name, client, url)
+            yield from _look_inside(name, client, url, now)
         except redis.RedisError as error:
             yield failure(f"{name} {ASPECTS[0]}", str(error), "Look at Redis' log.")
 
 
-def _look_inside(name: str, client: redis.Redis, url: str) -> Iterator[Finding]:
+def _look_inside(name: str, client: redis.Redis, url: str, now: Callable[[], float]) -> Iterator[Finding]:
     user = client.connection_pool.connection_kwargs.get("username") or "default"
     judged = (("version", judge_redis_version), ("memory", judge_memory), ("persistence", judge_persistence))
     info = _read_info(client)
@@ -63,16 +67,16 @@ def _look_inside(name: str, client: redis.Redis, url: str) -> Iterator[Finding]:
         yield judge_unread(check, user, "INFO", ASKED[aspect]) if info is None else judge(check, info)
     needs_none = _needs_no_password(url, client)
     yield judge_access(f"{name} access", user, _read_bind(client) if needs_none else None, needs_none=needs_none)
-    yield _look_at_clock(f"{name} clock", client, user)
+    yield _look_at_clock(f"{name} clock", client, user, now)
 
 
-def _look_at_clock(check: str, client: redis.Redis, user: str) -> Finding:
-    before = time.time()
+def _look_at_clock(check: str, client: redis.Redis, user: str, now: Callable[[], float]) -> Finding:
+    before = now()
     try:
         seconds, microseconds = client.time()
     except NoPermissionError:
         return judge_unread(check, user, "TIME", ASKED["clock"])
-    after = time.time()
+    after = now()
     return judge_clock(check, seconds + microseconds / 1e6 - (before + after) / 2, (after - before) / 2, "its")
 
 
@@ -112,6 +116,28 @@ def _text(value: object) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
+def look_at_clocks(settings: Settings, seconds: float) -> Iterator[Finding]:
+    """The wall clock of each process, as it measured it itself, and that of this command."""
+    with make_redis(settings.view_url or "", socket_seconds=seconds, connect_seconds=seconds) as client:
+        clock = RedisClock(client, settings.view.prefix)
+        clock.look()
+        try:
+            yield judge_clocks(ClockWatch(client, settings.view.prefix, clock, "this command").read())
+        except ViewUnavailableError as error:
+            yield skipped("clocks", str(error))
+
+
+@contextmanager
+def open_clock(settings: Settings, seconds: float) -> Iterator[Callable[[], float]]:
+    """Cluster time as the view's Redis has it; this host's wall clock where that one does not answer."""
+    url = settings.view_url
+    if url is None:
+        yield time.time
+        return
+    with make_redis(url, socket_seconds=seconds, connect_seconds=seconds) as client:
+        yield RedisClock(client, settings.view.prefix).look
+
+
 def look_at_queues(settings: Settings, seconds: float) -> Iterator[Finding]:
     """Each queue by a canary, which the worker that consumes it has to answer."""
     with closing(open_wire(settings)) as wire:
@@ -137,11 +163,13 @@ def _await(wire: Wire, canaries: Canaries, started: float, seconds: float) -> di
     return took
 
 
-def read_last_report(settings: Settings, seconds: float) -> float | None:
-    """When the last tick ended, by the view's report; None before the first. Raises LeaseholdError without a Redis."""
+def read_report_age(settings: Settings, seconds: float) -> float | None:
+    """How many seconds ago the last tick ended, by the view's report; None before the first. Raises LeaseholdError
+    without a Redis.
+    """
     url = settings.view_url
     if url is None:
         raise Unavailable("broker.url is not set")
     with make_redis(url, socket_seconds=seconds, connect_seconds=seconds) as client:
         at = ViewReader(client, settings.view.prefix, url).read_report().get("at")
-    return float(at) if isinstance(at, int | float) else None
+        return RedisClock(client, settings.view.prefix).look() - at if isinstance(at, int | float) else None

@@ -1,6 +1,5 @@
 """Looks at the database: whether it answers and takes writes, its schema, its clock, and the rules that it holds."""
 
-import time
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -40,15 +39,11 @@ def look_at_database(configuration: Configuration) -> Iterator[Finding]:
 
 def _look_at_clock(store: Store) -> Iterator[Finding]:
     try:
-        # The first one opens the connection, which takes its time.
-        store.now()
-        before = time.time()
-        now = store.now()
-        after = time.time()
+        offset = store.read_cluster().reference_offset
     except StoreUnavailableError as error:
         yield failure(CLOCK, str(error), "Look at the database's log.")
         return
-    yield judge_clock(CLOCK, now - (before + after) / 2, (after - before) / 2, "its")
+    yield judge_clock(CLOCK, 0.0 - offset, 0.0, "its")
 
 
 def _look_at_writes(url: str) -> Finding:
@@ -72,9 +67,10 @@ def _look_at_rules(store: Store, configuration: Configuration) -> Finding:
     return judge_rules(stored.version, stored.document, str(file) if file else None, dict(configuration.rules_document))
 
 
-def read_last_tick(url: str) -> float | None:
-    """When the last tick was committed, by the leader's row; None before the first. Raises StoreUnavailableError,
-    InvalidInputError.
+def read_tick_age(url: str) -> float | None:
+    """How many seconds ago the last tick was committed, by the leader's row; None before the first. Raises
+    StoreUnavailableError, InvalidInputError.
     """
     with closing(open_store(url)) as store:
-        return store.load_tenure().ticked_at or None
+        ticked_at = store.load_tenure().ticked_at
+        return store.now() - ticked_at if ticked_at else None

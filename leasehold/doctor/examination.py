@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from leasehold.doctor.broker import look_at_queues, look_at_redis
+from leasehold.doctor.broker import look_at_clocks, look_at_queues, look_at_redis, open_clock
 from leasehold.doctor.cloud import Ability, look_at_cloud
 from leasehold.doctor.database import WRITES, look_at_database
 from leasehold.doctor.findings import Finding, failure, skipped
@@ -29,8 +29,11 @@ def examine(configuration: Configuration, seconds: float, abilities: Collection[
         yield finding
     if works and settings.broker_url:
         yield from run_bounded("queues", lambda: look_at_queues(settings, seconds), 2 * seconds)
+        yield from run_bounded("clocks", lambda: look_at_clocks(settings, seconds), 2 * seconds)
     else:
-        yield from (skipped(f"queue {queue}", "there is no Redis") for queue in QUEUES)
+        yield from (
+            skipped(check, "there is no Redis") for check in (*(f"queue {queue}" for queue in QUEUES), "clocks")
+        )
     can_write = True
     for finding in run_bounded("database", lambda: look_at_database(configuration), 2 * seconds):
         can_write = can_write and not (finding.check == WRITES and finding.outcome == "failure")
@@ -50,9 +53,10 @@ def _look_at_servers(configuration: Configuration, seconds: float) -> Iterator[F
         remedy = "Start a stack (`leasehold up`), or set broker.url (LEASEHOLD_BROKER__URL)."
         yield failure("redis", "broker.url is not set, and no stack runs here", remedy)
         return
-    yield from run_bounded("redis", lambda: look_at_redis("redis", broker, seconds), 3 * seconds)
-    if view is not None and view != broker:
-        yield from run_bounded("view", lambda: look_at_redis("view", view, seconds), 3 * seconds)
+    with open_clock(configuration.settings, seconds) as now:
+        yield from run_bounded("redis", lambda: look_at_redis("redis", broker, seconds, now), 3 * seconds)
+        if view is not None and view != broker:
+            yield from run_bounded("view", lambda: look_at_redis("view", view, seconds, now), 3 * seconds)
 
 
 def run_bounded(name: str, look: Look, seconds: float) -> Iterator[Finding]:

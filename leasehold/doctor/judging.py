@@ -6,10 +6,13 @@ What fails, and why it has to be so: docs/operations.md, "The doctor" and "Celer
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from leasehold.common.clock import ProcessOffset
 from leasehold.doctor.findings import CLOCK_SECONDS, Finding, failure, ok, skipped, warning
 
 LEAST_REDIS: Final = (6, 2)
 LATE_INTERVALS: Final = 3
+_SERVICES: Final = "NTP: chrony, the Amazon Time Sync Service"
+_HARMLESS: Final = "Leases and messages do not depend on it; dates in logs and the verification of certificates do."
 _LOOPBACK: Final = {"127.0.0.1", "::1", "-::1", "localhost"}
 
 
@@ -68,11 +71,31 @@ def judge_access(check: str, user: str, bind: str | None, *, needs_none: bool) -
 
 
 def judge_clock(check: str, ahead: float, uncertain: float, whose: str) -> Finding:
-    """`ahead`: by how many seconds the other clock is ahead of this host's, give or take `uncertain`."""
-    text = f"{whose} clock is {abs(ahead):.2f} s {'ahead of' if ahead >= 0 else 'behind'} this host's"
+    """`ahead`: by how many seconds the clock of a server is ahead of cluster time, give or take `uncertain`. Cluster
+    time makes up for the difference, so nothing is decided by it.
+    """
+    text = f"{whose} clock is {_describe_offset(ahead)} cluster time"
     if abs(ahead) - uncertain > CLOCK_SECONDS:
-        return failure(check, text, "Let both hosts follow one time service (chrony, the Amazon Time Sync Service).")
+        return warning(check, text, f"Let its host follow a time service ({_SERVICES}). {_HARMLESS}")
     return ok(check, text)
+
+
+def judge_clocks(offsets: Sequence[ProcessOffset]) -> Finding:
+    """The wall clocks of all processes and of this command, against cluster time."""
+    off = [each for each in offsets if abs(each.seconds) > CLOCK_SECONDS]
+    if not off:
+        count = len(offsets)
+        return ok("clocks", f"the wall clocks of {count} process{'es' if count != 1 else ''} agree with cluster time")
+    text = "; ".join(
+        f"{each.process} on {each.host}: the wall clock is {_describe_offset(each.seconds)} cluster time"
+        for each in off
+    )
+    hosts = ", ".join(sorted({each.host for each in off}))
+    return failure("clocks", text, f"Let {hosts} follow a time service ({_SERVICES}). {_HARMLESS}")
+
+
+def _describe_offset(ahead: float) -> str:
+    return f"{abs(ahead):.2f} s {'ahead of' if ahead >= 0 else 'behind'}"
 
 
 def judge_queue(queue: str, waiting: int, seconds: float | None, patience: float) -> Finding:

@@ -1,12 +1,11 @@
 """Looks at what this host would run: Celery's settings and versions, Flower's password; and at when it last ticked."""
 
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import version
 
-from leasehold.doctor.broker import read_last_report
-from leasehold.doctor.database import read_last_tick
+from leasehold.doctor.broker import read_report_age
+from leasehold.doctor.database import read_tick_age
 from leasehold.doctor.findings import Finding, skipped
 from leasehold.doctor.judging import judge_celery, judge_flower, judge_ticks
 from leasehold.errors import LeaseholdError, UntrustedFolder
@@ -42,11 +41,11 @@ def look_at_ticks(settings: Settings, seconds: float, *, can_write: bool) -> Ite
     """
     known: list[float | None] = []
     with suppress(LeaseholdError):
-        known.append(read_last_report(settings, seconds))
+        known.append(read_report_age(settings, seconds))
     with suppress(StoreUnavailableError, InvalidInputError):
-        known.append(read_last_tick(settings.database_url))
+        known.append(read_tick_age(settings.database_url))
     if not known:
         yield skipped("ticks", "neither Redis nor the database can be read")
         return
-    last = max((at for at in known if at is not None), default=None)
-    yield judge_ticks(None if last is None else time.time() - last, settings.ticks.interval, can_write=can_write)
+    age = min((each for each in known if each is not None), default=None)
+    yield judge_ticks(age, settings.ticks.interval, can_write=can_write)

@@ -18,24 +18,13 @@ from typing import Final, cast
 import msgspec
 import redis
 
-from leasehold.common.clock import LARGEST_STEP, ClusterClock
+from leasehold.common.clock import LARGEST_STEP, ClusterClock, list_gone
 from scheduler.view.addresses import DEFAULT_PREFIX
-from scheduler.view.connection import redis_errors
 
 LOOK_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 1.0
 """Before the next look while Redis was never reached, or while it disagrees with the carried time."""
-KEPT_SECONDS: Final = 60.0
 _FAILURES: Final = (redis.RedisError, ValueError)
-_CLOCKS: Final = msgspec.json.Decoder(tuple[float, float])
-
-
-class ProcessOffset(msgspec.Struct, frozen=True):
-    """The wall clock of a process minus cluster time, as that process measured it: above 0 it is ahead."""
-
-    process: str
-    host: str
-    seconds: float
 
 
 class RedisClock:
@@ -123,25 +112,5 @@ class RedisClock:
             now = self._clock.now()
             client.hset(self._offsets, field, msgspec.json.encode((self._wall() - now, now)))
             stored = cast("dict[bytes, bytes]", client.hgetall(self._offsets))
-            gone = [each for each, value in stored.items() if _read_offset(each, value, now) is None]
-            if gone:
+            if gone := list_gone(stored, now):
                 client.hdel(self._offsets, *gone)
-
-
-@redis_errors()
-def read_offsets(client: redis.Redis, prefix: str, now: float) -> list[ProcessOffset]:
-    """The processes that measured their wall clock within KEPT_SECONDS before `now`, by process and host. Raises
-    ViewUnavailableError without Redis.
-    """
-    stored = cast("dict[bytes, bytes]", client.hgetall(f"{prefix}clocks"))
-    read = (_read_offset(field, value, now) for field, value in stored.items())
-    return sorted((each for each in read if each), key=lambda each: (each.process, each.host))
-
-
-def _read_offset(field: bytes, value: bytes, now: float) -> ProcessOffset | None:
-    try:
-        offset, at = _CLOCKS.decode(value)
-    except msgspec.MsgspecError:
-        return None
-    process, _, host = field.decode(errors="replace").partition(" ")
-    return ProcessOffset(process, host, offset) if abs(now - at) <= KEPT_SECONDS else None

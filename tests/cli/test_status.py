@@ -45,6 +45,19 @@ def test_status_shows_the_leader_the_lag_of_the_view_and_addresses_without_passw
     assert f"broker {found['urls']['broker']}" in shown
 
 
+def test_status_names_processes_whose_wall_clock_is_off_and_stays_ok(stack: FakeIntake, run: Run) -> None:
+    stack.board.write_report({"at": time.time(), "term": 3, "seconds": 0.01, "waiting": {}})
+    stack.publish()
+    assert json.loads(run("status", "--json").out)["clocks"] == []
+    now = time.time()
+    written = {"launch beta": [21.0, now], "beat alpha": [0.2, now], "ticks gone": [600.0, now - 300]}
+    stack._redis.hset("leasehold:clocks", mapping={name: json.dumps(value) for name, value in written.items()})
+    found = run("status", "--json")
+    assert (found.status, json.loads(found.out)["state"]) == (0, "ok")
+    assert json.loads(found.out)["clocks"] == [{"process": "launch", "host": "beta", "seconds": 21.0}]
+    assert "wrong clocks launch on beta 21 s ahead" in " ".join(run("status").out.split())
+
+
 @pytest.mark.parametrize(("revision", "relation"), [("0001", "older"), ("0999", "newer")])
 def test_status_names_a_schema_that_is_not_this_program_s(
     revision: str, relation: str, stack: FakeIntake, database: str, run: Run

@@ -1,17 +1,20 @@
 """`leasehold doctor` on a stack that runs: all is well; and when one thing is broken, that one fails."""
 
 import json
+import re
+import socket
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import boto3
 import msgspec
 import pytest
 
 from leasehold.cli.applying import format_toml
+from leasehold.common.clock import read_offsets
 from scheduler.store.migrating import migrate
 from tests.cli.conftest import Run, run
 from tests.e2e.conftest import RULES
@@ -101,6 +104,25 @@ def test_a_queue_without_a_worker_fails(stack: Stack, doctor: Doctor) -> None:
         stack.await_canary("terminate")
     assert (found.status, found.list_checks("failure")) == (1, ["queue terminate"])
     assert found.findings["queue terminate"]["remedy"].startswith("Start a worker: python -m tasks.worker terminate")
+
+
+def test_the_wrong_clock_of_a_worker_is_named_with_its_host(stack: Stack, doctor: Doctor) -> None:
+    def measures_it() -> bool:
+        offsets = read_offsets(cast("dict[bytes, bytes]", stack.redis.hgetall("leasehold:clocks")))
+        return any(each.process == "launch" and each.seconds > 20 for each in offsets)
+
+    stack.shifts.set("launch", 21)
+    try:
+        wait_for(measures_it, "the launch worker to measure its clock")
+        found = doctor.examine("--no-aws", "--timeout", "15")
+    finally:
+        stack.shifts.set("launch", 0)
+    assert (found.status, found.list_checks("failure")) == (1, ["clocks"])
+    seen, host = found.findings["clocks"], socket.gethostname()
+    sentence = rf"launch on {re.escape(host)}: the wall clock is 2[01]\.\d\d s ahead of cluster time"
+    assert re.fullmatch(sentence, seen["text"])
+    assert f"Let {host} follow a time service" in seen["remedy"]
+    wait_for(lambda: not measures_it(), "the launch worker to measure its clock again")
 
 
 def test_a_database_without_tables_fails(doctor: Doctor, tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from leasehold.common.clock import ProcessOffset
 from leasehold.doctor.examination import run_bounded
 from leasehold.doctor.findings import Finding, ok
 from leasehold.doctor.judging import (
     judge_access,
     judge_celery,
     judge_clock,
+    judge_clocks,
     judge_flower,
     judge_memory,
     judge_persistence,
@@ -58,9 +60,12 @@ def outcomes(*findings: Finding) -> list[str]:
         (judge_unread("m", "producer", "INFO", "is it"), "warning"),
         # a second is allowed, on either side, and so is what the way there may have taken
         (judge_clock("c", 1.0, 0.0, "its"), "ok"),
-        (judge_clock("c", 1.1, 0.0, "its"), "failure"),
-        (judge_clock("c", -1.1, 0.0, "its"), "failure"),
+        (judge_clock("c", 1.1, 0.0, "its"), "warning"),
+        (judge_clock("c", -1.1, 0.0, "its"), "warning"),
         (judge_clock("c", 1.5, 0.6, "its"), "ok"),
+        (judge_clocks([]), "ok"),
+        (judge_clocks([ProcessOffset("beat", "alpha", -0.9)]), "ok"),
+        (judge_clocks([ProcessOffset("beat", "alpha", 0.0), ProcessOffset("launch", "beta", -1.1)]), "failure"),
         (judge_ticks(14.9, 5), "ok"),
         (judge_ticks(15.1, 5), "failure"),
         (judge_ticks(None, 5), "failure"),
@@ -177,3 +182,17 @@ def test_of_two_schemas_the_older_one_is_named_with_what_mends_it(current: str, 
     found = judge_schema(current, "0002")
     assert f"{relation} than this program" in found.text
     assert found.remedy.startswith(remedy)
+
+
+def test_the_finding_on_clocks_names_each_process_and_the_hosts_to_mend() -> None:
+    offsets = [
+        ProcessOffset("beat", "alpha", 0.1),
+        ProcessOffset("launch", "beta", 21.0),
+        ProcessOffset("ticks", "gamma", -11.5),
+    ]
+    found = judge_clocks(offsets)
+    assert found.text == (
+        "launch on beta: the wall clock is 21.00 s ahead of cluster time;"
+        " ticks on gamma: the wall clock is 11.50 s behind cluster time"
+    )
+    assert found.remedy.startswith("Let beta, gamma follow a time service (NTP: chrony,")

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 from typing import Final
 
+from leasehold.common.clock import ProcessOffset
 from scheduler.store.memory import MemoryStore
 from scheduler.view.metric_table import METRICS
-from scheduler.view.redis_clock import ProcessOffset
 from scheduler.view.redis_meter import Tally
 from workers.metrics import collect
 from workers.queue_watch import WaitingMessages

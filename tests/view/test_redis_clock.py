@@ -1,14 +1,15 @@
 """Cluster time by way of Redis: what processes without a database live by."""
 
 import time
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
 
+from leasehold.common.clock import KEPT_SECONDS, ProcessOffset, read_offsets
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_board import RedisBoard
-from scheduler.view.redis_clock import KEPT_SECONDS, RedisClock, read_offsets
+from scheduler.view.redis_clock import RedisClock
 from tests.servers import redis_client, redis_server, redis_url
 
 __all__ = ["redis_client", "redis_server", "redis_url"]
@@ -45,6 +46,10 @@ def publish(client: redis.Redis, ahead: float) -> float:
     now = float(seconds + microseconds / 1e6 + ahead)
     RedisBoard(client, PREFIX).publish_time(now)
     return now
+
+
+def read_all(client: redis.Redis, now: float) -> list[ProcessOffset]:
+    return read_offsets(cast("dict[bytes, bytes]", client.hgetall(f"{PREFIX}clocks")), now)
 
 
 def test_before_the_first_tick_it_is_the_time_of_redis(redis_client: redis.Redis) -> None:
@@ -107,12 +112,12 @@ def test_each_named_process_writes_down_how_far_its_wall_clock_is_off(
     RedisClock(redis_client, PREFIX, process="launch", wall=lambda: time.time() + 20).look()
     RedisClock(redis_client, PREFIX, process="beat").look()
     RedisClock(redis_client, PREFIX).look()
-    beat, launch = read_offsets(redis_client, PREFIX, now)
+    beat, launch = read_all(redis_client, now)
     assert (beat.process, beat.host, launch.process, launch.host) == ("beat", "alpha", "launch", "alpha")
     assert (beat.seconds, launch.seconds) == pytest.approx((0, 20), abs=1)
-    assert read_offsets(redis_client, PREFIX, now + ABOUT + KEPT_SECONDS) == []
+    assert read_all(redis_client, now + ABOUT + KEPT_SECONDS) == []
     redis_client.hset(f"{PREFIX}clocks", "ticks beta", "no JSON")
-    assert len(read_offsets(redis_client, PREFIX, now)) == 2
+    assert len(read_all(redis_client, now)) == 2
 
 
 def test_what_processes_wrote_that_are_gone_is_deleted(redis_client: redis.Redis) -> None:
