@@ -105,6 +105,10 @@ class AsyncClient:
         for end in (self._notices.close, self._requests.shutdown, self._readers.shutdown):
             await loop.run_in_executor(None, end)
 
+    def now(self) -> float:
+        """See Client.now. It asks nothing, so it is not awaited."""
+        return self._client.now()
+
     def __repr__(self) -> str:
         return show_line(self, show_url(self.url))
 
@@ -156,7 +160,7 @@ class AsyncClient:
         renew: bool = False,
     ) -> Reservation:
         """See Client.wait."""
-        waiting = PhaseWait(reservation, list_phases(phase) or frozenset(), timeout, renew=renew)
+        waiting = PhaseWait(reservation, list_phases(phase) or frozenset(), timeout, renew=renew, now=self.now)
         steps = waiting.steps()
         async with self.watch(reservation) as watch:
             try:

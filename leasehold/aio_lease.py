@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from leasehold import watching
 from leasehold.changes import Change
+from leasehold.common.clock import read_monotonic
 from leasehold.errors import LeaseholdError, NotAnswered, Refused, Unavailable
 from leasehold.held import GOODBYE_SECONDS, Held
 from leasehold.results import Answer, Reservation
@@ -43,7 +44,7 @@ class AsyncLease(Held):
     _left: asyncio.Event
 
     def __init__(self, client: "AsyncClient", fields: Mapping[str, Any], wait: float | None = None) -> None:
-        super().__init__(fields, wait)
+        super().__init__(fields, wait, client.now)
         self._client = client
         self.revoking = asyncio.Event()
         self.lost = AsyncLost(self._is_overdue)
@@ -127,7 +128,7 @@ class AsyncLease(Held):
             self._begin(row, answer)
 
     async def _renew(self, row: Reservation) -> Answer:
-        sent = time.monotonic()
+        sent = read_monotonic()
         answer = await self._client.renew(row.id, row.token, timeout=self._patience())
         self._note_renewal(answer, sent)
         return answer

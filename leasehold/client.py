@@ -119,7 +119,7 @@ class Client(Words):
         credentials = find_credentials(os.environ, principal, key, key_file)
         self.url, self.timeout = found.broker_url, timeout
         self._wire = Wire(found.broker_url, found.prefix, found.view_url, credentials)
-        self._reader = ViewReader(self._wire.redis, found.prefix, found.view_url)
+        self._reader = ViewReader(self._wire.redis, found.prefix, found.view_url, self._wire.clock)
 
     def __enter__(self) -> Self:
         return self
@@ -139,6 +139,12 @@ class Client(Words):
     def ping(self) -> None:
         """Raise Unavailable unless Redis answers and holds a valid view."""
         self._reader.check()
+
+    def now(self) -> float:
+        """Cluster time in seconds since the epoch: the clock of all times that this client gives. It is kept right by
+        requests and reads, and carried by a monotonic clock; this host's clock may be wrong.
+        """
+        return self._wire.clock.now()
 
     def _check_open(self) -> None:
         """Raise Unavailable once `close` was called."""
@@ -295,7 +301,8 @@ class Client(Words):
 
         Raises Ended when it is over otherwise, Unknown, and NotAnswered or Unavailable when time runs out.
         """
-        waiting = PhaseWait(reservation, list_phases(phase) or frozenset(), timeout, renew=renew)
+        phases, now = list_phases(phase) or frozenset(), self._wire.clock.now
+        waiting = PhaseWait(reservation, phases, timeout, renew=renew, now=now)
         with self.watch(reservation) as watch:
             return carry_out(waiting.steps(), partial(self._take_step, watch))
 

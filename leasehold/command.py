@@ -31,7 +31,7 @@ NOT_FOUND: Final = 127
 OF_A_SIGNAL: Final = 128
 """Statuses as those of `timeout` and of shells; the last one is added to the number of a signal."""
 CLOCK_SECONDS: Final = 1.0
-"""By how much the clock of the stack may be ahead, when it takes a lease at its deadline."""
+"""By how much our cluster time may be behind that of the stack, when it takes a lease at its deadline."""
 RETRY_SECONDS: Final = 1.0
 """Between two tries of a command in the background to use the terminal."""
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -239,7 +239,7 @@ class LeasedCommand:
         self._revoke_reason = reason = lease.reason or self._read_reason() or "revoked"
         deadline = lease.revoke_by
         self._write_reason(reason, deadline)
-        until = "" if deadline is None else f", and is killed in {deadline - time.time():.0f} s if it still runs"
+        until = "" if deadline is None else f", and is killed in {deadline - self._client.now():.0f} s if it still runs"
         self._say(f"{lease.id} is being revoked: {reason}; the command gets SIGTERM{until}")
         self._group.send(signal.SIGTERM)
 
@@ -265,6 +265,6 @@ class LeasedCommand:
             self._is_lost = True
         self._group.send(signal.SIGKILL)
         reason = lease.reason
-        if lease.revoke_by is not None and time.time() >= lease.revoke_by - CLOCK_SECONDS:
+        if lease.revoke_by is not None and self._client.now() >= lease.revoke_by - CLOCK_SECONDS:
             reason = f"it was not given back in time ({self._revoke_reason or 'revoked'})"
         self._say(f"{lease.id} is lost: {reason}; the command is killed")

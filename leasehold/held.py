@@ -1,17 +1,18 @@
 """What a lease is to its holder: the state and the rules that the blocking and the async lease share.
 
-A lease learns from answers, from its row in the view and from its own clock. How it waits and what it wakes up is the
+A lease learns from answers, from its row in the view and from its own clock: cluster time for what the stack decides
+(`revoke_by`), the monotonic clock for how long its last renewal holds. How it waits and what it wakes up is the
 matter of its two kinds.
 """
 
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from html import escape
 from typing import Any, Final, Protocol, Self
 
 from leasehold.changes import Changes
+from leasehold.common.clock import read_monotonic
 from leasehold.errors import Refused, Unavailable
 from leasehold.results import Answer, Placement, Reservation
 from leasehold.shown import Table, join_words, show_line
@@ -44,8 +45,8 @@ class Held(ABC):
     lost: Flag
     _left: Flag
 
-    def __init__(self, fields: Mapping[str, Any], wait: float | None) -> None:
-        self._fields, self._wait = dict(fields), wait
+    def __init__(self, fields: Mapping[str, Any], wait: float | None, now: Callable[[], float]) -> None:
+        self._fields, self._wait, self._now = dict(fields), wait, now
         self.id: str = self._fields["id"]
         self.reason: str | None = None
         """Why it is being revoked, or how it was lost."""
@@ -127,23 +128,25 @@ class Held(ABC):
 
     @property
     def seconds_left(self) -> float | None:
-        """How long it is ours without another word, by our own clock; None: until it is revoked."""
+        """How long it is ours without another answer; None: until it is revoked. The wall clock has no say."""
         limits = []
         if self._trusted_until is not None:
-            limits.append(self._trusted_until - time.monotonic())
+            limits.append(self._trusted_until - read_monotonic())
         if self._revoke_by is not None:
-            limits.append(self._revoke_by - time.time())
+            limits.append(self._revoke_by - self._now())
         return min(limits, default=None)
 
     @property
     def deadline(self) -> float | None:
-        """The same as seconds since the epoch; moves on with every renewal, ends while it is being revoked."""
+        """The same in cluster time (seconds since the epoch, see `Client.now`); every renewal moves it on, except while
+        the lease is being revoked.
+        """
         left = self.seconds_left
-        return None if left is None else time.time() + left
+        return None if left is None else self._now() + left
 
     @property
     def revoke_by(self) -> float | None:
-        """When it is taken at the latest, in seconds since the epoch; None while it is not being revoked."""
+        """When it is taken at the latest, in cluster time; None while it is not being revoked."""
         return self._revoke_by
 
     @property

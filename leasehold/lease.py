@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from leasehold.changes import Change
+from leasehold.common.clock import read_monotonic
 from leasehold.errors import Ended, LeaseholdError, NotAnswered, Refused, Unavailable
 from leasehold.held import GOODBYE_SECONDS, Held
 from leasehold.results import Answer, Reservation
@@ -43,7 +44,7 @@ class Lease(Held):
     _left: threading.Event
 
     def __init__(self, client: "Client", fields: Mapping[str, Any], wait: float | None = None) -> None:
-        super().__init__(fields, wait)
+        super().__init__(fields, wait, client.now)
         self._client = client
         self.revoking = threading.Event()
         self.lost = Lost(self._is_overdue)
@@ -105,7 +106,7 @@ class Lease(Held):
                     raise
 
     def _renew(self, row: Reservation) -> Answer:
-        sent = time.monotonic()
+        sent = read_monotonic()
         answer = self._client.renew(row.id, row.token, timeout=self._patience())
         self._note_renewal(answer, sent)
         return answer

@@ -52,6 +52,7 @@ class Probe:
             self._wire.redis.ping()
         except redis.RedisError as error:
             raise explain_redis(error, self._wire.view_url, "use it") from error
+        self._wire.clock.refresh()
 
     def queue_lengths(self) -> dict[str, int]:
         """How many messages wait in each queue for a worker."""

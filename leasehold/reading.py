@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 import msgspec
 import redis
 
+from leasehold.cluster_time import ClientClock
 from leasehold.errors import Unavailable
 from leasehold.results import Account, Reservation, Slot
 from leasehold.wire import explain_redis, show_url
@@ -78,10 +79,13 @@ class Joined(NamedTuple):
 
 
 class ViewReader:
-    """Reads rows and the report. Every method raises Unavailable without a Redis or without a valid view."""
+    """Reads rows and the report. Every method raises Unavailable without a Redis or without a valid view.
 
-    def __init__(self, client: redis.Redis, prefix: str, url: str) -> None:
-        self._redis, self._url = client, url
+    `clock`: the one by which the caller judges the times of the rows; it is kept right with the reads.
+    """
+
+    def __init__(self, client: redis.Redis, prefix: str, url: str, clock: ClientClock | None = None) -> None:
+        self._redis, self._url, self._clock = client, url, clock
         self.keys = ViewKeys(prefix)
 
     def find_reservations(self, ids: Sequence[str]) -> list[Reservation | None]:
@@ -147,6 +151,8 @@ class ViewReader:
         except redis.RedisError as error:
             raise explain_redis(error, self._url, "read the view") from error
         self._check_generation(generation, server)
+        if self._clock is not None:
+            self._clock.refresh()
         return cast("list[bytes | None]", bodies)
 
     def _scan(self, key: str) -> Iterator[bytes]:

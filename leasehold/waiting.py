@@ -57,9 +57,13 @@ Steps = Generator[Step, Any, Reservation]
 
 
 class Keepalive:
-    """When a pending reservation has to be renewed so that its ttl does not run out while it is waited for."""
+    """When a pending reservation has to be renewed so that its ttl does not run out while it is waited for.
 
-    def __init__(self) -> None:
+    `now`: cluster time.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
         self._ttl = 0.0
         self._due: float | None = None
 
@@ -68,10 +72,9 @@ class Keepalive:
         if row is None or row.phase != "pending" or row.expires_at is None:
             self._due = None
         elif self._due is None:
-            # Both by the database's clock. A later write than the one that set the expiry only makes it shorter.
+            # A later write than the one that set the expiry only makes it shorter.
             self._ttl = max(row.expires_at - row.marked_at, 0.0)
-            # By our own clock, which may be wrong: it only makes the renewal earlier.
-            spent = max(self._ttl - (row.expires_at - time.time()), 0.0)
+            spent = max(self._ttl - (row.expires_at - self._now()), 0.0)
             self._due = time.monotonic() + max(self._ttl / RENEWALS_A_TTL - spent, 0.0)
 
     def seconds_left(self) -> float | None:
@@ -96,11 +99,22 @@ class Keepalive:
 
 
 class PhaseWait:
-    """One wait. `timeout` None: without a limit. `renew`: keep it from expiring while it is pending."""
+    """One wait. `timeout` None: without a limit. `renew`: keep the reservation from expiring while it is pending.
 
-    def __init__(self, name: str, phases: frozenset[str], timeout: float | None, *, renew: bool) -> None:
+    `now`: cluster time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        phases: frozenset[str],
+        timeout: float | None,
+        *,
+        renew: bool,
+        now: Callable[[], float],
+    ) -> None:
         self._name, self._phases, self._timeout = name, phases, timeout
-        self._keepalive = Keepalive() if renew else None
+        self._keepalive = Keepalive(now) if renew else None
         self._started = time.monotonic()
         self._trouble: Unavailable | None = None
         self._seen = Joined(None)

@@ -7,8 +7,8 @@ before its answer cost a delay, never a reservation (docs/protocol.md, "Answers"
 
 import os
 import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
@@ -17,6 +17,7 @@ import redis
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
+from leasehold.cluster_time import ClientClock
 from leasehold.credentials import Credentials
 from leasehold.errors import Unavailable
 from leasehold.exchange import Exchange, describe_request
@@ -55,7 +56,8 @@ class Wire:
             self.redis = make_redis(self.view_url)
         except ValueError as error:
             raise Unavailable(f"{show_url(self.view_url)} is no URL of a Redis: {error}") from None
-        self._signer = None if credentials is None else Signer(credentials, self.redis, prefix)
+        self.clock = ClientClock(self.redis, prefix)
+        self._signer = None if credentials is None else Signer(credentials, self.redis, prefix, self.clock.now)
         self._guard = threading.Lock()
         self._sender: _Sender | None = None
         self._closed = threading.Event()
@@ -90,8 +92,7 @@ class Wire:
         `patience`: how many seconds the sender waits for the answer. It then understands `retry_after`, too.
         """
         headers = {} if patience is None else {"patience": round(patience, 3)}
-        sender = self._current_sender()
-        return sender.send(TASK_PREFIX + verb, QUEUE, document, describe_request(document), headers=headers)
+        return self._send(TASK_PREFIX + verb, QUEUE, document, describe_request(document), headers)
 
     def read_taken(self) -> float | None:
         """The `sent_at` of the request that a worker took last while more of them wait. None: none waits, or it
@@ -112,11 +113,14 @@ class Wire:
         """Ask whoever consumes this queue to answer on the list `address`, unless it waited there for longer than
         `expires` seconds. Raises as `send` does.
         """
-        self._current_sender().send(f"leasehold.{queue}.canary", queue, address, "canary", expires)
+        # Celery would count from the wall clock of this host.
+        until = None if expires is None else datetime.fromtimestamp(self.clock.now() + expires, UTC).isoformat()
+        headers = {} if until is None else {"expires": until}
+        self._send(f"leasehold.{queue}.canary", queue, address, "canary", headers)
 
     def send_tick(self) -> None:
         """Ask for a tick. Raises as `send` does."""
-        self._current_sender().send("leasehold.ticks.tick", "ticks", None, "")
+        self._send("leasehold.ticks.tick", "ticks", None, "")
 
     def pause(self) -> None:
         """Let a moment pass before Redis is tried again; ends at once when the wire is closed."""
@@ -146,6 +150,15 @@ class Wire:
             self._other = make_redis(self.url)
         return self._other
 
+    def _send(
+        self, task: str, queue: str, argument: object, shown: str, headers: Mapping[str, object] | None = None
+    ) -> float:
+        self.clock.refresh()
+        sent_at = self.clock.now()
+        # By it the metrics process and the workers know how long the message has waited.
+        self._current_sender().send(task, queue, argument, shown, {"sent_at": sent_at, **(headers or {})})
+        return sent_at
+
     def _current_sender(self) -> "_Sender":
         """This process's own sender: the connections of a parent are not ours to use after a fork."""
         with self._guard:
@@ -163,21 +176,12 @@ class _Sender:
         self._producers: ProducerPool | None = None
         self._guard = threading.Lock()
 
-    def send(
-        self,
-        task: str,
-        queue: str,
-        argument: object,
-        shown: str,
-        expires: float | None = None,
-        headers: Mapping[str, object] | None = None,
-    ) -> float:
-        """Send a task with one argument, or with none where it is None; returns its `sent_at`."""
+    def send(self, task: str, queue: str, argument: object, shown: str, headers: Mapping[str, Any]) -> None:
+        """Send a task with one argument, or with none where it is None. `headers` go before Celery's own."""
         app, producers = self._open()
         from kombu.entity import Queue  # noqa: PLC0415 - half a second that reads need not wait; after _import_celery
         from kombu.exceptions import OperationalError  # noqa: PLC0415 - as above
 
-        sent_at = time.time()
         try:
             with producers.acquire(block=True, timeout=SOCKET_SECONDS) as producer:
                 app.send_task(
@@ -187,15 +191,12 @@ class _Sender:
                     queue=Queue(queue, routing_key=queue),  # type: ignore[arg-type]  # the stubs know names only
                     producer=producer,
                     ignore_result=True,
-                    expires=expires,
                     argsrepr=shown,
-                    # By it the metrics process and the workers know how long the message has waited.
-                    headers={"sent_at": sent_at, **(headers or {})},
+                    headers=dict(headers),
                     retry=False,
                 )
         except (OperationalError, redis.RedisError, OSError) as error:
             raise explain_redis(error, self._url, f"send to the queue {queue}", "takes no message") from error
-        return sent_at
 
     def close(self) -> None:
         """Close the pooled connections."""

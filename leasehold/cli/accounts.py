@@ -1,7 +1,6 @@
 """Commands for quota accounts: what teams may use, what they have left, and what they had."""
 
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -203,7 +202,7 @@ def _read_samples(account: "Account", seconds: float) -> list[dict[str, Any]]:
     import msgspec
 
     with open_store() as store:
-        kept = store.read_balances(account.id, time.time() - seconds)
+        kept = store.read_balances(account.id, store.now() - seconds)
     found: list[dict[str, Any]] = [{"at": each.at, "balance": each.balance} for each in kept]
     if not found or account.charged_at > found[-1]["at"]:
         found.append({"at": account.charged_at, "balance": account.balance})

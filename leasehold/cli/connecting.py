@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 @contextmanager
 def connect(timeout: float = 10.0) -> Iterator["Client"]:
     """A client of the stack. Raises NoStack, Unavailable, and Unavailable at once when Redis is not there."""
+    from leasehold.cli.output import use_clock
     from leasehold.client import Client
 
     with Client(timeout=timeout) as client:
         client.probe.check_redis()
+        use_clock(client.now)
         yield client
 
 

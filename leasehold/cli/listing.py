@@ -1,6 +1,5 @@
 """`list` and `slots`: what the view holds, filtered and sorted, for people and for programs."""
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -142,7 +141,7 @@ def list_(  # noqa: PLR0913, PLR0917 - an option each
     with connect() as client:
 
         def show() -> None:
-            now = time.time()
+            now = client.now()
             found = client.list(phase or None, account=account, pool=pool, system=system, tags=tags)
             rows = [row for row in found if ages.admit(row.created_at, now) and _requires(row, labels)]
             hides_ended = chosen in {"table", "wide"} and not (phase or ended)
@@ -220,7 +219,7 @@ def slots(  # noqa: PLR0913, PLR0917 - an option each
     with connect() as client:
 
         def show() -> None:
-            now = time.time()
+            now = client.now()
             holders = _find_holders(client)
             said = _read_conditions(client, pool)
             found = [SeenSlot(each, holders.get(each.id, ()), said) for each in client.slots(pool=pool, state=state)]

@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
@@ -104,11 +105,31 @@ def repeat(show: Callable[[], None], seconds: float | None) -> None:
         show()
 
 
+@dataclass
+class _Clock:
+    """The clock of this command: the wall clock, or cluster time where it talks to a stack."""
+
+    now: Callable[[], float] = time.time
+
+
+_clock: Final = _Clock()
+
+
+def use_clock(now: Callable[[], float]) -> None:
+    """Show ages by this clock from now on."""
+    _clock.now = now
+
+
+def read_clock() -> float:
+    """The time by which ages are shown."""
+    return _clock.now()
+
+
 def show_age(at: float | None, now: float | None = None) -> str:
     """How long ago, in the largest unit that says enough."""
     if at is None:
         return ""
-    seconds = (time.time() if now is None else now) - at
+    seconds = (read_clock() if now is None else now) - at
     if seconds < 0:
         return f"in {show_seconds(-seconds)}"
     return f"{show_seconds(seconds)} ago"

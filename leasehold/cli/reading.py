@@ -18,6 +18,7 @@ from leasehold.cli.output import (
     print_json,
     print_table,
     print_thing,
+    read_clock,
     repeat,
     show_amounts,
     show_instant,
@@ -122,7 +123,7 @@ def _describe_lease(lease: "Placement") -> str:
     where = " ".join(filter(None, (lease.slot, lease.instance_id, lease.address, lease.type, lease.zone)))
     told = [where, "" if lease.state == "held" else lease.state]
     if lease.charged_at is not None or any(lease.cost):
-        told += [_name_level(lease), f"used {show_levels(cost_until(lease, time.time()))}"]
+        told += [_name_level(lease), f"used {show_levels(cost_until(lease, read_clock()))}"]
     return ", ".join(filter(None, told))
 
 

@@ -1,7 +1,6 @@
 """`leasehold status`: is all well, and how much is going on. Its exit code is for probes."""
 
 import os
-import time
 from collections import Counter
 from contextlib import suppress
 from importlib.util import find_spec
@@ -112,7 +111,7 @@ def _assess(client: "Client", probe: bool) -> tuple[Status, int]:
     found.urls = _find_urls(client.url)
     found.queues = client.probe.queue_lengths()
     found.leads_now = client.probe.is_led()
-    _read_report(found, client.report())
+    _read_report(found, client.report(), client.now())
     try:
         found.reservations = dict(Counter(row.phase for row in client.list()))
         found.slots = dict(Counter(slot.state for slot in client.slots()))
@@ -164,13 +163,13 @@ def _find_schema_fault() -> str | None:
         return str(error)
 
 
-def _read_report(found: Status, report: dict[str, Any]) -> None:
+def _read_report(found: Status, report: dict[str, Any], now: float) -> None:
     if not report:
         found.problems.append("there was no tick yet")
         return
     found.term, found.tick_seconds = report.get("term"), report.get("seconds")
     found.leader, found.view_lag_seconds = report.get("leader") or None, report.get("view_lag")
-    found.tick_age_seconds = max(time.time() - report["at"], 0.0)
+    found.tick_age_seconds = max(now - report["at"], 0.0)
     found.waiting = list(report.get("waiting", {}))
     late = LATE_INTERVALS * float(os.environ.get("LEASEHOLD_TICKS__INTERVAL") or 5)
     if found.tick_age_seconds > late:

@@ -14,13 +14,16 @@ from typing import Final, NamedTuple
 LARGEST_STEP: Final = 1.0
 """Seconds. A look that puts the clock back by less is waited out: the time stands still until it is reached again."""
 
-_MONOTONIC: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Linux: CLOCK_BOOTTIME counts while the host sleeps; CLOCK_MONOTONIC does so on macOS. `time.monotonic` does not."""
+_CLOCKS: Final = ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC")
+_MONOTONIC: Final[int | None] = next((getattr(time, name) for name in _CLOCKS if hasattr(time, name)), None)
+"""Linux: CLOCK_BOOTTIME counts while the host sleeps; CLOCK_MONOTONIC does so on macOS. Windows has neither, and its
+`time.monotonic` counts while the host sleeps.
+"""
 
 
 def read_monotonic() -> float:
     """Seconds since an arbitrary instant, the same one for every process of one boot of this host."""
-    return time.clock_gettime(_MONOTONIC)
+    return time.monotonic() if _MONOTONIC is None else time.clock_gettime(_MONOTONIC)
 
 
 class ProcessOffset(NamedTuple):

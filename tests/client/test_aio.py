@@ -37,7 +37,7 @@ def test_it_has_the_methods_of_the_client_with_their_arguments() -> None:
         ours = getattr(AsyncClient, name)
         parameters = inspect.signature(theirs[name]).parameters
         assert list(inspect.signature(ours).parameters) == list(parameters), name
-        assert inspect.iscoroutinefunction(ours) is (name not in {"lease", "watch"}), name
+        assert inspect.iscoroutinefunction(ours) is (name not in {"lease", "watch", "now"}), name
 
 
 def test_many_waits_at_the_same_time_take_no_thread_each(intake: FakeIntake) -> None:

@@ -40,6 +40,9 @@ FOREIGN: Final = [
     *((role, "SET leasehold:leader x") for role in ROLES[1:]),
     *((role, "GET leasehold:leader") for role in ROLES[1:]),
     *((role, "HINCRBYFLOAT leasehold:metrics x 1") for role in ROLES[1:]),
+    # Clients judge deadlines by it.
+    *((role, "SET leasehold:clock 0") for role in ROLES[1:]),
+    *((role, "GET leasehold:clock") for role in ("producer", "monitor")),
     # Messages: producers give them to one queue, nobody but the workers takes them or gives them back.
     *((role, f"RPUSH {queue} x") for role in ROLES[1:] for queue in ("reservations", "terminate")),
     *((role, f"LPUSH {queue} x") for role in ROLES[1:] for queue in ("ticks", "launch", "health", "terminate")),

@@ -1,0 +1,94 @@
+"""The client's clock: cluster time, which is the time of Redis plus an offset that the leader publishes.
+
+All times that the stack sends (`revoke_by`, `expires_at`, ages) are cluster time. The wall clock of this host may be
+wrong or jump; between two looks at Redis the time is advanced by the monotonic clock.
+"""
+
+import logging
+import threading
+import time
+from typing import Final, cast
+
+import redis
+
+from leasehold.common.clock import ClusterClock, read_monotonic
+
+LOOK_SECONDS: Final = 30.0
+"""Between two looks at the reference."""
+DOUBT_SECONDS: Final = 1.0
+"""Between two looks while the reference disagrees with the time that we have."""
+TOLERANCE: Final = 1.0
+"""Seconds by which they may differ."""
+_NEVER: Final = float("-inf")
+_log: Final = logging.getLogger("leasehold")
+
+
+class ClientClock:
+    """Cluster time for one client. For any number of threads.
+
+    When the clock of Redis jumps, the offset that the leader published before is wrong until it publishes the next one.
+    A look that disagrees with the carried time is therefore believed only if another offset has been published since.
+    """
+
+    def __init__(self, client: redis.Redis, prefix: str) -> None:
+        self._redis, self._key = client, f"{prefix}clock"
+        self._clock = ClusterClock(self._find_time)
+        self._guard = threading.Lock()
+        self._due = _NEVER
+        self._doubted: bytes | None = None
+        """The published offset by which a look disagreed with the carried time; b"" where none is published."""
+        self._has_warned = False
+        self._may_read_offset = True
+
+    def now(self) -> float:
+        """Seconds since the epoch. Redis is asked here only if it never was; without an answer it is the wall clock."""
+        if self._due == _NEVER:
+            self.refresh()
+        return self._clock.now() if self._clock.has_looked else time.time()
+
+    def refresh(self) -> None:
+        """Ask Redis if it was not asked for a while. Without an answer the time that we have is carried on."""
+        with self._guard:
+            if read_monotonic() < self._due:
+                return
+            self._due = read_monotonic() + LOOK_SECONDS
+        try:
+            self._clock.look()
+        except redis.exceptions.NoPermissionError as error:
+            self._warn_once(error)
+        except (redis.RedisError, ValueError, TypeError):
+            # The request or the read for which this was done reports a Redis that does not answer.
+            return
+        if self._doubted is not None:
+            self._due = read_monotonic() + DOUBT_SECONDS
+
+    def _warn_once(self, error: Exception) -> None:
+        if not self._has_warned:
+            _log.warning("deadlines follow this host's clock, which may be wrong: Redis refuses its time (%s)", error)
+        self._has_warned = True
+
+    def _find_time(self) -> float:
+        published = self._read_offset()
+        seconds, microseconds = self._redis.time()
+        found = seconds + microseconds / 1e6 + (float(published) if published else 0.0)
+        return found if self._believes(found, published or b"") else self._clock.now()
+
+    def _read_offset(self) -> bytes | None:
+        if not self._may_read_offset:
+            return None
+        try:
+            return cast("bytes | None", self._redis.get(self._key))
+        except redis.exceptions.NoPermissionError:
+            # With the rules of an older users.acl: the time of Redis is the best that this user has.
+            self._may_read_offset = False
+            return None
+
+    def _believes(self, found: float, published: bytes) -> bool:
+        if not self._clock.has_looked or abs(found - self._clock.now()) <= TOLERANCE:
+            self._doubted = None
+            return True
+        if self._doubted is None or self._doubted == published:
+            self._doubted = published
+            return False
+        self._doubted = None
+        return True
