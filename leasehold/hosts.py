@@ -28,6 +28,8 @@ class Hosts:
 
     def __init__(self, wire: Wire, reader: ViewReader, timeout: float) -> None:
         self._wire, self._reader, self._timeout = wire, reader, timeout
+        self._counters: dict[str, int] = {}
+        """By slot, the counter of the last heartbeat, or the one above which the stack wants the next."""
 
     def register(
         self,
@@ -45,15 +47,18 @@ class Hosts:
         """
         said = {"pool": pool, "machine": machine, "resources": resources, "labels": labels, "address": address}
         document = {"slot": slot, **{key: value for key, value in said.items() if value is not None}}
-        return read_answer(self._ask("register", document, timeout))
+        answer = read_answer(self._ask("register", document, timeout))
+        self._counters[slot] = max(self._counters.get(slot, 0), answer.heartbeat or 0)
+        return answer
 
     def heartbeat(self, slot: str, machine: str, version: str | None = None) -> None:
         """The host is alive, and knows this `version` of its slot (`Host.version`). There is no answer. Only the
-        machine that the slot belongs to is heard. Raises Unavailable.
+        machine that the slot belongs to is heard; a principal with the name of the slot signs it. Raises Unavailable.
         """
-        value = format_heartbeat(Heartbeat(machine, version))
+        beat = self._wire.sign_heartbeat(slot, Heartbeat(machine, version), self._counters.get(slot, 0))
+        self._counters[slot] = beat.counter or 0
         try:
-            self._wire.redis.set(self._reader.keys.heartbeat(slot), value, ex=HEARTBEAT_SECONDS)
+            self._wire.redis.set(self._reader.keys.heartbeat(slot), format_heartbeat(beat), ex=HEARTBEAT_SECONDS)
         except redis.RedisError as error:
             raise explain_redis(error, self._wire.view_url, "write heartbeats", "takes no heartbeat") from error
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import redis
 
+from leasehold.common.heartbeats import Heartbeat, sign_heartbeat
 from leasehold.common.signing import sign_headers
 from leasehold.credentials import Credentials
 from leasehold.errors import Unavailable
@@ -43,6 +44,15 @@ class Signer:
             now=self._clock(),
             body=body,
         )
+
+    def sign_heartbeat(self, slot: str, beat: Heartbeat, above: int) -> Heartbeat:
+        """The heartbeat with a counter higher than `above` and with its MAC; without both where the principal is not
+        the host of this slot. Raises Unavailable as `sign` does.
+        """
+        if self._credentials.principal != slot:
+            return beat
+        counted = beat._replace(counter=max(int(self._clock() * 1000), above + 1))
+        return sign_heartbeat(self._credentials.key, self._find_cluster(), slot, counted)
 
     def _find_cluster(self) -> str:
         if self._credentials.cluster is not None:

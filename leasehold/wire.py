@@ -18,6 +18,7 @@ from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
 from leasehold.cluster_time import ClientClock
+from leasehold.common.heartbeats import Heartbeat
 from leasehold.credentials import Credentials
 from leasehold.errors import Unavailable
 from leasehold.exchange import Exchange, describe_request
@@ -117,6 +118,10 @@ class Wire:
         until = None if expires is None else datetime.fromtimestamp(self.clock.now() + expires, UTC).isoformat()
         headers = {} if until is None else {"expires": until}
         self._send(f"leasehold.{queue}.canary", queue, address, "canary", headers)
+
+    def sign_heartbeat(self, slot: str, beat: Heartbeat, above: int) -> Heartbeat:
+        """The heartbeat as the principal of this client sends it: see Signer. Without a principal as it is."""
+        return beat if self._signer is None else self._signer.sign_heartbeat(slot, beat, above)
 
     def send_tick(self) -> None:
         """Ask for a tick. Raises as `send` does."""

@@ -1,6 +1,7 @@
 """The agent of a host, against a stand-in for the stack: what it asks, what it tells, when it ends."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -9,6 +10,8 @@ import redis
 
 from leasehold import Client, Refused, Unavailable
 from leasehold.agent import LONGEST_BEAT_SECONDS, HostAgent, HostSpec, find_beat
+from leasehold.common.heartbeats import Heartbeat, is_heartbeat_of, read_heartbeat
+from leasehold.common.signing import make_key, read_key
 from leasehold.hosts import Hosts
 from leasehold.reading import ViewReader
 from leasehold.wire import Wire
@@ -315,3 +318,44 @@ def test_a_limit_of_cores_that_changes_is_no_new_lease(host: FakeHost, start: St
     told = running.await_told("cores")
     assert (told["reservation"], told["component"], told["cores"]) == ("r1", "main", 1)
     assert [each["event"] for each in running.told].count("leased") == 1
+
+
+def test_a_host_with_a_principal_signs_its_heartbeats_and_counts_on(
+    intake: FakeIntake, redis_client: redis.Redis
+) -> None:
+    """Its clock may be behind: the counter is above the one that the answer to `register` states."""
+    above = 10**15
+    intake.handler = lambda _verb, _document: {"ok": True, "slot": "lab-1", "state": "ready", "heartbeat": above}
+    redis_client.set("leasehold:cluster", "c-1")
+    key = make_key()
+    with Client(intake.url, key=key, principal="lab-1", timeout=5) as client:
+        hosts = client.hosts
+        hosts.register("lab-1", pool="lab", machine="m1")
+        beats = [send_heartbeat(hosts, redis_client, version) for version in ("1:2:30", "1:2:30", None)]
+    assert [beat.counter for beat in beats] == [above + 1, above + 2, above + 3]
+    assert [beat.version for beat in beats] == ["1:2:30", "1:2:30", None]
+    assert all(is_heartbeat_of(read_key(key), "c-1", "lab-1", beat) for beat in beats)
+    assert not any(is_heartbeat_of(read_key(make_key()), "c-1", "lab-1", beat) for beat in beats)
+
+
+def test_the_counter_of_a_heartbeat_is_the_time_in_milliseconds(intake: FakeIntake, redis_client: redis.Redis) -> None:
+    """So a host that starts again, or a command that sends one heartbeat, counts on without a note of the last one."""
+    redis_client.set("leasehold:cluster", "c-1")
+    before = int(time.time() * 1000)
+    with Client(intake.url, key=make_key(), principal="lab-1") as client:
+        beat = send_heartbeat(client.hosts, redis_client, None)
+    assert beat.counter is not None
+    assert before <= beat.counter <= time.time() * 1000 + 1
+
+
+def test_a_principal_that_is_not_the_host_sends_plain_heartbeats(intake: FakeIntake, redis_client: redis.Redis) -> None:
+    redis_client.set("leasehold:cluster", "c-1")
+    with Client(intake.url, key=make_key(), principal="ops") as client:
+        assert send_heartbeat(client.hosts, redis_client, "1:2:30") == Heartbeat("m1", "1:2:30")
+
+
+def send_heartbeat(hosts: Hosts, client: redis.Redis, version: str | None) -> Heartbeat:
+    hosts.heartbeat("lab-1", "m1", version)
+    beat = read_heartbeat(client.get("leasehold:heartbeat:lab-1"))  # type: ignore[arg-type]  # no coroutine
+    assert beat is not None
+    return beat
