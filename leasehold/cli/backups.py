@@ -120,7 +120,12 @@ class _Restore:
         remembered, kept = self._read_redis(engine)
         remembered = self._add_present(remembered)
         if self._backup is not None:
-            put_back(self._backup, self._settings.database_url)
+            try:
+                put_back(self._backup, self._settings.database_url)
+            except BaseException:
+                # Ctrl-C too: the database is as it was, so the processes may go on.
+                self._let_go(engine, remembered)
+                raise
             _say_progress(f"{self._backup.path} is in place")
         migrate(self._settings.database_url)
         try:
@@ -154,6 +159,7 @@ class _Restore:
         time.sleep(2 * CHECK_SECONDS)
         while engine.lock.seconds_until_free() > 0:
             if time.monotonic() > until:
+                self._let_go(engine, remembered)
                 raise CommandError("a process still leads: stop the workers, then restore again")
             time.sleep(_PAUSE_SECONDS)
         if remembered.identity not in {None, self._identity}:
@@ -161,6 +167,11 @@ class _Restore:
         kept = engine.board.read_kept()
         _say_progress(f"Redis remembers {len(kept)} reservations")
         return remembered, kept
+
+    def _let_go(self, engine: "Engine", remembered: "Remembered") -> None:
+        """Take the mark away: nothing was changed."""
+        if engine.record is not None:
+            engine.record.end_restore(remembered.identity or self._identity, remembered.term, remembered.token)
 
     def _check_identity(self, identity: str | None) -> None:
         """Raise CommandError when Redis belongs to another cluster than the state that is restored."""
