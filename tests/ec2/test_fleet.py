@@ -247,6 +247,30 @@ def test_sweep_goes_page_by_page(launch: Launch, client: "EC2Client", emulator: 
     assert len(emulator.calls("DescribeInstances")) == 3
 
 
+def test_a_machine_says_whose_it_is_and_how_far_the_numbers_had_come(launch: Launch, fleet: Ec2Fleet) -> None:
+    machine = launch(cluster_id="c1", highest="3.9007199254740991")
+    for found in (machine, *fleet.sweep()):
+        assert (found.cluster_id, found.highest_term, found.highest_token) == ("c1", 3, 2**53 - 1)
+
+
+@pytest.mark.parametrize("highest", ["", "3", "many.few", "1.-5", "1." + "9" * 17])
+def test_numbers_that_no_launch_has_written_count_as_none(
+    launch: Launch, fleet: Ec2Fleet, client: "EC2Client", highest: str
+) -> None:
+    """Other users of the account may write tags."""
+    machine = launch(cluster_id="c1", highest="0.0")
+    client.create_tags(Resources=[machine.id], Tags=[{"Key": "leasehold:highest", "Value": highest}])
+    (found,) = fleet.sweep()
+    assert found.highest_token == 0
+
+
+def test_a_machine_without_identity_is_claimed_and_an_unknown_one_is_no_error(launch: Launch, fleet: Ec2Fleet) -> None:
+    machine = launch()
+    assert machine.cluster_id is None
+    fleet.claim([GONE, machine.id], "c1")
+    assert [found.cluster_id for found in fleet.sweep()] == ["c1"]
+
+
 def test_a_launch_is_found_by_its_tag(launch: Launch, fleet: Ec2Fleet, access: Ec2Access) -> None:
     machine = launch(1)
     launch(2)
