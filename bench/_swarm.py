@@ -127,8 +127,6 @@ class PresentAgent(EarlierAgent):
         async with self.client.pubsub(ignore_subscribe_messages=True) as channel:
             await channel.subscribe(f"{DEFAULT_PREFIX}host:{self.slot}")
             while True:
-                while await channel.get_message(timeout=0) is not None:
-                    pass
                 answer = await self.ask("leases", {"slot": self.slot, "machine": self.machine}, ASK_SECONDS)
                 if answer is None:
                     await wait_for_hint(channel, retry.take())

@@ -89,6 +89,7 @@ def measure(agents: int, seconds: float, kind: str) -> dict[str, Any]:
             sleep(SETTLE_SECONDS)
             found = submit_one_at_a_time(client, wire, seconds)
         found["silent"] = count_silent(stack)
+        found["beating"] = sum(1 for _ in wire.redis.scan_iter(f"{wire.prefix}heartbeat:host-*", count=1000))
         wire.close()
     times = found.pop("times")
     cuts = quantiles(times, n=100, method="inclusive") if len(times) > 1 else times * 99
@@ -119,7 +120,8 @@ def main(words: Sequence[str]) -> None:
         print(
             f"{row['agents']:>6,} agents ({row['kind']}): {row['accepted']} accepted, {row['unanswered']} not;"
             f" median {row['p50']:.3f} s, p99 {row['p99']:.3f} s, longest {row['longest']:.3f} s;"
-            f" queue at most {row['deepest']:,}, {row['deep_at_the_end']:,} at the end; {row['silent']} hosts silent"
+            f" queue at most {row['deepest']:,}, {row['deep_at_the_end']:,} at the end;"
+            f" {row['beating']:,} hosts beat, {row['silent']} are silent"
         )
 
 

@@ -105,7 +105,7 @@ class _Running:
 
 
 class Admission:
-    """See the module. For the one thread of a worker's main process. `clock` is the time by which senders stamp."""
+    """See the module. For the one thread of a worker's main process. `clock`: cluster time, by which senders stamp."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Admission:
         *,
         concurrency: int,
         longest: float,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._broker, self._view, self._meter, self._prefix = broker, view, meter, prefix
@@ -259,5 +259,6 @@ def find_admission() -> Admission | None:
             settings.view.prefix,
             concurrency=settings.celery.concurrency.reservations,
             longest=settings.intake.longest_wait,
+            clock=services.clock.now,
         )
     return None
