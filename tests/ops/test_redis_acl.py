@@ -74,6 +74,10 @@ FOREIGN: Final = [
     *((role, "SUBSCRIBE leasehold:host:lab-1") for role in ("producer", "reader", "monitor", "metrics")),
     *((role, "PUBLISH leasehold:host:lab-1 {}") for role in ROLES[1:]),
     *((role, "SET leasehold:heartbeats:since x") for role in ROLES[1:]),
+    # Which message the workers took last is read by clients, and by nothing else.
+    *((role, "SET leasehold:queue:taken 1") for role in ROLES[1:]),
+    *((role, "GET leasehold:queue:taken") for role in ("producer", "monitor", "metrics")),
+    ("host", "GET leasehold:heartbeat:lab-1"),
 ]
 
 
