@@ -5,7 +5,7 @@ look dead. Our clock decides: a heartbeat has an age, never a time. Source: Orch
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -15,10 +15,10 @@ from scheduler.model.moves import HOLDING
 from scheduler.model.reservations import Lease, usable_cores
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
-from scheduler.model.view import View
+from scheduler.model.view import Row, View
 from scheduler.operations.engine import Engine, announce, push_to_host
 from scheduler.operations.heartbeats import SAME_BEAT_SECONDS, judge_heartbeats
-from scheduler.operations.ledger import Ledger, Outcome
+from scheduler.operations.ledger import Ledger
 from scheduler.operations.register import check_host
 from scheduler.operations.words import Refusal
 from scheduler.policy.timeouts import is_silent
@@ -26,6 +26,8 @@ from scheduler.ports import Heard, Tenure
 
 MOST_HINTS = 100
 """Hosts that are hinted at in one run because their heartbeats name an old version. All of them ask at once."""
+
+HOSTS_A_TRANSACTION = 250
 
 
 def hear_hosts(engine: Engine) -> int:
@@ -42,7 +44,7 @@ def hear_hosts(engine: Engine) -> int:
     moved = _note(engine, rules, {slot.id: _heard_ago(slot, heard) for slot in hosts}, hosts, heard)
     for slot in choose_hints(find_behind(hosts, heard, rules), engine.store.now()):
         push_to_host(engine, slot)
-    return len(moved.rows)
+    return len(moved)
 
 
 def find_behind(hosts: Sequence[Slot], heard: Heard, rules: Rules) -> list[Slot]:
@@ -79,7 +81,7 @@ def hear_before_judging(engine: Engine, view: View, rules: Rules, tenure: Tenure
     for slot in silent:
         if not is_silent(slot, rules.pools.get(slot.pool), tenure.ticked_at):
             ages[slot.id] = min(ages[slot.id], heard.kept_for)
-    for row in _note(engine, rules, ages, silent, heard).rows:
+    for row in _note(engine, rules, ages, silent, heard):
         view.apply(row)
 
 
@@ -137,19 +139,30 @@ def _heard_ago(slot: Slot, heard: Heard) -> float:
     return heard.ages.get(slot.id, inf)
 
 
-def _note(engine: Engine, rules: Rules, ages: dict[str, float], hosts: Sequence[Slot], heard: Heard) -> Outcome:
-    """Move `last_seen` and the counter of the hosts that were heard of since; without any nothing is written."""
+def _note(engine: Engine, rules: Rules, ages: dict[str, float], hosts: Sequence[Slot], heard: Heard) -> list[Row]:
+    """Move `last_seen` and the counter of the hosts that were heard of since; without any nothing is written.
+
+    Thousands of hosts take several transactions: intake and ticks write in between.
+    """
     now = engine.store.now()
     counters = {name: beat.counter or 0 for name, beat in heard.signed.items()}
-    moved = [slot for slot in hosts if _is_news(slot, now - ages[slot.id], counters.get(slot.id))]
-    if not moved:
-        return Outcome()
+    last_seen = {slot.id: now - ages[slot.id] for slot in hosts}
+    moved = [slot for slot in hosts if _is_news(slot, last_seen[slot.id], counters.get(slot.id))]
+    rows: list[Row] = []
+    for start in range(0, len(moved), HOSTS_A_TRANSACTION):
+        rows += _note_some(engine, rules, moved[start : start + HOSTS_A_TRANSACTION], last_seen, counters)
+    return rows
+
+
+def _note_some(
+    engine: Engine, rules: Rules, moved: Sequence[Slot], last_seen: Mapping[str, float], counters: Mapping[str, int]
+) -> list[Row]:
     is_back = False
     with engine.store.transaction() as transaction:
         ledger = Ledger(transaction, "cloud")
         ledger.slots = transaction.load_slots([slot.id for slot in moved])
         for seen in moved:
-            current, at = ledger.slots.get(seen.id), ledger.now - ages[seen.id]
+            current, at = ledger.slots.get(seen.id), last_seen[seen.id]
             if current is None or (current.machine, current.epoch) != (seen.machine, seen.epoch):
                 continue
             counter = counters.get(seen.id)
@@ -159,7 +172,7 @@ def _note(engine: Engine, rules: Rules, ages: dict[str, float], hosts: Sequence[
                 ledger.mark(msgspec.structs.replace(current, last_seen=seen_at, heartbeat=counter or current.heartbeat))
         outcome = ledger.flush()
     announce(engine, outcome, kick=is_back)
-    return outcome
+    return outcome.rows
 
 
 def _is_news(slot: Slot, at: float, counter: int | None) -> bool:

@@ -140,6 +140,29 @@ def test_a_heartbeat_of_one_that_was_not_silent_asks_for_no_tick() -> None:
     assert hear_hosts(rig.engine) == 0
 
 
+def test_many_hosts_are_moved_in_several_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Intake and ticks write in between."""
+    rig = Rig(RULES)
+    for number in range(5):
+        assert register(rig, f"lab-{number}")["ok"]
+    rig.now += 5
+    for number in range(5):
+        rig.pulse.beat(f"lab-{number}", "m1")
+    monkeypatch.setattr("scheduler.operations.hosts.HOSTS_A_TRANSACTION", 2)
+    written: list[int] = []
+    flush = Ledger.flush
+
+    def count(ledger: Ledger) -> Any:
+        outcome = flush(ledger)
+        written.append(len(outcome.rows))
+        return outcome
+
+    monkeypatch.setattr(Ledger, "flush", count)
+    assert hear_hosts(rig.engine) == 5
+    assert written == [2, 2, 1]
+    assert {rig.slot(f"lab-{number}").last_seen for number in range(5)} == {rig.now}
+
+
 def test_another_machines_heartbeat_is_not_heard() -> None:
     rig = a_lab(machine="m2")
     go_on(rig, TIMEOUT + 5, "lab-1")
