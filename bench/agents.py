@@ -28,8 +28,10 @@ PROCESSES = 3
 PAUSE_SECONDS = 0.1
 """Between an answer to the producer and its next reservation."""
 TIMEOUT_SECONDS = 20.0
-SETTLE_SECONDS = 30.0
-"""From the start of the agents until the producer begins: agents that begin all ask at once."""
+SETTLE_SECONDS = 20.0
+"""From the first heartbeat of the last agent until the producer begins: agents that begin all ask at once."""
+START_SECONDS = 300.0
+"""Within this time all agents have to send a heartbeat."""
 HOSTS_A_REQUEST = 500
 
 
@@ -86,15 +88,29 @@ def measure(agents: int, seconds: float, kind: str) -> dict[str, Any]:
         register(wire, agents)
         await_slots(client, agents)
         with run_agents(stack.url, agents, kind):
+            await_heartbeats(wire, agents)
             sleep(SETTLE_SECONDS)
             found = submit_one_at_a_time(client, wire, seconds)
         found["silent"] = count_silent(stack)
-        found["beating"] = sum(1 for _ in wire.redis.scan_iter(f"{wire.prefix}heartbeat:host-*", count=1000))
+        found["beating"] = count_heartbeats(wire)
         wire.close()
     times = found.pop("times")
     cuts = quantiles(times, n=100, method="inclusive") if len(times) > 1 else times * 99
     figures = {"accepted": len(times) - found["unanswered"], "p50": cuts[49], "p99": cuts[98], "longest": max(times)}
     return {"agents": agents, "kind": kind, "seconds": seconds, **figures, **found}
+
+
+def count_heartbeats(wire: Wire) -> int:
+    """How many hosts have sent a heartbeat."""
+    return sum(1 for _ in wire.redis.scan_iter(f"{wire.prefix}heartbeat:host-*", count=1000))
+
+
+def await_heartbeats(wire: Wire, agents: int) -> None:
+    """Return when each agent has sent a heartbeat."""
+    until = monotonic() + START_SECONDS
+    while count_heartbeats(wire) < agents:
+        assert monotonic() < until, "the agents do not send heartbeats: they get no processor time"
+        sleep(1)
 
 
 def count_silent(stack: Stack) -> int:
