@@ -18,6 +18,7 @@ from tasks.beat import make_schedule
 from tasks.dispatch import CeleryDispatcher
 from tasks.messages import move_instant
 from tasks.queues import RESERVATIONS, list_queues, list_routes
+from tasks.signing import sign_with
 from workers.configuration import load_settings
 from workers.logs import configure_logging, get_logger
 from workers.queue_watch import SENT_AT
@@ -161,6 +162,7 @@ def _make_dispatcher() -> CeleryDispatcher:
 settings: Final = _read_settings()
 app: Final = make_app(settings)
 services: Final = Services(settings, _make_dispatcher)
+sign_with(app, lambda: services.access)
 
 
 @celeryd_init.connect(weak=False)

@@ -1,8 +1,10 @@
 """Signs the messages that this cluster's processes send to each other. Messages to other queues stay as they are."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+from celery import Celery
 from celery.app.amqp import AMQP
 from kombu import Producer
 from kombu.pools import ProducerPool
@@ -11,34 +13,39 @@ from kombu.serialization import dumps
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import StoreUnavailableError
 from tasks.queues import PREFIX
+from workers.access import Access
 from workers.logs import get_logger
 
 log = get_logger(__name__)
+
+FindAccess = Callable[[], Access]
 
 
 class SigningProducer(Producer):
     """Serializes the body itself: the bytes that are signed are those that travel."""
 
+    def __init__(self, find_access: FindAccess | None, *arguments: Any, **options: Any) -> None:
+        self._find_access = find_access
+        super().__init__(*arguments, **options)
+
     def publish(self, body: Any, routing_key: str | None = None, **options: Any) -> Any:  # type: ignore[override]
         """See kombu.Producer.publish."""
         headers = options.get("headers") or {}
-        if not str(headers.get("task")).startswith(f"{PREFIX}."):
+        if self._find_access is None or not str(headers.get("task")).startswith(f"{PREFIX}."):
             return super().publish(body, routing_key=routing_key, **options)
         content_type, encoding, text = dumps(body, serializer=options.pop("serializer", None) or self.serializer)
         content = text.encode(encoding)
-        signed = {**headers, **_sign(routing_key or "", headers, content)}
+        signed = {**headers, **_sign(self._find_access, routing_key or "", headers, content)}
         given = {**options, "headers": signed, "content_type": content_type, "content_encoding": encoding}
         return super().publish(content, routing_key=routing_key, **given)
 
 
-def _sign(queue: str, headers: Mapping[str, Any], body: bytes) -> dict[str, str]:
+def _sign(find_access: FindAccess, queue: str, headers: Mapping[str, Any], body: bytes) -> dict[str, str]:
     """The headers of the signature; none while no key can be read. A worker in mode `signed` then refuses the message,
     and what it asks for is done at the next tick, sweep or recovery.
     """
-    from tasks.app import services  # noqa: PLC0415 - the app names this module
-
     try:
-        return services.access.sign(queue=queue, task=headers["task"], message_id=headers["id"], body=body)
+        return find_access().sign(queue=queue, task=headers["task"], message_id=headers["id"], body=body)
     except (StoreUnavailableError, InvalidInputError) as error:
         log.warning("A message is sent without a signature.", action="message.unsigned", error=str(error))
         return {}
@@ -47,13 +54,24 @@ def _sign(queue: str, headers: Mapping[str, Any], body: bytes) -> dict[str, str]
 class SigningAMQP(AMQP):
     """Celery's, with producers that sign: those of the pool, and that of beat."""
 
-    Producer = SigningProducer
+    find_access: FindAccess | None = None
     _producer_pool: ProducerPool | None = None
+
+    @property
+    def Producer(self) -> Any:  # type: ignore[override]  # noqa: N802 - Celery's name
+        """Makes a producer."""
+        return partial(SigningProducer, self.find_access)
 
     @property
     def producer_pool(self) -> ProducerPool:
         """See its base. Celery resets `_producer_pool` after a fork."""
         if self._producer_pool is None:
             pool: Any = self.app.pool
-            self._producer_pool = ProducerPool(connections=pool, limit=pool.limit, Producer=SigningProducer)
+            self._producer_pool = ProducerPool(connections=pool, limit=pool.limit, Producer=self.Producer)
         return self._producer_pool
+
+
+def sign_with(app: Celery, find_access: FindAccess) -> None:
+    """Let an application that was made to sign use these principals. Nothing is read before the first message."""
+    if isinstance(app.amqp, SigningAMQP):
+        app.amqp.find_access = find_access

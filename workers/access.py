@@ -24,7 +24,7 @@ from scheduler.model.principals import WORKER, Principal
 from scheduler.ports import AccessState, Store, StoredPrincipal, StoreUnavailableError
 
 LOOK_SECONDS: Final = 1.0
-"""A change of the principals takes effect in every process within this time."""
+"""A removal of a principal or of a key takes effect in every process within this time; an addition at once."""
 
 
 class SignatureError(Exception):
@@ -61,7 +61,6 @@ class Access:
         `headers` has the `body_sha256` that the transport computed; `queue` and `task` are those that the worker really
         consumed. Raises SignatureError for a signature that is not valid, StoreUnavailableError without the database.
         """
-        known = self._look()
         fields = SignedFields(
             principal=_text(headers, PRINCIPAL),
             cluster=_text(headers, CLUSTER),
@@ -71,13 +70,15 @@ class Access:
             signed_at=_text(headers, SIGNED_AT),
             body_sha256=_text(headers, BODY_SHA256),
         )
+        signature, known = _text(headers, SIGNATURE), self._look()
         self._check_origin(fields, known)
-        row = known.principals.get(fields.principal)
-        keys = row.list_keys(self._now(known)) if row is not None else []
-        signature = _text(headers, SIGNATURE)
-        if row is None or not any(is_signed_by(read_key(key), fields, signature) for key in keys):
-            raise SignatureError("an unknown principal" if row is None else "another signature than the principal's")
-        return row.principal
+        found = self._find_signer(known, fields, signature)
+        if found is None:
+            # A principal or a key that was added a moment ago is valid at once.
+            found = self._find_signer(self._look(LOOK_SECONDS), fields, signature)
+        if found is None:
+            raise SignatureError("an unknown principal, or another signature than the principal's")
+        return found
 
     def sign(self, *, queue: str, task: str, message_id: str, body: bytes) -> dict[str, str]:
         """The headers that sign a message as the cluster's own. While the database cannot be used, the key that was
@@ -102,6 +103,12 @@ class Access:
             body=body,
         )
 
+    def _find_signer(self, known: _Known, fields: SignedFields, signature: str) -> Principal | None:
+        row = known.principals.get(fields.principal)
+        keys = row.list_keys(self._now(known)) if row is not None else []
+        is_valid = any(is_signed_by(read_key(key), fields, signature) for key in keys)
+        return row.principal if row is not None and is_valid else None
+
     def _check_origin(self, fields: SignedFields, known: _Known) -> None:
         if fields.cluster != known.state.cluster:
             raise SignatureError("another cluster")
@@ -115,11 +122,11 @@ class Access:
     def _now(self, known: _Known) -> float:
         return known.state.at + self._monotonic() - known.looked_at
 
-    def _look(self) -> _Known:
-        """What is known, at most LOOK_SECONDS old. Principals are read again only if they have changed."""
+    def _look(self, early: float = 0.0) -> _Known:
+        """What is known, at most LOOK_SECONDS less `early` old. Principals are read again only if they changed."""
         with self._guard:
             known, now = self._known, self._monotonic()
-            if known is not None and now - known.looked_at < LOOK_SECONDS:
+            if known is not None and now - known.looked_at < LOOK_SECONDS - early:
                 return known
             state = self._store.read_access()
             same = known is not None and _name_version(known.state) == _name_version(state)

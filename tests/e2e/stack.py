@@ -20,6 +20,7 @@ from scheduler.view.connection import make_redis
 from tasks.app import make_app
 from tasks.dispatch import CeleryDispatcher
 from tasks.queues import CANARY, QUEUE_NAMES, RESERVATIONS, task_name
+from tasks.signing import sign_with
 from tests.clocks.shift import Shifts
 from tests.e2e.processes import PATIENCE, Process, wait_for
 from tests.servers import start_own_redis
@@ -91,6 +92,7 @@ class Stack:
         migrate(self.settings.database_url)
         self.app = make_app(self.settings)
         self.services = Services(self.settings, lambda: make_dispatcher(self.app, self.settings))
+        sign_with(self.app, lambda: self.services.access)
         self.redis: Redis = make_redis(self.redis_url("leasehold"))
         self.apply(self._rules)
         self._start_workers()

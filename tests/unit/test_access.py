@@ -154,6 +154,15 @@ def test_an_old_signature_expires_while_the_process_runs() -> None:
     assert rig.refuses(headers)
 
 
+def test_a_principal_and_a_key_that_were_added_a_moment_ago_are_valid_at_once() -> None:
+    rig = Rig()
+    assert rig.verify(rig.sign()) == "alice"
+    rig.alice = rotate_principal(rig.store, "alice", 60)
+    assert rig.verify(rig.sign()) == "alice"
+    bob = add_principal(rig.store, {"name": "bob", "role": "reader"})
+    assert rig.verify(rig.sign(bob.key, principal="bob")) == "bob"
+
+
 def test_changes_of_principals_take_effect_within_a_second() -> None:
     rig = Rig()
     old = rig.sign()
