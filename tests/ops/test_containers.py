@@ -110,6 +110,8 @@ class Containers:
             "CONTAINER_USER": f"{self.owner}:{self.owner}",
             "EMULATOR_URL": "http://emulator:4579",
             "EMULATOR_KEY": "any",
+            # The commands of this test are not signed.
+            "ACCESS_MODE": "open",
             "FLOWER_PORT": find_free_port(),
             "PROMETHEUS_PORT": find_free_port(),
         }

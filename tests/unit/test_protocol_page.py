@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from leasehold.common.signing import VERSION, SignedFields, encode_canonically, hash_body, read_key, sign
 from scheduler.model.events import Event
 from scheduler.model.moves import ENDED
 from scheduler.model.wishes import KEY_VERBS, RESERVED_QUEUES, WISHES, HolderDocument
@@ -90,3 +91,27 @@ def test_the_envelope_and_the_limits_are_as_they_are_said() -> None:
 
 def test_no_queue_of_ours_is_a_producers() -> None:
     assert set(QUEUE_NAMES) < RESERVED_QUEUES
+
+
+def test_the_example_of_a_signature_is_right() -> None:
+    part = PAGE.split("## Signatures")[1].split("## The verbs")[0]
+    key = re.findall(r"with the key `([\w-]+)`", part)[0]
+    body, example = re.findall(r"```\n(.*?)\n```", part, re.DOTALL)
+    canonical, signature = example.split("\n")
+    texts, rest = [], canonical
+    while rest:
+        length, _, rest = rest.partition(":")
+        texts.append(rest[: int(length)])
+        assert rest[int(length)] == ","
+        rest = rest[int(length) + 1 :]
+    fields = SignedFields(*texts[1:])
+    assert texts[0] == VERSION
+    assert encode_canonically(*texts).decode() == canonical
+    assert fields.body_sha256 == hash_body(body.encode())
+    assert sign(read_key(key), fields) == signature
+    assert set(re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE)) == {
+        "principal",
+        "cluster",
+        "signed_at",
+        "signature",
+    }

@@ -1,0 +1,82 @@
+"""What signatures cost the intake: signed and unsigned requests in turns, on one whole stack on SQLite.
+
+Must reach: signed requests are accepted at 95 % of the rate of unsigned ones, or more. The stack is in `access.mode`
+open: it accepts unsigned requests and verifies signed ones, so both kinds meet the same machine, database and load.
+"""
+
+from collections.abc import Iterable
+from contextlib import ExitStack, closing
+from statistics import median
+from time import perf_counter
+from uuid import uuid4
+
+from bench._stack import SYSTEM, open_stack
+from leasehold.client import Client
+from leasehold.common.signing import format_key_line
+from leasehold.credentials import read_credentials
+from leasehold.stack import Stack
+from leasehold.wire import Wire
+from scheduler.operations.principals import add_principal
+
+IN_BULK = 10_000
+"""Reservations of one round, a thousand a message."""
+SINGLE = 500
+"""Requests of one round, each with one reservation."""
+ROUNDS = 7
+
+
+def rate_in_bulk(client: Client) -> float:
+    """Reservations accepted a second by `reserve_many`."""
+    prefix = uuid4().hex
+    began = perf_counter()
+    answers = client.reserve_many(({"id": f"{prefix}-{n}", "system": SYSTEM} for n in range(IN_BULK)), timeout=120)
+    took = perf_counter() - began
+    assert all(answer.ok for answer in answers)
+    return IN_BULK / took
+
+
+def rate_of_single_requests(wire: Wire) -> float:
+    """Requests accepted a second, eight on their way at once: each is a message with a signature of its own."""
+    prefix = uuid4().hex
+    documents = [{"id": f"{prefix}-{n}", "system": SYSTEM} for n in range(SINGLE)]
+    began = perf_counter()
+    answers = list(wire.ask_each("submit", documents, 120))
+    took = perf_counter() - began
+    assert all(answer["ok"] for answer in answers)
+    return SINGLE / took
+
+
+def add_producer(stack: Stack) -> str:
+    """The content of the key file of a new producer."""
+    store = stack.open_store()
+    try:
+        added = add_principal(store, {"name": "bench", "role": "producer"})
+        return format_key_line(added.name, added.key, store.read_access().cluster)
+    finally:
+        store.close()
+
+
+def show(what: str, unsigned: Iterable[float], signed: Iterable[float]) -> None:
+    """One line: the median rates, and the median of the ratios of neighbouring rounds."""
+    pairs = list(zip(unsigned, signed, strict=True))
+    ratio = median(after / before for before, after in pairs)
+    rates = [median(each) for each in zip(*pairs, strict=True)]
+    print(f"{what}: {rates[0]:8,.0f}/s unsigned, {rates[1]:8,.0f}/s signed; ratio {ratio:.3f}")
+
+
+def main() -> None:
+    """Measure both kinds in turns; the first pair warms up and does not count."""
+    with open_stack(slots=1, leases_per_slot=1) as (stack, unsigned), ExitStack() as opened:
+        key = add_producer(stack)
+        signed = opened.enter_context(stack.client(key=key))
+        view = stack.surroundings.settings.view
+        keys = (None, read_credentials(key, None, "bench"))
+        wires = [opened.enter_context(closing(Wire(stack.url, view.prefix, None, each))) for each in keys]
+        rounds = [(rate_in_bulk(unsigned), rate_in_bulk(signed)) for _ in range(ROUNDS + 1)][1:]
+        show("reserve_many", *zip(*rounds, strict=True))
+        rounds = [(rate_of_single_requests(wires[0]), rate_of_single_requests(wires[1])) for _ in range(ROUNDS + 1)][1:]
+        show("single requests", *zip(*rounds, strict=True))
+
+
+if __name__ == "__main__":
+    main()
