@@ -15,12 +15,12 @@ from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack, as
 from leasehold.aio_lease import AsyncLease
 from leasehold.aio_watching import AsyncWatch, Notices, Rows
 from leasehold.client import TIMEOUT_SECONDS, Client, ReservationFields, with_id
+from leasehold.common.masking import show_url
 from leasehold.errors import LeaseholdError, Unavailable
 from leasehold.reading import Joined
 from leasehold.results import Reservation, list_phases
 from leasehold.shown import show_line
 from leasehold.waiting import Ask, Look, Pause, PhaseWait, Renew, Step
-from leasehold.wire import show_url
 
 REQUESTS_AT_ONCE: Final = 32
 """How many requests of one client are on their way at once, each in a thread; the others wait for their turn."""

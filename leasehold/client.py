@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, Self, TypedDict, Unpack, assert_never
 
 import msgspec
 
+from leasehold.common.masking import show_url
 from leasehold.credentials import find_credentials
 from leasehold.errors import Refused, Unavailable, Unknown, read_faults
 from leasehold.hosts import Hosts
@@ -38,7 +39,7 @@ from leasehold.running import find_address
 from leasehold.shown import Table, show_line
 from leasehold.waiting import Ask, Look, Pause, PhaseWait, Renew, Step, carry_out
 from leasehold.watching import Watch
-from leasehold.wire import Wire, show_url
+from leasehold.wire import Wire
 from leasehold.words import Words
 
 ITEMS_A_REQUEST: Final = 1000

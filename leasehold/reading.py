@@ -12,9 +12,10 @@ import msgspec
 import redis
 
 from leasehold.cluster_time import ClientClock
+from leasehold.common.masking import show_url
 from leasehold.errors import Unavailable
 from leasehold.results import Account, Reservation, Slot
-from leasehold.wire import explain_redis, show_url
+from leasehold.wire import explain_redis
 
 ROWS_A_CALL: Final = 1000
 Row = TypeVar("Row", Reservation, Slot, Account)

@@ -19,6 +19,7 @@ from redis.retry import Retry
 
 from leasehold.cluster_time import ClientClock
 from leasehold.common.heartbeats import Heartbeat
+from leasehold.common.masking import mask_urls, show_url
 from leasehold.credentials import Credentials
 from leasehold.errors import Unavailable
 from leasehold.exchange import Exchange, describe_request
@@ -277,12 +278,6 @@ def make_redis(url: str) -> redis.Redis:
     )
 
 
-def show_url(url: str) -> str:
-    """A URL without what may not be shown: user and password."""
-    scheme, separator, rest = url.partition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
-
-
 def explain_redis(error: Exception, url: str, purpose: str, trouble: str = "cannot be reached") -> Unavailable:
     """The client's error for an error of Redis: it names the user where Redis refuses the user.
 
@@ -292,7 +287,7 @@ def explain_redis(error: Exception, url: str, purpose: str, trouble: str = "cann
     # kombu wraps the error of redis-py, and keeps it as the cause.
     cause = error.__cause__ if isinstance(error.__cause__, redis.RedisError) else error
     if isinstance(cause, redis.exceptions.NoPermissionError):
-        return Unavailable(f"user {user} may not {purpose}; Redis at {show_url(url)} says: {cause}")
+        return Unavailable(f"user {user} may not {purpose}; Redis at {show_url(url)} says: {mask_urls(str(cause))}")
     if isinstance(cause, redis.exceptions.AuthenticationError):
-        return Unavailable(f"user {user} may not use Redis at {show_url(url)}: {cause}")
-    return Unavailable(f"Redis at {show_url(url)} {trouble}: {error}")
+        return Unavailable(f"user {user} may not use Redis at {show_url(url)}: {mask_urls(str(cause))}")
+    return Unavailable(f"Redis at {show_url(url)} {trouble}: {mask_urls(str(error))}")

@@ -11,9 +11,10 @@ from typing import Final
 
 from redis import RedisError
 
-from scheduler.model.validation import Fault, InvalidInputError, hide_password
+from leasehold.common.masking import MASK, mask_urls
+from scheduler.model.validation import Fault, InvalidInputError
 from scheduler.ports import Defect, RefusedMessage
-from workers.logs import MASK, mask_secrets, mask_text
+from workers.logs import mask_secrets, mask_text
 
 _HIDDEN: Final = frozenset({"token", "reply_to", "key", "key_hash"})
 """Fields of documents whose values are never shown."""
@@ -50,4 +51,4 @@ def conceal(fault: Fault) -> str:
     if fault.path == "." or fault.path.startswith("body"):
         size = re.search(r" \(\d+ characters\)$", fault.got)
         return _TYPES.get(fault.got[:1], fault.got) + (size[0] if size else "")
-    return str(mask_secrets(None, "", {field: hide_password(fault.got)})[field])
+    return str(mask_secrets(None, "", {field: mask_urls(fault.got)})[field])

@@ -13,13 +13,12 @@ from typing import Any, Final, Literal, TextIO
 import structlog
 from structlog.typing import Processor
 
+from leasehold.common.masking import MASK, mask_urls
 from leasehold.common.visible import make_visible
 
 Format = Literal["text", "json"]
 
-MASK: Final = "***"
 _SECRET_KEYS: Final = re.compile(r"(?i)(password|passwd|secret|token|credential|user_?data|authorization|basic_auth)")
-_URL_PASSWORD: Final = re.compile(r"(?i)(://[^\s:/@'\"]{0,200}):[^\s@'\"/]+@")
 _ASSIGNED: Final = re.compile(
     r"""(?ix) ( (?:password|passwd|secret|token|credential|user_?data|basic_auth) [\w-]{0,40}
       (?: ["']\s*:\s* | \s*=\s* ) )
@@ -133,8 +132,8 @@ def _mask(key: str, value: object) -> object:
 
 def mask_text(text: str) -> str:
     """The text without passwords in URLs and without what is assigned to a secret name, cut if it is long."""
-    masked = text[: 2 * MOST_TEXT]
-    for pattern, shown in ((_URL_PASSWORD, rf"\1:{MASK}@"), (_ASSIGNED, rf"\1{MASK}"), (_AUTHORIZATION, rf"\1{MASK}")):
+    masked = mask_urls(text[: 2 * MOST_TEXT])
+    for pattern, shown in ((_ASSIGNED, rf"\1{MASK}"), (_AUTHORIZATION, rf"\1{MASK}")):
         masked = pattern.sub(shown, masked)
     if len(text) <= MOST_TEXT:
         return masked

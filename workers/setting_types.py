@@ -11,9 +11,9 @@ from urllib.parse import parse_qs, urlsplit
 from pydantic import BeforeValidator, SecretStr
 from pydantic_core import PydanticCustomError
 
+from leasehold.common.masking import HIDDEN, show_url
 from scheduler.model.validation import check_unicode, expected, is_number, parse_duration
 
-_HIDDEN: Final = "(hidden)"
 _MOST_SECRET: Final = 1024
 _CERTIFICATE_FLAGS: Final = frozenset({"required", "optional", "none"})
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
@@ -39,15 +39,15 @@ def _secret(value: object) -> object:
     if isinstance(value, SecretStr):
         return value
     if not isinstance(value, str) or not 0 < len(value) <= _MOST_SECRET:
-        raise expected(f"a text of 1 to {_MOST_SECRET} characters", got=_HIDDEN)
-    return check_unicode(value, got=_HIDDEN)
+        raise expected(f"a text of 1 to {_MOST_SECRET} characters", got=HIDDEN)
+    return check_unicode(value, got=HIDDEN)
 
 
 def _basic_auth(value: object) -> object:
     text = reveal(_secret(value))
     name, colon, password = text.partition(":")
     if not (name and colon and password):
-        raise expected('a text like "user:password"', got=_HIDDEN)
+        raise expected('a text like "user:password"', got=HIDDEN)
     return value
 
 
@@ -95,17 +95,9 @@ def _url(value: object, schemes: tuple[str, ...], wanted: str) -> object:
     except ValueError:
         good = False
     if not good or len(text) > _MOST_SECRET:
-        raise expected(wanted, got=_show_url(text))
-    check_unicode(text, got=_show_url(text))
+        raise expected(wanted, got=show_url(text))
+    check_unicode(text, got=show_url(text))
     return value
-
-
-def _show_url(text: str) -> str:
-    scheme, mark, rest = text.partition("://")
-    if not mark:
-        return _HIDDEN
-    user = "***@" if "@" in rest else ""
-    return f"{scheme}://{user}{rest.rpartition('@')[2].partition('?')[0]}"
 
 
 def reveal(value: object) -> str:

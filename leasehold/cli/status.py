@@ -131,8 +131,8 @@ def _assess(client: "Client", probe: bool) -> tuple[Status, int]:
 
 
 def _find_urls(broker_url: str) -> dict[str, str]:
+    from leasehold.common.masking import show_url
     from leasehold.running import find_running
-    from leasehold.wire import show_url
 
     running = None
     with suppress(UntrustedFolder):

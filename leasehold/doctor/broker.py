@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import redis
 from redis.exceptions import NoPermissionError
 
+from leasehold.common.masking import show_url
 from leasehold.doctor.findings import Finding, failure, ok, skipped
 from leasehold.doctor.judging import (
     judge_access,
@@ -24,7 +25,7 @@ from leasehold.errors import LeaseholdError, Unavailable
 from leasehold.own_wire import open_wire
 from leasehold.probing import QUEUES, Canaries, Probe
 from leasehold.reading import ViewReader
-from leasehold.wire import Wire, explain_redis, show_url
+from leasehold.wire import Wire, explain_redis
 from scheduler.ports import ViewUnavailableError
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_clock import RedisClock

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from contextlib import closing
 
+from leasehold.common.masking import show_url
 from leasehold.doctor.findings import Finding, failure, ok, skipped, warning
 from leasehold.doctor.judging import judge_clock, judge_rules, judge_schema
-from leasehold.wire import show_url
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import NotPermittedError, StaleWriteError, Store, StoreUnavailableError
 from scheduler.store.migrating import schema_state

@@ -15,6 +15,7 @@ import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from leasehold.common.masking import mask_urls
 from leasehold.common.visible import make_visible
 
 MOST_NAME = 200
@@ -33,7 +34,6 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]*")
 _KEY = re.compile(r"[A-Za-z0-9_-]{32,200}")
 _KEY_HASH = re.compile(r"[0-9a-f]{64}")
-_PASSWORD = re.compile(r"(://[^/\s:@]*):[^\s\"]*@")
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -65,15 +65,10 @@ def show(value: object) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     try:
-        text = hide_password(json.dumps(value, ensure_ascii=False, default=str))
+        text = mask_urls(json.dumps(value, ensure_ascii=False, default=str))
     except (TypeError, ValueError, RecursionError):
         text = type(value).__name__
     return make_visible(text[:_SHOWN]) + (f"… ({len(text)} characters)" if len(text) > _SHOWN else "")
-
-
-def hide_password(text: str) -> str:
-    """A text with the passwords of the URLs in it replaced by `***`."""
-    return _PASSWORD.sub(r"\1:***@", text)
 
 
 def expected(what: str, **context: object) -> PydanticCustomError:

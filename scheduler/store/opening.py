@@ -1,6 +1,5 @@
 """From the URL in the configuration to a store."""
 
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Final
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
+from leasehold.common.masking import mask_url
 from scheduler.model.validation import fault
 from scheduler.ports import Store
 from scheduler.store.dialect import Dialect
@@ -20,7 +20,6 @@ from scheduler.store.sqlite import SqliteDialect
 MEMORY: Final = "memory://"
 _EXPECTED: Final = "sqlite:///PATH, postgresql://USER:PASSWORD@HOST/NAME or memory://"
 _POSTGRESQL: Final = frozenset({"postgresql", "postgresql+psycopg"})
-_PASSWORD: Final = re.compile(r":(?!//).*@")
 
 
 def open_store(url: str, clock: Callable[[], float] | None = None) -> Store:
@@ -40,10 +39,13 @@ def choose_dialect(url: str, clock: Callable[[], float] | None = None, *, create
     try:
         parsed = make_url(url)
     except ArgumentError:
-        raise fault("database.url", _EXPECTED, _PASSWORD.sub(":***@", url)) from None
+        raise fault("database.url", _EXPECTED, mask_url(url)) from None
+    if any("@" in str(part) for part in (parsed.host, parsed.database)) and parsed.drivername in _POSTGRESQL:
+        # SQLAlchemy ends a password at the first `@`: its rest would be a part of the host, which messages show.
+        raise fault("database.url", f"{_EXPECTED} with an @ in the password written as %40", mask_url(url))
     if parsed.drivername in _POSTGRESQL and parsed.host and parsed.database:
         return PostgresDialect(parsed, migrates=create)
     is_file = parsed.drivername == "sqlite" and not parsed.query and parsed.database not in {None, "", ":memory:"}
     if not is_file:
-        raise fault("database.url", _EXPECTED, _PASSWORD.sub(":***@", url))
+        raise fault("database.url", _EXPECTED, mask_url(url))
     return SqliteDialect(Path(str(parsed.database)), clock, create=create)

@@ -203,7 +203,7 @@ def test_memory_needs_none() -> None:
         ("postgresql://user:secret@host", "postgresql://user:***@host"),  # of which database?
         ("postgresql:///db", "postgresql:///db"),  # on which host?
         ("postgresql+psycopg2://u:secret@host/db", "postgresql+psycopg2://u:***@host/db"),  # another driver
-        ("postgres//user:secret@host", "postgres//user:***@host"),  # mistyped
+        ("postgres//user:secret@host", "(hidden)"),  # mistyped
         ("leasehold.db", "leasehold.db"),  # a path is no URL
         ("", ""),
     ],

@@ -1,0 +1,130 @@
+"""URLs without their secrets: the one rule for messages, logs, pages and reprs.
+
+Where a text may be read in two ways, the reading that hides more holds.
+"""
+
+import re
+from typing import Final
+
+MASK: Final = "***"
+HIDDEN: Final = "(hidden)"
+_DELIMITER: Final = re.compile(r"[/?#\"']")
+"""Before the last `@` it leaves open whether the `@` stands in a password, a path or a parameter."""
+_PAGES: Final = frozenset({"http", "https"})
+"""Schemes whose paths often have an `@`."""
+_SHOWN: Final = frozenset(
+    (
+        "application_name",
+        "channel_binding",
+        "connect_timeout",
+        "dbname",
+        "host",
+        "hostaddr",
+        "keepalives",
+        "mode",
+        "options",
+        "port",
+        "protocol",
+        "socket_connect_timeout",
+        "socket_timeout",
+        "ssl_ca_certs",
+        "ssl_cert_reqs",
+        "ssl_certfile",
+        "ssl_check_hostname",
+        "ssl_keyfile",
+        "sslcert",
+        "sslkey",
+        "sslmode",
+        "sslrootcert",
+        "target_session_attrs",
+        "timeout",
+        "user",
+        "username",
+        "virtual_host",
+    )
+)
+"""Parameters whose values are shown. Of others the values are hidden, and the names unless they stand in _NAMED."""
+_NAMED: Final = frozenset(
+    (
+        "passfile",
+        "passphrase",
+        "password",
+        "pwd",
+        "secret",
+        "ssl_password",
+        "sslpassword",
+        "token",
+    )
+)
+_OF_URLS: Final = frozenset(":@?=")
+_QUOTE: Final = re.compile(r"[\"'].*", re.DOTALL)
+_CLOSING: Final = re.compile(r"[\"')\]}>,.;:]{1,4}")
+_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30}://)(\S*)")
+
+
+def show_url(url: str) -> str:
+    """A URL for people: without user, password and the values of parameters that may be secret."""
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}{separator}{_split(scheme, rest)[1]}" if separator else HIDDEN
+
+
+def mask_url(url: str) -> str:
+    """As `show_url`, with the user, and with `***` in place of the password. A path, which is no URL, stays."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return HIDDEN if set(url) & _OF_URLS else url
+    return f"{scheme}{separator}{''.join(_split(scheme, rest))}"
+
+
+def mask_urls(text: str) -> str:
+    """A text with the secrets of the URLs in it replaced by `***`; users stay. A URL ends at white space."""
+    return _URL.sub(lambda found: mask_url(found[0]), text) if "://" in text else text
+
+
+def is_shown(parameter: str) -> bool:
+    """Whether the value of this parameter of a URL is no secret."""
+    return parameter in _SHOWN
+
+
+def _split(scheme: str, rest: str) -> tuple[str, str]:
+    """The user with a mask for the password and an `@` ("": no user), and what follows with its secrets masked."""
+    login, place = _split_login(scheme, rest)
+    if login is None:
+        return "", _mask_parameters(place)
+    user, colon, _ = login.partition(":")
+    return f"{user}:{MASK}@" if colon else f"{user}@", _mask_parameters(place)
+
+
+def _split_login(scheme: str, rest: str) -> tuple[str | None, str]:
+    """The login (None: there is none) and what follows it. A password may have any character unencoded; what cannot
+    be told apart from a password is replaced by the mask.
+    """
+    login, at, place = rest.rpartition("@")
+    if scheme == "sqlite" or not at:
+        return None, rest
+    authority, *further = _DELIMITER.split(login, maxsplit=1)
+    if not further:
+        return login, place
+    user, colon, password = authority.partition(":")
+    may_be_host = not colon or (bool(user) and password.isdigit())
+    if scheme in _PAGES and may_be_host:
+        return None, rest
+    return (None, MASK) if may_be_host or "?" in login else (login, place)
+
+
+def _mask_parameters(place: str) -> str:
+    path, mark, query = place.partition("?")
+    if not mark:
+        return path
+    # A quote may end the URL within a text.
+    quoted = _QUOTE.search(query)
+    after = quoted[0] if quoted else ""
+    shown = "&".join(map(_mask_parameter, query.removesuffix(after).split("&")))
+    return f"{path}?{shown}{after if _CLOSING.fullmatch(after) else MASK * bool(after)}"
+
+
+def _mask_parameter(parameter: str) -> str:
+    name, equals, _ = parameter.partition("=")
+    if equals and is_shown(name):
+        return parameter
+    return f"{name}={MASK}" if equals and name in _NAMED else MASK
