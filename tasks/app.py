@@ -8,11 +8,13 @@ import sys
 import time
 from contextlib import suppress
 from typing import Any, Final
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from celery import Celery
 from celery.signals import before_task_publish, celeryd_after_setup, celeryd_init, setup_logging, worker_process_init
 from kombu.utils.url import parse_url
 
+from leasehold.common.masking import is_shown
 from scheduler.model.validation import InvalidInputError
 from tasks.beat import make_schedule
 from tasks.dispatch import CeleryDispatcher
@@ -84,11 +86,16 @@ def _messages(settings: Settings) -> dict[str, Any]:
 
 
 def _broker(settings: Settings) -> dict[str, Any]:
+    url, user, password = split_login(settings.broker_url)
     return {
         # All three: a CELERY_BROKER_URL of the surroundings must not win over our settings.
-        "broker_url": settings.broker_url,
-        "broker_read_url": settings.broker_url,
-        "broker_write_url": settings.broker_url,
+        "broker_url": url,
+        "broker_read_url": url,
+        "broker_write_url": url,
+        # Workers answer a remote `inspect conf`, and Flower shows it: Celery hides what is named password, and of URLs
+        # only `broker_url`.
+        "broker_user": user,
+        "broker_password": password,
         "broker_use_ssl": find_tls(settings.broker_url),
         "broker_pool_limit": 5,
         "broker_connection_retry": True,
@@ -107,6 +114,21 @@ def _broker(settings: Settings) -> dict[str, Any]:
             "health_check_interval": 10,
         },
     }
+
+
+def split_login(url: str | None) -> tuple[str | None, str | None, str | None]:
+    """A URL without its login and without secret parameters, the user, and the password. What a parameter says of TLS
+    is in `find_tls`.
+    """
+    if url is None:
+        return None, None, None
+    parts = urlsplit(url)
+    login, _, place = parts.netloc.rpartition("@")
+    user, _, password = login.partition(":")
+    given = parse_qsl(parts.query)
+    kept = urlencode([(name, value) for name, value in given if is_shown(name)])
+    password = unquote(password) or dict(given).get("password", "")
+    return urlunsplit(parts._replace(netloc=place, query=kept)), unquote(user) or None, password or None
 
 
 def find_tls(url: str | None) -> dict[str, Any] | bool:

@@ -9,8 +9,11 @@ import sys
 from collections.abc import Sequence
 
 from celery import Celery
+from flower.utils.broker import Broker
+from flower.views.monitor import Metrics
+from kombu.transport.redis import QoS
+from tornado.web import authenticated
 
-from tasks.queues import PREFIX
 from workers.settings import FlowerSettings, is_loopback
 
 
@@ -23,12 +26,11 @@ def refuse(flower: FlowerSettings, *, local: bool) -> str | None:
     )
 
 
-def keep_to_own_keys(app: Celery) -> None:
-    """Flower's connection looks for messages that went unacknowledged, as any of kombu's does, and puts them back
-    onto their queues: from lists of its own, where there are none, for its user may push to no queue of ours.
+def restore_nothing() -> None:
+    """Flower's connection would look for messages that went unacknowledged, as any of kombu's does, and put them back
+    onto their queues. Its user has no right to that, and Flower takes no message that is to be acknowledged.
     """
-    own = {f"{name}_key": f"{PREFIX}:flower:{name}" for name in ("unacked", "unacked_index", "unacked_mutex")}
-    app.conf.broker_transport_options = {**app.conf.broker_transport_options, **own}
+    setattr(QoS, "restore_visible", lambda *_args, **_options: None)  # noqa: B010 - a method of kombu's
 
 
 def connect_per_use(app: Celery) -> None:
@@ -40,13 +42,30 @@ def connect_per_use(app: Celery) -> None:
     app.conf.broker_pool_limit = 0
 
 
+def count_as(url: str) -> None:
+    """Make Flower count the messages of queues as the user of this URL: Flower's own user has no right to a queue. In
+    Redis 6.2 a user's commands go for all of its keys, and the user needs SET and DEL for keys of its own.
+    """
+    make = Broker.__new__
+    Broker.__new__ = lambda cls, _url, *args, **options: make(cls, url, *args, **options)
+
+
+def close_metrics() -> None:
+    """Make Flower's page /metrics ask for the password, as all pages do except the health check: it names every worker
+    and task.
+    """
+    Metrics.get = authenticated(Metrics.get)
+
+
 def main(arguments: Sequence[str]) -> None:
     """Serve until stopped; ends with status 1 when it may not start."""
     from tasks.app import app, require_broker, settings  # noqa: PLC0415 - a fault in the configuration ends it
 
     require_broker()
-    keep_to_own_keys(app)
+    restore_nothing()
     connect_per_use(app)
+    count_as(settings.view_url or "")
+    close_metrics()
     flower = settings.flower
     if fault := refuse(flower, local="--local" in arguments):
         sys.exit(f"leasehold: {fault}")

@@ -201,6 +201,16 @@ def test_no_process_shows_a_secret_of_a_stack_to_another_user(keeping: tuple[She
     assert intruder.find_in_processes(secrets) == []
 
 
+def test_no_page_shows_a_secret_of_a_stack(keeping: tuple[Shell, RunningStack]) -> None:
+    _, running = keeping
+    flower = running.urls["flower"]
+    worker = f"{flower}/worker/ticks@{socket.gethostname()}"
+    shown = intruder.read_pages([running.urls["metrics"], flower, f"{flower}/workers", worker, f"{flower}/metrics"])
+    assert "leasehold_up" in shown
+    assert "broker_read_url" in shown
+    assert [secret for secret in intruder.list_secrets(running) if secret in shown] == []
+
+
 @pytest.fixture(scope="module")
 def keeping() -> Iterator[tuple[Shell, RunningStack]]:
     """A stack in a folder that other users can reach, which an older version left open to them."""

@@ -202,6 +202,11 @@ def test_every_service_is_its_own_user_of_redis(name: str) -> None:
     assert f"user {url.username} on >{url.password} " in users
 
 
+def test_flower_counts_messages_as_the_user_that_may_read_queues() -> None:
+    url = urlsplit(fill_in(environment_of(SERVICES["flower"])["LEASEHOLD_VIEW__URL"], read_example()))
+    assert url.username == "metrics"
+
+
 def test_what_guards_something_is_asked_for_and_has_no_default() -> None:
     kinds = {name: kind for name, kind, _ in variables()}
     guards = {

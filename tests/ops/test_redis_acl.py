@@ -4,11 +4,15 @@ import base64
 import json
 import re
 import socket
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 import redis
@@ -16,6 +20,7 @@ import redis
 from leasehold import Client
 from leasehold.errors import Unavailable
 from scheduler.view.connection import make_redis
+from tasks.queues import QUEUE_NAMES
 from tests.cli.conftest import Run, run
 from tests.e2e.conftest import RULES
 from tests.e2e.processes import Process, wait_for
@@ -57,6 +62,18 @@ FOREIGN: Final = [
     *((role, "LRANGE reservations 0 -1") for role in ROLES[1:]),
     *((role, "HGET unacked x") for role in ROLES[1:]),
     *((role, "DEL unacked") for role in ROLES[1:]),
+    # Flower's user can neither read a queue nor break it.
+    *(
+        ("monitor", f"{command} {rest}".strip())
+        for command, rest in (
+            *(("SET reservations", "x"), ("GET reservations", ""), ("DEL ticks", ""), ("PEXPIRE ticks", "1")),
+            *(("SADD reservations", "x"), ("SREM ticks", "x"), ("ZADD launch", "1 x"), ("HSET health", "a b")),
+            *(("LLEN ticks", ""), ("LINDEX reservations", "0"), ("BRPOP reservations", "1"), ("EXISTS ticks", "")),
+            *(("EVAL return(redis.call('DEL',KEYS[1])) 1", "reservations"), ("SET _kombu.binding.ticks", "x")),
+            *(("ZADD _kombu.binding.reservations", "1 x"), ("SET unacked", "x"), ("SET leasehold:metrics", "x")),
+            *(("DEL unacked_index", ""), ("SET celeryev.x", "x"), ("HSET x.reply.celery.pidbox", "a b")),
+        )
+    ),
     # Answers and notices are for those who wait for them, and of nobody but the workers.
     *((role, "LPUSH leasehold:reply:x {}") for role in ROLES[1:]),
     *((role, "BLPOP leasehold:reply:x 0") for role in ("producer", "monitor", "metrics")),
@@ -91,8 +108,9 @@ class StackWithRoles(Stack):
     def redis_url(self, role: str) -> str:
         return self.roles.url(role)
 
-    def start_as(self, role: str, name: str, module: str) -> None:
-        environment = {**self.environment, "LEASEHOLD_BROKER__URL": self.redis_url(role)}
+    def start_as(self, role: str, name: str, module: str, view: str | None = None) -> None:
+        urls = {"LEASEHOLD_BROKER__URL": self.redis_url(role), "LEASEHOLD_VIEW__URL": self.redis_url(view or role)}
+        environment = {**self.environment, **urls}
         self.processes[name] = Process(name, [module], environment, self.folder)
 
 
@@ -109,7 +127,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackWithRoles]:
     lab = {"system": "lab-linux", "provider": "static", "offline_timeout": 60}
     rules = {"pools": {**RULES["pools"], "lab": lab}}
     with StackWithRoles(tmp_path_factory.mktemp("roles"), rules, FLOWER__BASIC_AUTH=FLOWER_AUTH, **ports) as running:
-        running.start_as("monitor", "flower", "tasks.monitor")
+        running.start_as("monitor", "flower", "tasks.monitor", view="metrics")
         running.start_as("metrics", "metrics", "workers.exporter")
         yield running
 
@@ -159,6 +177,40 @@ def test_every_role_does_its_work_and_is_refused_nothing_of_it(stack: StackWithR
     assert {each["name"] for each in fetch_json(flower, "api/queues/length")["active_queues"]} >= {"ticks"}
 
     assert stack.roles.read_refusals() == []
+
+
+def test_no_password_is_in_a_workers_configuration_or_on_a_page_of_flower(stack: StackWithRoles) -> None:
+    shown: dict[str, str] = {}
+    found: dict[str, Any] = {}
+    for timeout in (5, 20):
+        # An inspection ends when its time is over, also if a busy worker has not answered yet.
+        found = stack.app.control.inspect(timeout=timeout).conf(with_defaults=True) or {}
+        if len(found) == len(QUEUE_NAMES):
+            break
+    assert len(found) == len(QUEUE_NAMES)
+    shown |= {worker: json.dumps(conf) for worker, conf in found.items()}
+    port = stack.settings.flower.port
+    wait_for(lambda: len(fetch_json(port, "api/workers?refresh=1") or {}) == len(QUEUE_NAMES), "the workers' pages")
+    pages = ("workers", "broker", "tasks", "api/workers", "metrics", *(f"worker/{worker}" for worker in found))
+    shown |= {page: fetch(port, page) or "" for page in pages}
+    command = [sys.executable, "-m", "celery", "-A", "tasks.app", "report"]
+    done = subprocess.run(command, env=stack.environment, capture_output=True, text=True, timeout=60, check=True)
+    shown["report"] = done.stdout + done.stderr
+    assert all(shown.values())
+    assert "broker_read_url" in shown["report"]
+    assert [
+        name for name, text in shown.items() if re.search(r"(leasehold|monitor|metrics|flower)-password", text)
+    ] == []
+
+
+def test_flower_serves_no_page_but_its_health_without_the_password(stack: StackWithRoles) -> None:
+    port = stack.settings.flower.port
+    wait_for(lambda: fetch(port, "metrics"), "the metrics of Flower")
+    for page in ("metrics", "", "workers", "tasks", "broker", "api/workers", "api/queues/length"):
+        with pytest.raises(HTTPError, match="401"), urlopen(f"http://127.0.0.1:{port}/{page}", timeout=10):
+            pass
+    with urlopen(f"http://127.0.0.1:{port}/healthcheck", timeout=10) as answer:
+        assert answer.read() == b"OK"
 
 
 def test_the_doctor_as_the_workers_user_finds_all_well_and_is_refused_nothing(
@@ -243,7 +295,7 @@ def test_a_client_without_the_right_says_so_in_a_line(roles: RedisWithRoles) -> 
 @pytest.mark.parametrize(
     ("role", "words", "line"),
     [
-        ("monitor", ["status"], "user monitor may not read the leader lock; Redis at {server} says: "),
+        ("monitor", ["status"], "user monitor may not read the lengths of the queues; Redis at {server} says: "),
         ("metrics", ["status"], "user metrics may not read the leader lock; Redis at {server} says: "),
         ("monitor", ["list"], "user monitor may not read the view; Redis at {server} says: "),
         ("metrics", ["alive", "ticks"], "user metrics may not send to the queue ticks; Redis at {server} says: "),

@@ -102,6 +102,30 @@ def test_the_surroundings_do_not_choose_the_broker(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
+    ("url", "user", "password"),
+    [
+        ("redis://me:hunter2@here:1/3", "me", "hunter2"),
+        ("redis://:a%40hunter2%2F@here:1/3", None, "a@hunter2/"),
+        ("redis://me:a@hunter2@here:1/3", "me", "a@hunter2"),
+        ("rediss://me:hunter2@here:1/3?ssl_cert_reqs=none&ssl_password=hunter2", "me", "hunter2"),
+        ("redis://here:1/3?password=hunter2", None, "hunter2"),
+        ("redis://here:1/3", None, None),
+    ],
+)
+def test_connections_log_in_and_no_setting_of_celery_has_the_password_in_a_url(
+    url: str, user: str | None, password: str | None
+) -> None:
+    made = make_app(read_settings({"broker": {"url": url}}))
+    for connection in (made.connection_for_write(), made.connection_for_read(), made.connection()):
+        found = (connection.hostname, connection.port, connection.virtual_host)
+        assert (*found, connection.userid, connection.password) == ("here", 1, "3", user, password)
+        assert "hunter2" not in connection.as_uri()
+    assert "hunter2" not in str(made.conf.humanize(with_defaults=True, censored=True))
+    hidden = {"broker_password", "broker_use_ssl"}
+    assert "hunter2" not in str({name: value for name, value in made.conf.items() if name not in hidden})
+
+
+@pytest.mark.parametrize(
     ("arguments", "shown"),
     [
         (["linux-1", 7], "linux-1, 7"),
