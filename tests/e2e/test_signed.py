@@ -63,8 +63,8 @@ class SignedStack(Stack):
         self.redis.lpush(queue, json.dumps(envelope))
 
     def exchange(self, envelope: Envelope, address: str, *, resends: bool = False) -> Answer:
-        """Push it, and give its answer. `resends`: push it again until it is answered, as a client does; a worker throws
-        a copy away while another copy of the same bytes and the same principal still runs, and a forged one counts.
+        """Push it and give its answer. `resends`: push it again until it is answered, as a client does; a worker drops
+        a copy while another copy of the same bytes and the same principal still runs, and a forged one counts.
         """
         self.redis.delete(address)
         self.push(envelope)
