@@ -11,6 +11,7 @@ from celery.signals import before_task_publish
 from kombu import Connection
 
 from scheduler.view.memory import MemoryMeter
+from tasks.admission import Arrival, find_admission
 from tasks.app import app, services
 from tasks.expired import ExpiredMessages
 from tasks.queues import TICKS, task_name
@@ -18,6 +19,7 @@ from tasks.transport import Transport
 from tests.e2e.bad_messages import an_envelope
 from tests.servers import redis_client, redis_server, redis_url
 from workers.services import PerProcess
+from workers.settings import read_settings
 
 __all__ = ["redis_client", "redis_server", "redis_url"]
 
@@ -137,3 +139,18 @@ def test_what_a_worker_holds_is_given_back_by_cluster_time(
             redis_client.zadd("unacked_index", {str(held.delivery_tag): clock.now() - 61})
             channel.qos.restore_visible(interval=1)
             assert redis_client.llen("one") == 1
+
+
+@pytest.mark.parametrize("wrong_by", [-600.0, 600.0])
+def test_questions_are_abandoned_by_cluster_time(
+    redis_client: redis.Redis, redis_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch, wrong_by: float
+) -> None:
+    monkeypatch.setattr(services, "settings", read_settings({"broker": {"url": redis_url}}))
+    monkeypatch.setattr(services, "_redis", PerProcess(lambda: redis_client))
+    clock.wrong_by = wrong_by
+    admission = find_admission.__wrapped__()
+    assert admission is not None
+    for seconds, is_abandoned in ((0, False), (100, True)):
+        asked = Arrival("m", "query", None, None, sent_at=clock.now() - seconds, patience=50.0)
+        assert admission._is_abandoned(asked) is is_abandoned
+    admission._broker.close()
