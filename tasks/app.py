@@ -112,6 +112,7 @@ def _broker(settings: Settings) -> dict[str, Any]:
             "socket_connect_timeout": 3,
             "socket_keepalive": True,
             "health_check_interval": 10,
+            "view_prefix": settings.view.prefix,
         },
     }
 

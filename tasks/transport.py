@@ -16,9 +16,12 @@ from typing import Any
 
 from kombu.transport import redis
 from kombu.utils.json import dumps
+from redis.exceptions import ResponseError
 
 from leasehold.common.signing import BODY_SHA256, hash_body
 from scheduler.model.validation import Fault, InvalidInputError, show
+from scheduler.view.addresses import DEFAULT_PREFIX
+from scheduler.view.set_aside import BROKER_TYPES, set_aside
 from tasks.admission import find_admission, read_arrival
 from tasks.expired import expired
 from tasks.messages import check_message, describe_message, find_defect, is_expired
@@ -27,6 +30,8 @@ from tasks.refusals import report_refused
 from workers.logs import get_logger
 
 log = get_logger(__name__)
+PREFIX_OPTION = "view_prefix"
+"""The transport's option with what our keys begin with."""
 _CLOSED = "the channel was closed"
 _SENTENCE = "A message that is no task of this queue was thrown away."
 
@@ -57,16 +62,25 @@ class QoS(redis.QoS):
         """Take note of a message that was handed to this worker: kombu's own, except the score."""
         delivery = message.delivery_info
         kept = dumps([message._raw, delivery["exchange"], delivery["routing_key"]])  # noqa: SLF001 - as kombu does
+        try:
+            self._note(delivery_tag, kept)
+        except ResponseError:
+            if not self.channel.set_aside_wrong_keys():
+                raise
+            self._note(delivery_tag, kept)
+        super(redis.QoS, self).append(message, delivery_tag)
+
+    def _note(self, delivery_tag: str, kept: str) -> None:
         with self.pipe_or_acquire() as pipe:
             pipe.zadd(self.unacked_index_key, {delivery_tag: _read_clock()})
             pipe.hset(self.unacked_key, delivery_tag, kept).execute()
-            super(redis.QoS, self).append(message, delivery_tag)
 
     def restore_visible(self, start: int = 0, num: int = 10, interval: int = 10) -> None:
         """Give back to their queues the messages that were noted longer ago than the visibility timeout. Kombu counts
         from the wall clock: the timeout that it is given here makes up for the difference.
         """
         expired.report()
+        self.channel.set_aside_wrong_keys()
         self.visibility_timeout = self.channel.visibility_timeout - (_read_clock() - time.time())
         super().restore_visible(start, num, interval)
 
@@ -99,10 +113,38 @@ class Channel(redis.Channel):
             raise ConnectionError(_CLOSED)
         return super()._connparams(asynchronous)  # type: ignore[misc] # as above
 
+    def set_aside_wrong_keys(self) -> bool:
+        """Rename the keys of the broker that have a wrong type; whether there were any."""
+        prefix = self.connection.client.transport_options.get(PREFIX_OPTION, DEFAULT_PREFIX)
+        # Not on the connection of `client`: it may be waiting for a message.
+        found = set_aside(self._create_client(), prefix, BROKER_TYPES)
+        for each in found:
+            log.error(
+                "A key of the broker had a wrong type. It was set aside.",
+                action="broker.key_set_aside",
+                key=each.key,
+                found=each.found,
+            )
+        return bool(found)
+
+    def _put(self, queue: str, message: Any, **options: Any) -> None:
+        """Send a message; where its queue had a wrong type, to a new queue."""
+        try:
+            super()._put(queue, message, **options)
+        except ResponseError:
+            if not self.set_aside_wrong_keys():
+                raise
+            super()._put(queue, message, **options)
+
     def _brpop_read(self, **options: Any) -> Any:
         before = self.connection.handed_over
         try:
             return super()._brpop_read(**options)  # type: ignore[misc] # the stubs leave it out
+        except ResponseError:
+            # A worker would end, and each one that takes its place, too.
+            if self.connection.handed_over != before or not self.set_aside_wrong_keys():
+                raise
+            return True
         except (ValueError, RecursionError) as error:
             if self.connection.handed_over != before:
                 raise

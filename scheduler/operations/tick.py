@@ -20,6 +20,7 @@ from scheduler.operations.ledger import Outcome
 from scheduler.operations.membership import check_membership, keep_record
 from scheduler.operations.mending import LOOK_BACK_SECONDS, Mended, audit, look, read_fresh
 from scheduler.operations.outage import forgive_outage
+from scheduler.operations.repair import repair_keys
 from scheduler.operations.spending import describe_account_waits
 from scheduler.operations.timing import describe_waits
 from scheduler.policy.plan import plan
@@ -87,6 +88,7 @@ def tick(
 
     `keep_lock` makes the block within which the lock is renewed in the background, one for each tick.
     """
+    repair_keys(engine)
     done: list[Ticked] = []
     again = True
     while again and engine.lock.take():

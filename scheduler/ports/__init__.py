@@ -34,7 +34,7 @@ from scheduler.ports.store import (
     Tenure,
     Transaction,
 )
-from scheduler.ports.view import Board, Lock, ViewUnavailableError
+from scheduler.ports.view import Board, Lock, SetAside, ViewUnavailableError
 
 __all__ = [
     "INTERRUPTION_SECONDS",
@@ -71,6 +71,7 @@ __all__ = [
     "Pulse",
     "RefusedMessage",
     "Remembered",
+    "SetAside",
     "StaleWriteError",
     "Stamp",
     "Store",

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+import msgspec
+
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Change, Row, View
@@ -10,6 +12,14 @@ from scheduler.model.view import Change, Row, View
 
 class ViewUnavailableError(Exception):
     """The view cannot be reached or read: no Redis, or no valid view in it. Try later; nothing is lost."""
+
+
+class SetAside(msgspec.Struct, frozen=True):
+    """A key that had a wrong type and was renamed."""
+
+    key: str
+    found: str
+    """The type that it had."""
 
 
 class Board(Protocol):
@@ -48,6 +58,11 @@ class Board(Protocol):
     def matches_copy(self) -> bool:
         """Whether as many rows of each kind are stored as the warm copy holds, after both were brought to the same
         moment. False: what is stored was damaged (or there is no valid copy), and `rebuild` is due.
+        """
+
+    def set_aside_wrong_keys(self) -> list[SetAside]:
+        """Rename the keys that have a wrong type, so that they are made again; where one of the view was renamed,
+        there is no valid view until the next rebuild. What any process renamed since the last call, each once.
         """
 
     def publish_time(self, now: float) -> None:

@@ -9,7 +9,7 @@ from leasehold.common.heartbeats import Heartbeat
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Change, Row, View, count_rows
-from scheduler.ports import Heard, RefusedMessage, ViewUnavailableError
+from scheduler.ports import Heard, RefusedMessage, SetAside, ViewUnavailableError
 from scheduler.ports.meter import MOST_KEPT, MOST_REFUSED, REFUSED_SECONDS
 from scheduler.view.addresses import DEFAULT_PREFIX, check_reply_address
 from scheduler.view.metric_table import REFUSED, find_label_values
@@ -63,6 +63,10 @@ class MemoryBoard:
             self.shelf.begin_generation(rows)
             self._view = self._copy()
             return self._view
+
+    def set_aside_wrong_keys(self) -> list[SetAside]:
+        """See Board.set_aside_wrong_keys: there are no keys."""
+        return []
 
     def matches_copy(self) -> bool:
         """See Board.matches_copy."""

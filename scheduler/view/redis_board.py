@@ -17,10 +17,11 @@ import redis
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import ROW_TYPES, Change, Kind, Row, View, count_rows
-from scheduler.ports import ViewUnavailableError
+from scheduler.ports import SetAside, ViewUnavailableError
 from scheduler.view.addresses import DEFAULT_PREFIX
 from scheduler.view.codec import decode_deltas, decode_row, pack_changes
 from scheduler.view.connection import load_script, redis_errors
+from scheduler.view.set_aside import VIEW_TYPES, set_aside, take_records
 
 CHANGES_A_CALL = 500
 """Changes sent to one script: Redis serves nobody else while it runs, some milliseconds."""
@@ -51,7 +52,7 @@ class RedisBoard:
         kept_seconds: float = 600,
         deltas_kept: int = 50_000,
     ) -> None:
-        self._client = client
+        self._client, self._prefix = client, prefix
         self._kept_ms, self._deltas_kept = int(kept_seconds * 1000), deltas_kept
         self._view: View | None = None
         self._generation, self._sequence = b"", 0
@@ -125,6 +126,17 @@ class RedisBoard:
         self._view = view if self._apply_deltas(view) else self.load()
         _require(self._view is not None)
         return cast("View", self._view)
+
+    @redis_errors()
+    def set_aside_wrong_keys(self) -> list[SetAside]:
+        """See Board.set_aside_wrong_keys."""
+        # First, so that the records can be taken.
+        set_aside(self._client, self._prefix, {f"{self._prefix}set-aside": "list"})
+        types = {f"{self._prefix}{key}": kind for key, kind in VIEW_TYPES.items()}
+        found = set_aside(self._client, self._prefix, types)
+        if any(each.key.startswith(f"{self._prefix}view:") for each in found):
+            self._client.delete(self._keys.generation)
+        return take_records(self._client, self._prefix)
 
     @redis_errors()
     def matches_copy(self) -> bool:

@@ -3,7 +3,7 @@
 import time
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
@@ -154,3 +154,26 @@ def test_questions_are_abandoned_by_cluster_time(
         asked = Arrival("m", "query", None, None, sent_at=clock.now() - seconds, patience=50.0)
         assert admission._is_abandoned(asked) is is_abandoned
     admission._broker.close()
+
+
+def test_a_queue_and_the_notes_of_messages_with_a_wrong_type_are_set_aside_and_made_again(
+    redis_client: redis.Redis, redis_url: str
+) -> None:
+    """Sending, waiting for a message and noting it go on; without that a worker ended with each of them."""
+    redis_client.flushall()
+    with Connection(redis_url, transport=Transport, transport_options={"unacked_restore_interval": 1}) as connection:
+        channel: Any = connection.channel()
+        with closing(channel):
+            ticks, others = (connection.SimpleQueue(name, channel=channel) for name in ("ticks", "one"))
+            redis_client.set("ticks", "no list")
+            ticks.put("x")
+            assert redis_client.llen("ticks") == 1
+            redis_client.delete("ticks")
+            redis_client.hset("ticks", "no", "list")
+            with pytest.raises(ticks.Empty):
+                ticks.get(timeout=1)
+            redis_client.set("unacked", "no hash")
+            others.put("y")
+            assert others.get(timeout=10).payload == "y"
+    kept = {bytes(key).decode() for key in cast("list[bytes]", redis_client.keys("leasehold:set-aside:*"))}
+    assert kept == {f"leasehold:set-aside:{key}" for key in ("ticks", "unacked")}

@@ -1,0 +1,29 @@
+"""Self-repair: keys of Redis that nothing can use are set aside before a tick, and what was set aside is recorded."""
+
+from scheduler.model.events import Event
+from scheduler.operations.engine import Engine
+from scheduler.ports import SetAside
+
+SET_ASIDE = "key_set_aside"
+"""The event of a key that had a wrong type: it was renamed, and is made again."""
+SET_ASIDE_KEYS = "leasehold_set_aside_keys_total"
+
+
+def repair_keys(engine: Engine) -> list[SetAside]:
+    """Set aside the keys of the view that have a wrong type; count and record these, and those of the broker that
+    workers have set aside since.
+    """
+    found = engine.board.set_aside_wrong_keys()
+    if not found:
+        return found
+    for each in found:
+        engine.meter.count(SET_ASIDE_KEYS, {"key": each.key})
+    with engine.store.transaction() as transaction:
+        now = transaction.now()
+        transaction.append_events(
+            [
+                Event(at=now, name=SET_ASIDE, cause="tick", detail={"key": each.key, "found": each.found})
+                for each in found
+            ]
+        )
+    return found

@@ -1,0 +1,98 @@
+"""Keys of a wrong type, and a lock that never expires, are set aside; the next tick goes on without them."""
+
+from typing import Any
+
+import pytest
+import redis
+
+from scheduler.model.view import View
+from scheduler.ports import EventFilter, SetAside
+from scheduler.view.connection import make_redis
+from scheduler.view.redis_board import RedisBoard
+from scheduler.view.redis_lock import RedisLock
+from scheduler.view.set_aside import BROKER_TYPES, KEPT_SECONDS, VIEW_TYPES, set_aside
+from tests.operations.rig import Rig
+
+PREFIX = "leasehold:"
+WRITES: dict[str, Any] = {
+    "string": lambda client, key: client.set(key, "mine"),
+    "list": lambda client, key: client.rpush(key, "mine"),
+    "hash": lambda client, key: client.hset(key, "my", "own"),
+    "zset": lambda client, key: client.zadd(key, {"mine": 1}),
+    "set": lambda client, key: client.sadd(key, "mine"),
+    "stream": lambda client, key: client.xadd(key, {"my": "own"}),
+}
+RIGHT = {key: "string" if right == "lock" else right for key, right in VIEW_TYPES.items()}
+
+
+@pytest.fixture
+def rig(redis_url: str) -> Rig:
+    """A rig whose view and lock are on this Redis, after a tick."""
+    rig = Rig()
+    rig.engine.board = RedisBoard(make_redis(redis_url))
+    rig.engine.lock = RedisLock(make_redis(redis_url))
+    rig.submit("r1")
+    rig.tick()
+    return rig
+
+
+def read_view(rig: Rig) -> View:
+    view = rig.engine.board.load()
+    assert view is not None
+    return view
+
+
+@pytest.mark.parametrize("key", VIEW_TYPES)
+def test_a_tick_sets_aside_a_key_of_the_view_with_a_wrong_type_and_goes_on(
+    rig: Rig, redis_client: redis.Redis, key: str
+) -> None:
+    wrong = [kind for kind in WRITES if kind != RIGHT[key]]
+    aside = f"{PREFIX}set-aside:{PREFIX}{key}"
+    for number, kind in enumerate(wrong):
+        redis_client.delete(PREFIX + key)
+        WRITES[kind](redis_client, PREFIX + key)
+        rig.tick()
+        rig.submit(f"new{number}")
+        assert f"new{number}" in read_view(rig).reservations
+        assert redis_client.type(aside) == kind.encode()
+        assert 0 < redis_client.ttl(aside) <= KEPT_SECONDS
+    events = rig.store.read_events(EventFilter(name="key_set_aside"))
+    assert [event.detail for event in events] == [{"key": PREFIX + key, "found": kind} for kind in wrong]
+    assert rig.meter.counts["leasehold_set_aside_keys_total", (("key", PREFIX + key),)] == len(wrong)
+
+
+def test_a_leader_lock_that_never_expires_is_set_aside(rig: Rig, redis_client: redis.Redis) -> None:
+    rig.submit("r2")
+    redis_client.set(f"{PREFIX}leader", "nobody's")
+    rig.tick()
+    assert set(read_view(rig).reservations) == {"r1", "r2"}
+    assert redis_client.get(f"{PREFIX}set-aside:{PREFIX}leader") == b"nobody's"
+
+
+def test_a_leader_lock_that_is_held_is_left_alone(rig: Rig, redis_client: redis.Redis) -> None:
+    redis_client.set(f"{PREFIX}leader", "another's", px=60_000)
+    assert rig.engine.board.set_aside_wrong_keys() == []
+    assert not rig.engine.lock.take()
+
+
+def test_of_each_key_the_last_one_set_aside_is_kept(rig: Rig, redis_client: redis.Redis) -> None:
+    for number in range(3):
+        redis_client.delete(f"{PREFIX}view:holds")
+        redis_client.rpush(f"{PREFIX}view:holds", number)
+        rig.tick()
+    assert redis_client.lrange(f"{PREFIX}set-aside:{PREFIX}view:holds", 0, -1) == [b"2"]
+    assert len(rig.store.read_events(EventFilter(name="key_set_aside"))) == 3
+
+
+def test_a_key_of_the_broker_with_a_wrong_type_is_set_aside_and_recorded_by_the_next_tick(
+    rig: Rig, redis_client: redis.Redis
+) -> None:
+    cases = [(key, kind) for key, right in BROKER_TYPES.items() for kind in WRITES if kind != right]
+    for key, kind in cases:
+        WRITES[kind](redis_client, key)
+        assert set_aside(redis_client, PREFIX, BROKER_TYPES) == [SetAside(key, kind)]
+        assert set_aside(redis_client, PREFIX, BROKER_TYPES) == []
+        assert not redis_client.exists(key)
+        rig.tick()
+    events = rig.store.read_events(EventFilter(name="key_set_aside"))
+    assert [(event.detail["key"], event.detail["found"]) for event in events] == cases
