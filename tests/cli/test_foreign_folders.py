@@ -220,7 +220,11 @@ def test_down_does_not_signal_a_process_that_got_the_id_of_a_stack(
     assert bystander.poll() is None
 
 
-def test_down_ends_the_process_that_the_stack_names(planted: StackFolder, run: Run, bystander: Guarded) -> None:
+def test_down_ends_the_process_that_the_stack_names(
+    planted: StackFolder, run: Run, bystander: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasehold.cli.running._DOWN_SECONDS", 20.0)
+
     def end() -> None:
         bystander.wait(20)
         planted.unlock()
