@@ -115,9 +115,9 @@ class Client(Words):
         key: str | None = None,
         key_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._keys = Keys(None if keys is None else Path(keys))
         found = find_address(url, view_url, prefix)
         credentials = find_credentials(os.environ, principal, key, key_file)
+        self._keys = Keys(None if keys is None else Path(keys), makes=credentials is not None)
         self.url, self.timeout = found.broker_url, timeout
         self._wire = Wire(found.broker_url, found.prefix, found.view_url, credentials)
         self._reader = ViewReader(self._wire.redis, found.prefix, found.view_url, self._wire.clock)

@@ -1,4 +1,4 @@
-"""Keys of reservations: the client makes one for each reservation that it submits, and proves itself by it later.
+"""Keys of reservations: a client that signs makes one for each reservation that it submits, and proves itself by it.
 
 The stack gets the key's hash only. The keys are kept in a private file of the user, so that another process of the same
 user on this host can speak for the holder: `leasehold reserve`, and later `leasehold release`. docs/client.md, "Keys".
@@ -47,12 +47,15 @@ def hash_key(key: str) -> str:
 class Keys:
     """The keys of one user by reservation id; for any number of threads and processes.
 
+    `makes`: a reservation that is submitted without a key gets one. A client that signs its messages does so. Where
+    messages need no signature, holders on other hosts work with the token alone, so no key is made unasked.
+
     A file that cannot be used (no home, a read-only disk, another user's file) is left alone: then the keys are in
     memory, and this object alone has them.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
+    def __init__(self, path: Path | None = None, *, makes: bool = True) -> None:
+        self._path, self._makes = path, makes
         self._in_memory: dict[str, str] = {}
 
     def make(self, names: Iterable[str]) -> dict[str, str]:
@@ -65,15 +68,15 @@ class Keys:
         self._keep({name: key}, replace=True)
 
     def hide(self, documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The documents of reservations as they are sent: with the hash of a key in place of the key. A key is made
-        where a document has neither. Raises Refused for what is no key.
+        """The documents of reservations as they are sent: with the hash of a key in place of the key. A document with
+        neither gets a key, if `makes`. Raises Refused for what is no key.
         """
         _check_keys(documents)
         given = {each["id"]: each["key"] for each in documents if _has_texts(each, "id", "key")}
         for name, key in given.items():
             self.put(name, key)
         bare = [each["id"] for each in documents if _has_texts(each, "id") and not each.keys() & {"key", "key_hash"}]
-        keys = (self.make(bare) if bare else {}) | given
+        keys = (self.make(bare) if bare and self._makes else {}) | given
         return [_hide_key(each, keys) for each in documents]
 
     def find(self, name: str) -> str | None:

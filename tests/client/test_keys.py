@@ -5,12 +5,14 @@ import multiprocessing
 import os
 import stat
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from leasehold import Client, Refused
+from leasehold.common.signing import format_key_line, make_key
 from leasehold.keys import Keys, find_keys_file, hash_key
 from scheduler.model.validation import InvalidInputError, read_document
 from scheduler.model.wishes import KEY_VERBS, HolderDocument, ReservationDocument
@@ -28,6 +30,13 @@ WORDS: list[tuple[str, tuple[Any, ...]]] = [
 ]
 
 
+@pytest.fixture
+def client(intake: FakeIntake) -> Iterator[Client]:
+    """A client that signs, and so makes keys."""
+    with Client(intake.url, timeout=5, key=format_key_line("ci", make_key(), "a-cluster")) as made:
+        yield made
+
+
 def digest(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
@@ -42,6 +51,15 @@ def test_a_reservation_gets_a_key_of_which_the_hash_is_sent(client: Client, inta
     assert key not in str(document)
     read_document(ReservationDocument, {"id": "hashed", "system": "s", "key_hash": hash_key(key)})
     read_document(HolderDocument, {"reservation": "hashed", "key": key})
+
+
+def test_a_client_that_does_not_sign_makes_no_key_unasked(intake: FakeIntake) -> None:
+    with Client(intake.url, timeout=5) as client:
+        client.reserve(id="plain", system="s")
+        client.reserve(id="asked", system="s", key="k" * 43)
+        assert (client.find_key("plain"), client.find_key("asked")) == (None, "k" * 43)
+    (_, plain), (_, asked) = intake.seen
+    assert (plain.get("key_hash"), asked["key_hash"]) == (None, digest("k" * 43))
 
 
 def test_each_reservation_of_a_list_gets_a_key_of_its_own(client: Client, intake: FakeIntake) -> None:
@@ -78,7 +96,7 @@ def test_a_key_that_is_given_is_sent_in_place_of_the_kept_one(client: Client, in
 def test_the_same_id_gets_the_same_key_in_another_client(client: Client, intake: FakeIntake) -> None:
     """A program that starts again with the id of its reservation goes on holding it."""
     client.reserve(id="again", system="s")
-    with Client(intake.url, timeout=5) as other:
+    with Client(intake.url, timeout=5, key=format_key_line("ci", make_key(), "a-cluster")) as other:
         assert other.find_key("again") == client.find_key("again")
         other.reserve(id="again", system="s")
     (_, first), (_, second) = intake.seen
