@@ -16,7 +16,7 @@ from scheduler.policy.overload import (
 HOLDERS = ("renew", "release", "confirm", "surrender", "fail", "decline")
 
 
-@pytest.mark.parametrize("verb", [*WISHES, *QUESTIONS])
+@pytest.mark.parametrize("verb", [*WISHES, *sorted(QUESTIONS)])
 def test_nothing_is_put_off_while_the_queue_is_answered_in_time(verb: str) -> None:
     assert find_retry(verb, 0.9, longest=1.0) is None
 
