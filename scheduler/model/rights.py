@@ -18,7 +18,6 @@ _PRODUCER: Final = frozenset[Role]({"producer", "operator"})
 _OPERATOR: Final = frozenset[Role]({"operator"})
 _HOST: Final = frozenset[Role]({"host", "operator"})
 _READER: Final = frozenset[Role]({"producer", "operator", "reader"})
-_WORKER: Final = frozenset[Role]({"worker", "operator"})
 
 ROLES_BY_VERB: Final[Mapping[str, frozenset[Role]]] = {
     **dict.fromkeys(("submit", "release", "cancel", "renew", "confirm", "fail"), _PRODUCER),
@@ -34,11 +33,6 @@ ROLES_BY_VERB: Final[Mapping[str, frozenset[Role]]] = {
 def find_role_fault(principal: Principal | None, verb: str) -> Fault | None:
     """Whether the role of this principal may use the verb."""
     return _compare_role(principal, ROLES_BY_VERB.get(verb, _OPERATOR))
-
-
-def find_queue_fault(principal: Principal | None) -> Fault | None:
-    """Whether this principal may send tasks to the queues on which the cluster's own processes work."""
-    return _compare_role(principal, _WORKER)
 
 
 def _compare_role(principal: Principal | None, roles: frozenset[Role]) -> Fault | None:

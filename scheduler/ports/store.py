@@ -239,7 +239,7 @@ class Transaction(Protocol):
 
     def count_pending_of_principal(self, principal: str | None) -> Pending:
         """What is pending of the reservations that this principal submitted; None: what no principal signed. Nothing is
-        locked. The cost grows with that number: about 50 ms for a million.
+        locked. The cost grows with that number.
         """
 
     def count_pending_of_account(self, account: str) -> Pending:
