@@ -19,6 +19,7 @@ from tests.chaos.checker import HOLDERS
 from tests.chaos.points import Point, find_takers, withdraw_orders
 from tests.e2e.processes import Process
 from tests.e2e.stack import IMAGE, Stack
+from workers.services import Services
 
 REVIVE_SECONDS: Final = 0.3
 START_SECONDS: Final = 120.0
@@ -92,6 +93,7 @@ class Hosts(Stack):
         self._stopped = threading.Event()
         self._reviver = threading.Thread(target=self._revive, name="reviver", daemon=True)
         self._wanted: set[str] = set()
+        self._services_of_this_process: Services | None = None
 
     def _start_emulator(self) -> str:
         self.emulator_url = super()._start_emulator()
@@ -100,6 +102,7 @@ class Hosts(Stack):
 
     def apply(self, rules: Mapping[str, Any]) -> None:
         """See Stack. What this process sends from now on is signed like a worker's message."""
+        self._services_of_this_process = self._services_of_this_process or tasks.app.services
         tasks.app.services = self.services  # type: ignore[misc]
         super().apply(rules)
 
@@ -141,6 +144,8 @@ class Hosts(Stack):
             self._reviver.join()
         self.go_on()
         super().stop()
+        if self._services_of_this_process is not None:
+            tasks.app.services = self._services_of_this_process  # type: ignore[misc]
 
     def go_on(self) -> None:
         """Let everything that was stopped go on."""

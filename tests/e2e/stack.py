@@ -87,6 +87,8 @@ class Stack:
 
     def _start(self) -> None:
         self.emulator_url = self._start_emulator()
+        # The tests of a stack may take longer than EC2 shows a machine that has ended.
+        self._control("settings", {"forget_seconds": 100_000}, method="PUT")
         self.environment = self._make_environment()
         self.settings = self._read_settings()
         migrate(self.settings.database_url)
@@ -256,9 +258,10 @@ class Stack:
         ours = {each["id"] for each in self.instances() if each["tags"].get("leasehold:pool") == pool}
         return [life for life in self._control("history")["instances"] if life["id"] in ours]
 
-    def _control(self, path: str, order: object = None) -> dict[str, Any]:
+    def _control(self, path: str, order: object = None, method: str | None = None) -> dict[str, Any]:
         url = f"{self.emulator_url}/_leasehold/{path}"
-        request = urllib.request.Request(url, None if order is None else json.dumps(order).encode())  # noqa: S310
+        content = None if order is None else json.dumps(order).encode()
+        request = urllib.request.Request(url, content, method=method)  # noqa: S310 (loopback)
         with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 (loopback, as above)
             found: dict[str, Any] = json.load(answer)
             return found

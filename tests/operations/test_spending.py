@@ -52,7 +52,8 @@ def carry_out(rig: Rig, *decisions: Decision, charged: tuple[str, ...] = ()) -> 
 def counts_of(rig: Rig) -> dict[tuple[str, ...], float]:
     meter = rig.engine.meter
     assert isinstance(meter, MemoryMeter)
-    return {(name, *(value for _, value in labels)): count for (name, labels), count in meter.counts.items()}
+    counts = {(name, *(value for _, value in labels)): count for (name, labels), count in meter.counts.items()}
+    return {key: count for key, count in counts.items() if key[0] != "leasehold_requests_total"}
 
 
 def told(rig: Rig, name: str) -> list[str]:

@@ -19,6 +19,7 @@ from scheduler.model.view import Row
 from scheduler.ports import Answered, DeposedError, EventFilter, Outgoing, StaleWriteError, Store, Transaction
 from scheduler.store import tables
 from scheduler.store.memory import MemoryStore
+from scheduler.store.seen import HighestSeen
 from scheduler.store.sql import SqlStore
 from scheduler.store.tables import metadata
 from tests.builders import NOW, a_lease, a_reservation, a_slot
@@ -177,7 +178,8 @@ def sql_stores(make_opener: MakeOpener) -> Iterator[list[SqlStore]]:
 
 
 def clear(store: SqlStore) -> None:
-    """Make the database as it was after its migration."""
+    """Make the database as it was after its migration; the store forgets the numbers that it has seen."""
+    store._seen = HighestSeen()
     with store.engine.begin() as connection:
         for table in metadata.tables.values():
             if table not in {tables.leader, tables.counters, tables.cluster}:
