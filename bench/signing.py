@@ -51,7 +51,7 @@ def add_producer(stack: Stack) -> str:
     store = stack.open_store()
     try:
         added = add_principal(store, {"name": "bench", "role": "producer"})
-        return format_key_line(added.name, added.key, store.read_access().cluster)
+        return format_key_line(added.name, added.key, store.read_cluster().identity)
     finally:
         store.close()
 

@@ -34,5 +34,5 @@ def _read_own(settings: Settings) -> Credentials | None:
     with suppress(StoreUnavailableError), closing(open_store(settings.database_url)) as store:
         for row in store.find_principals():
             if row.name == WORKER:
-                return Credentials(WORKER, read_key(row.key), store.read_access().cluster)
+                return Credentials(WORKER, read_key(row.key), store.read_cluster().identity)
     return None

@@ -21,7 +21,7 @@ from leasehold.common.signing import (
     sign_headers,
 )
 from scheduler.model.principals import WORKER, Principal
-from scheduler.ports import AccessState, Store, StoredPrincipal, StoreUnavailableError
+from scheduler.ports import ClusterRow, Store, StoredPrincipal, StoreUnavailableError
 
 LOOK_SECONDS: Final = 1.0
 """A removal of a principal or of a key takes effect in every process within this time; an addition at once."""
@@ -35,7 +35,7 @@ class _Known(msgspec.Struct, frozen=True):
     """What was read from the database, and the monotonic time of the last look."""
 
     looked_at: float
-    state: AccessState
+    state: ClusterRow
     principals: dict[str, StoredPrincipal]
 
 
@@ -95,7 +95,7 @@ class Access:
         return sign_headers(
             read_key(known.principals[WORKER].key),
             principal=WORKER,
-            cluster=known.state.cluster,
+            cluster=known.state.identity,
             queue=queue,
             task=task,
             message_id=message_id,
@@ -110,7 +110,7 @@ class Access:
         return row.principal if row is not None and is_valid else None
 
     def _check_origin(self, fields: SignedFields, known: _Known) -> None:
-        if fields.cluster != known.state.cluster:
+        if fields.cluster != known.state.identity:
             raise SignatureError("another cluster")
         try:
             age = self._now(known) - float(fields.signed_at)
@@ -120,7 +120,7 @@ class Access:
             raise SignatureError(f"signed {age:.0f} s ago, at most {FRESH_SECONDS:.0f} s are accepted")
 
     def _now(self, known: _Known) -> float:
-        return known.state.at + self._monotonic() - known.looked_at
+        return known.state.now + self._monotonic() - known.looked_at
 
     def _look(self, early: float = 0.0) -> _Known:
         """What is known, at most LOOK_SECONDS less `early` old. Principals are read again only if they changed."""
@@ -128,7 +128,7 @@ class Access:
             known, now = self._known, self._monotonic()
             if known is not None and now - known.looked_at < LOOK_SECONDS - early:
                 return known
-            state = self._store.read_access()
+            state = self._store.read_cluster()
             same = known is not None and _name_version(known.state) == _name_version(state)
             # Changed after `state` was read: the next look finds another version and reads them again.
             rows = known.principals if known is not None and same else self._read_principals()
@@ -139,8 +139,8 @@ class Access:
         return {row.name: row for row in self._store.find_principals()}
 
 
-def _name_version(state: AccessState) -> tuple[str, int]:
-    return state.cluster, state.principals_version
+def _name_version(state: ClusterRow) -> tuple[str, int]:
+    return state.identity, state.principals_version
 
 
 def _text(headers: Mapping[str, object], name: str) -> str:

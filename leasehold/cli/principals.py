@@ -64,7 +64,7 @@ def add(
     choose("--role", role, ROLES)
     with _writing(key_file, replaces=False) as file, open_store() as store:
         added = add_principal(store, {"name": name, "role": role, "accounts": account or []})
-        _hand_out(added, store.read_access().cluster, file, key_file, as_json)
+        _hand_out(added, store.read_cluster().identity, file, key_file, as_json)
 
 
 def list_(as_json: AsJson = False) -> None:
@@ -105,7 +105,7 @@ def rotate(
     seconds = 0.0 if grace == "0" else parse_seconds("--grace", grace)
     with _writing(key_file, replaces=True) as file, open_store() as store:
         rotated = rotate_principal(store, name, seconds)
-        _hand_out(rotated, store.read_access().cluster, file, key_file, as_json)
+        _hand_out(rotated, store.read_cluster().identity, file, key_file, as_json)
 
 
 def remove(name: Name, as_json: AsJson = False) -> None:

@@ -33,11 +33,11 @@ class HostKeys:
 
     def refresh(self, store: Store) -> None:
         """Read the principals again if they have changed."""
-        state = store.read_access()
-        if (state.cluster, state.principals_version) != (self.cluster, self.version):
+        state = store.read_cluster()
+        if (state.identity, state.principals_version) != (self.cluster, self.version):
             hosts = (row for row in store.find_principals() if row.role == "host")
             self.principals = {row.name: row for row in hosts}
-        self.at, self.cluster, self.version = state.at, state.cluster, state.principals_version
+        self.at, self.cluster, self.version = state.now, state.identity, state.principals_version
 
     def is_genuine(self, slot: str, beat: Heartbeat) -> bool:
         """Whether the principal of this slot signed the heartbeat."""

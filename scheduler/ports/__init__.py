@@ -12,7 +12,6 @@ from scheduler.ports.notices import INTERRUPTION_SECONDS, Message, Notice, Notic
 from scheduler.ports.pulse import Heard, Pulse
 from scheduler.ports.record import ClusterRecord, Remembered
 from scheduler.ports.store import (
-    AccessState,
     Answered,
     AppliedRules,
     ClusterRow,
@@ -38,7 +37,6 @@ from scheduler.ports.view import Board, Lock, SetAside, ViewUnavailableError
 
 __all__ = [
     "INTERRUPTION_SECONDS",
-    "AccessState",
     "Answered",
     "AppliedRules",
     "Bell",

@@ -134,16 +134,6 @@ class StoredPrincipal(msgspec.Struct, frozen=True, kw_only=True):
         return [self.key, *([self.previous_key] if self.previous_key is not None and is_previous_valid else [])]
 
 
-class AccessState(msgspec.Struct, frozen=True):
-    """What a process reads again and again to verify signatures: the store's time, the cluster's identity, and a number
-    that each change of the principals raises.
-    """
-
-    at: float
-    cluster: str
-    principals_version: int
-
-
 class Stamp(msgspec.Struct, frozen=True, gc=False):
     """Which copy of a row is the one in force: enough to tell whether somebody else's is."""
 
@@ -304,10 +294,10 @@ class Transaction(Protocol):
         """
 
     def save_principals(self, rows: Sequence[StoredPrincipal]) -> None:
-        """Insert or replace principals, and raise `AccessState.principals_version`. `load_principals` comes first."""
+        """Insert or replace principals, and raise `ClusterRow.principals_version`. `load_principals` comes first."""
 
     def delete_principals(self, names: Iterable[str]) -> None:
-        """Delete principals, and raise `AccessState.principals_version`. `load_principals` comes first."""
+        """Delete principals, and raise `ClusterRow.principals_version`. `load_principals` comes first."""
 
     def save_balances(self, samples: Sequence[BalanceSample]) -> None:
         """Keep what accounts had at a time, for those who look back; a second one of that time replaces the first."""
@@ -346,9 +336,6 @@ class Store(Protocol):
 
     def read_rules_history(self, *, version: int | None = None, limit: int = 1000) -> list[AppliedRules]:
         """The newest `limit` versions of the rules, or this version alone; oldest first. All versions are kept."""
-
-    def read_access(self) -> AccessState:
-        """The time, the cluster's identity and the version of the principals; cheap."""
 
     def find_principals(self) -> list[StoredPrincipal]:
         """Every principal in the order of the names, without locking them."""

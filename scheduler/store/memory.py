@@ -11,7 +11,6 @@ from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.slots import Slot
 from scheduler.model.view import KINDS, Row
 from scheduler.ports import (
-    AccessState,
     AppliedRules,
     ClusterRow,
     EventFilter,
@@ -76,10 +75,6 @@ class MemoryStore:
         """See Store."""
         found = [each for each in self._world.applied if version in {None, each.version}]
         return found[-limit:]
-
-    def read_access(self) -> AccessState:
-        """See Store."""
-        return AccessState(self._clock(), self._world.identity, self._world.principals_version)
 
     def find_principals(self) -> list[StoredPrincipal]:
         """See Store."""

@@ -8,7 +8,6 @@ from sqlalchemy import select
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import Rules, read_rules
 from scheduler.ports import (
-    AccessState,
     AppliedRules,
     StoredPrincipal,
     StoredRules,
@@ -44,12 +43,6 @@ def load_tenure(session: Session, *, lock: bool = False) -> Tenure:
     for row in session.fetch(_TENURE_LOCKED if lock else _TENURE):
         return Tenure(*row)
     raise StoreUnavailableError("the database has no row for the leader: run `leasehold migrate`")
-
-
-def read_access(session: Session) -> AccessState:
-    """See Store.read_access."""
-    row = session.read_cluster()
-    return AccessState(row.now, row.identity, row.principals_version)
 
 
 def read_principals(session: Session) -> list[StoredPrincipal]:

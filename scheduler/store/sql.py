@@ -17,7 +17,6 @@ from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row
 from scheduler.ports import (
-    AccessState,
     AppliedRules,
     ClusterRow,
     EventFilter,
@@ -34,7 +33,6 @@ from scheduler.store.pruning import prune_before, prune_ended
 from scheduler.store.reading import (
     RulesReader,
     load_tenure,
-    read_access,
     read_principals,
     read_reservations,
     read_rules_history,
@@ -143,11 +141,6 @@ class SqlStore:
         """See Store."""
         with self._reading() as session:
             return list(read_rules_history(session, version, limit))
-
-    def read_access(self) -> AccessState:
-        """See Store."""
-        with self._reading() as session:
-            return read_access(session)
 
     def find_principals(self) -> list[StoredPrincipal]:
         """See Store."""

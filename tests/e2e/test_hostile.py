@@ -49,7 +49,7 @@ class SignedStack(Stack):
 
     def client(self, principal: StoredPrincipal | None) -> Client:
         """A client that signs as this principal; None: one that does not sign."""
-        cluster = self.services.engine.store.read_access().cluster
+        cluster = self.services.engine.store.read_cluster().identity
         line = None if principal is None else format_key_line(principal.name, principal.key, cluster)
         return Client(self.redis_url("leasehold"), key=line, timeout=PATIENCE)
 
@@ -154,7 +154,7 @@ def test_a_replayed_message_does_not_act_twice(stack: SignedStack) -> None:
     envelope["headers"] |= sign_headers(
         read_key(stack.shop.key),
         principal="shop",
-        cluster=stack.services.engine.store.read_access().cluster,
+        cluster=stack.services.engine.store.read_cluster().identity,
         queue=RESERVATIONS,
         task=task,
         message_id=envelope["headers"]["id"],

@@ -35,7 +35,7 @@ class SignedStack(Stack):
     @property
     def cluster(self) -> str:
         """The identity of this cluster."""
-        return self.services.engine.store.read_access().cluster
+        return self.services.engine.store.read_cluster().identity
 
     def client(self, principal: StoredPrincipal | None, key: str | None = None) -> Client:
         """A client that signs as this principal."""

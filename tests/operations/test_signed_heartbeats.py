@@ -50,7 +50,7 @@ def a_lab(mode: AccessMode = "signed") -> Rig:
 def a_beat(rig: Rig, key: str = "lab-1", slot: str = "lab-1", cluster: str | None = None, **fields: Any) -> Heartbeat:
     """A heartbeat as the host of lab-1 would sign it now."""
     beat = Heartbeat(**{"machine": "m1", "counter": int(rig.now * 1000), **fields})
-    identity = rig.store.read_access().cluster if cluster is None else cluster
+    identity = rig.store.read_cluster().identity if cluster is None else cluster
     return sign_heartbeat(read_key(KEYS[key]), identity, slot, beat)
 
 
@@ -170,7 +170,7 @@ def test_a_rotated_key_counts_until_its_time_is_over() -> None:
     rig.now += 60
     assert not hear(rig, a_beat(rig))
     new = Heartbeat("m1", counter=int(rig.now * 1000) + 1)
-    assert hear(rig, sign_heartbeat(read_key(fresh), rig.store.read_access().cluster, "lab-1", new))
+    assert hear(rig, sign_heartbeat(read_key(fresh), rig.store.read_cluster().identity, "lab-1", new))
 
 
 @pytest.fixture(params=["memory", "redis"])

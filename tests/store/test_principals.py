@@ -61,11 +61,11 @@ def test_a_wrong_principal_is_refused_and_changes_nothing(
     store: Store, name: str, role: str, accounts: tuple[str, ...], path: str
 ) -> None:
     add(store, "alice")
-    before, version = store.find_principals(), store.read_access().principals_version
+    before, version = store.find_principals(), store.read_cluster().principals_version
     with pytest.raises(InvalidInputError) as refused:
         add(store, name, role, accounts)
     assert [fault.path for fault in refused.value.faults] == [path]
-    assert (store.find_principals(), store.read_access().principals_version) == (before, version)
+    assert (store.find_principals(), store.read_cluster().principals_version) == (before, version)
 
 
 def test_a_rotated_principal_has_both_keys_until_the_grace_period_is_over(store: Store, clock: Clock) -> None:
@@ -106,13 +106,13 @@ def test_an_unknown_name_is_refused_with_the_near_one(store: Store, act: Callabl
 
 
 def test_each_change_raises_the_version_and_is_an_event_without_the_key(store: Store) -> None:
-    versions = [store.read_access().principals_version]
+    versions = [store.read_cluster().principals_version]
     added = add(store)
-    versions.append(store.read_access().principals_version)
+    versions.append(store.read_cluster().principals_version)
     rotated = rotate_principal(store, "alice")
-    versions.append(store.read_access().principals_version)
+    versions.append(store.read_cluster().principals_version)
     remove_principal(store, "alice")
-    versions.append(store.read_access().principals_version)
+    versions.append(store.read_cluster().principals_version)
     assert versions == sorted(set(versions))
     events = store.read_events(EventFilter())
     assert [event.name for event in events] == ["principal_added", "principal_rotated", "principal_removed"]
@@ -122,7 +122,7 @@ def test_each_change_raises_the_version_and_is_an_event_without_the_key(store: S
 
 
 def test_a_transaction_that_fails_leaves_principals_and_version(store: Store) -> None:
-    row, version = add(store), store.read_access().principals_version
+    row, version = add(store), store.read_cluster().principals_version
     with losing(store, KeyError) as transaction:
         transaction.load_principals()
         transaction.save_principals([StoredPrincipal(name="bob", role="reader", key="x", created_at=NOW)])
@@ -131,19 +131,19 @@ def test_a_transaction_that_fails_leaves_principals_and_version(store: Store) ->
         fail()
     assert names(store) == ["alice", WORKER]
     assert row in store.find_principals()
-    assert store.read_access().principals_version == version
+    assert store.read_cluster().principals_version == version
 
 
 def test_the_state_of_access_is_the_clusters(store: Store, clock: Clock) -> None:
-    before = store.read_access()
+    before = store.read_cluster()
     clock.now += 5
-    after = store.read_access()
-    assert before.cluster
-    assert (after.cluster, after.at - before.at) == (before.cluster, 5)
+    after = store.read_cluster()
+    assert before.identity
+    assert (after.identity, after.now - before.now) == (before.identity, 5)
 
 
 def test_another_process_sees_the_same_cluster_and_principals(reopen: Opener) -> None:
     added = add(reopen())
     other = reopen()
     assert added in other.find_principals()
-    assert other.read_access().cluster == reopen().read_access().cluster
+    assert other.read_cluster().identity == reopen().read_cluster().identity

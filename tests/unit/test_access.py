@@ -8,7 +8,7 @@ import pytest
 from leasehold.common.signing import SignedFields, hash_body, read_key, sign, sign_headers
 from scheduler.model.principals import WORKER, Principal
 from scheduler.operations.principals import add_principal, remove_principal, rotate_principal
-from scheduler.ports import AccessState, StoredPrincipal, StoreUnavailableError
+from scheduler.ports import ClusterRow, StoredPrincipal, StoreUnavailableError
 from scheduler.store.memory import MemoryStore
 from tests.builders import NOW
 from workers.access import LOOK_SECONDS, Access, SignatureError, is_signed
@@ -34,11 +34,11 @@ class Database(MemoryStore):
         self.looks = self.reads = 0
         self.is_down = False
 
-    def read_access(self) -> AccessState:
+    def read_cluster(self) -> ClusterRow:
         if self.is_down:
             raise StoreUnavailableError("it is down")
         self.looks += 1
-        return super().read_access()
+        return super().read_cluster()
 
     def find_principals(self) -> list[StoredPrincipal]:
         self.reads += 1
@@ -57,7 +57,7 @@ class Rig:
     def sign(self, key: str | None = None, **changes: Any) -> dict[str, object]:
         fields: dict[str, Any] = {
             "principal": "alice",
-            "cluster": self.store.read_access().cluster,
+            "cluster": self.store.read_cluster().identity,
             "queue": QUEUE,
             "task": TASK,
             "message_id": MESSAGE,
@@ -142,7 +142,7 @@ def test_a_signature_is_valid_within_an_hour_of_cluster_time(seconds: float, *, 
 def test_a_time_that_is_none_is_refused(text: str) -> None:
     rig = Rig()
     key = read_key(rig.alice.key)
-    fields = SignedFields("alice", rig.store.read_access().cluster, QUEUE, TASK, MESSAGE, text, hash_body(BODY))
+    fields = SignedFields("alice", rig.store.read_cluster().identity, QUEUE, TASK, MESSAGE, text, hash_body(BODY))
     assert rig.refuses(rig.sign() | {"signed_at": text, "signature": sign(key, fields)})
 
 
