@@ -5,13 +5,14 @@ import os
 import urllib.request
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 from uuid import uuid4
 
 import msgspec
 from celery import Celery
 from redis import Redis
 
+from leasehold.common.clock import read_offsets
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.operations.apply import apply_rules
@@ -29,6 +30,8 @@ from workers.services import Services
 from workers.settings import Settings, read_settings
 
 RESEND_SECONDS: Final = 2.0
+CLOCK_PATIENCE: Final = 100.0
+"""Longer than what a process that has ended wrote about its clock is kept."""
 ROOT: Final = Path(__file__).parents[2]
 IMAGE: Final = "ami-04681a1dbd79675a5"
 
@@ -209,6 +212,15 @@ class Stack:
             return self.redis.blpop([address], timeout=RESEND_SECONDS)
 
         wait_for(send_and_look, f"the canary of {queue}", patience)
+
+    def await_right_clocks(self) -> None:
+        """Until every process has measured that its wall clock is right again."""
+
+        def are_right() -> bool:
+            stored = cast("dict[bytes, bytes]", self.redis.hgetall("leasehold:clocks"))
+            return all(abs(each.seconds) < 1 for each in read_offsets(stored))
+
+        wait_for(are_right, "the clocks to be right", CLOCK_PATIENCE)
 
     def find(self, name: str) -> Reservation:
         """A reservation as SQL has it."""

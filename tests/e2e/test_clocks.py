@@ -65,6 +65,7 @@ def skewed(stack: Stack) -> Iterator[Stack]:
     stack.apply({"pools": {**RULES["pools"], **pools}})
     yield stack
     stack.shifts.set_all(PROGRAMS, 0.0)
+    stack.await_right_clocks()
     for name in CLIENTS:
         process = stack.processes.pop(name, None)
         if process is not None:

@@ -117,6 +117,7 @@ def test_the_wrong_clock_of_a_worker_is_named_with_its_host(stack: Stack, doctor
         found = doctor.examine("--no-aws", "--timeout", "15")
     finally:
         stack.shifts.set("launch", 0)
+        stack.await_right_clocks()
     assert (found.status, found.list_checks("failure")) == (1, ["clocks"])
     seen, host = found.findings["clocks"], socket.gethostname()
     sentence = rf"launch on {re.escape(host)}: the wall clock is 2[01]\.\d\d s ahead of cluster time"
