@@ -205,8 +205,8 @@ def _report_schema(**_signal: object) -> None:
 @before_task_publish.connect(weak=False)
 def _note_time(headers: dict[str, Any], **_signal: object) -> None:
     """Stamp what this process sends with cluster time: when it was sent (by it the metrics process knows how old a
-    message is that waits), and when it expires. Celery counts from the wall clock of this host. A client in this process
-    stamps its own messages.
+    message is that waits), and when it expires. Celery counts from the wall clock of this host. A client in this
+    process stamps its own messages.
     """
     if SENT_AT in headers:
         return
