@@ -161,6 +161,7 @@ class _Restore:
             if time.monotonic() > until:
                 self._let_go(engine, remembered)
                 raise CommandError("a process still leads: stop the workers, then restore again")
+            # The lock ends by itself; nothing reports it.
             time.sleep(_PAUSE_SECONDS)
         if remembered.identity not in {None, self._identity}:
             return Remembered(), {}
@@ -205,7 +206,7 @@ class _Restore:
 
 
 def _forgo_redis(engine: "Engine") -> "tuple[Remembered, dict[str, Reservation]]":
-    """Put what is kept in this process in place of Redis: nothing is remembered, and nobody is notified."""
+    """Put what is kept in this process in place of Redis: nothing is remembered, and no holder is notified."""
     from scheduler.ports import Remembered
     from scheduler.view.memory import MemoryBell, MemoryBoard, MemoryMeter
 

@@ -1,6 +1,6 @@
 """After an older state of the database was put in place: numbers jump, and what it does not know is settled.
 
-The steps may be cut off anywhere and done again: the numbers jump once more, and the rest is compared anew.
+The steps may be cut off anywhere and done again: the numbers jump once more, and the rest is compared again.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
