@@ -75,3 +75,10 @@ def test_what_is_not_there_is_noticed() -> None:
     assert find_unknown("slots --everything   # no such option") == {"--everything"}
     with pytest.raises(AssertionError, match="no command"):
         split("slot --all")
+
+
+def test_every_test_that_a_page_names_is_there() -> None:
+    """The threat model names the tests that hold its rows."""
+    named = {(place, name) for place, line, _ in LINES for name in re.findall(r"`(tests/[a-z0-9_/]+\.py)`", line)}
+    assert {name for place, name in named if place.startswith("docs/security.md")}
+    assert [(place, name) for place, name in sorted(named) if not (ROOT / name).is_file()] == []
