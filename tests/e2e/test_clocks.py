@@ -45,6 +45,18 @@ STEPS: Final[Mapping[str, Mapping[str, float]]] = {
     "host behind": dict.fromkeys(PROGRAMS, -600.0),
     "right again": dict.fromkeys(PROGRAMS, 0.0),
 }
+ALONE: Final[tuple[tuple[str, float], ...]] = (
+    ("launch", 21),  # nothing was launched
+    ("ticks", 11),  # nothing was scheduled
+    ("terminate", 21),  # machines stayed
+    ("health", 5),  # machines became ready late
+    ("beat", -5),  # ticks came late
+    # The fleet never settled:
+    ("beat", 600),
+    ("health", 600),
+    ("launch", -600),
+)
+"""One program's clock is off, all others are right; beside each is what it did while expiry went by wall clocks."""
 LAB: Final[dict[str, Any]] = {
     "system": "lab-clock",
     "provider": "static",
@@ -124,3 +136,32 @@ def test_leases_hold_and_the_fleet_settles_while_clocks_are_apart_and_the_host_j
         assert row.token > max(held.token, lab_held.token)
         assert stack.ask("release", {"reservation": row.id, "token": row.token})["ok"]
     stack.await_phase(["clock-held", "clock-lab-held", "clock-next", "clock-lab-next"], "released")
+
+
+@pytest.fixture(scope="module")
+def right_afterwards(stack: Stack) -> Iterator[Stack]:
+    """The stack; its clocks are right again when the tests of this file are over."""
+    yield stack
+    stack.shifts.set_all(PROGRAMS, 0.0)
+    stack.await_right_clocks()
+
+
+@pytest.mark.parametrize(("program", "seconds"), ALONE)
+def test_a_lease_comes_and_its_machine_goes_while_the_clock_of_one_program_is_off(
+    right_afterwards: Stack, program: str, seconds: float
+) -> None:
+    stack, name = right_afterwards, f"alone-{program}-{seconds:g}"
+    stack.shifts.set(program, seconds)
+    try:
+        assert stack.submit(name, ttl=0)["ok"]
+        (row,) = stack.await_phase([name], "leased")
+        assert stack.ask("release", {"reservation": name, "token": row.token})["ok"]
+        stack.await_empty()
+        wait_for(lambda: not machines_of_linux(stack), "the machine to end")
+    finally:
+        stack.shifts.set(program, 0.0)
+
+
+def machines_of_linux(stack: Stack) -> list[dict[str, Any]]:
+    """The machines of the pool `linux` that EC2 still runs."""
+    return [each for each in stack.instances("pending", "running") if each["tags"]["leasehold:pool"] == "linux"]

@@ -94,3 +94,30 @@ def test_whatever_happens_to_redis_every_reservation_ends_and_the_view_equals_sq
     assert {each["state"] for each in machines} == {"terminated"}
     assert stack.launched() - launched <= len(stack.slots())
     assert all(process.is_alive for process in stack.processes.values())
+
+
+@pytest.mark.parametrize("key", ["leasehold:leader", "leasehold:view:generation", "ticks"])
+def test_a_key_of_a_wrong_type_stops_neither_ticks_nor_workers(stack: Stack, key: str) -> None:
+    """A wrong key of the view or the leader failed every tick; a wrong key of a queue ended the worker of the queue."""
+    name = f"wrong-type-{key.rpartition(':')[2]}"
+    with stack.redis.pipeline(transaction=True) as pipeline:
+        pipeline.delete(key)
+        pipeline.hset(key, "my", "own")
+        pipeline.execute()
+    try:
+        assert stack.submit(name, pool="warm", ttl=0)["ok"]
+        (row,) = stack.await_phase([name], "leased")
+        assert stack.ask("release", {"reservation": name, "token": row.token})["ok"]
+        wait_for(lambda: equals_sql(stack), "a view that equals SQL")
+        wait_for(lambda: key in list_set_aside(stack), "the event")
+        assert stack.redis.hgetall(f"leasehold:set-aside:{key}") == {b"my": b"own"}
+        assert all(process.is_alive for process in stack.processes.values())
+    finally:
+        if stack.redis.type(key) == b"hash":
+            stack.redis.delete(key)
+
+
+def list_set_aside(stack: Stack) -> list[str]:
+    """The keys that were set aside, by the events."""
+    events = stack.services.engine.store.read_events(EventFilter(name="key_set_aside"))
+    return [str(event.detail["key"]) for event in events]
