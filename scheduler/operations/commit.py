@@ -32,6 +32,7 @@ from scheduler.model.decisions import (
 from scheduler.model.moves import IllegalMoveError
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
+from scheduler.model.wishes import MOST_INSTANCES
 from scheduler.operations.ledger import Ledger, Outcome
 from scheduler.operations.quota_holds import end_quota_holds, list_quota_holds_of
 from scheduler.operations.write_cores import CoresWriter
@@ -110,7 +111,8 @@ def _cut(decisions: Iterable[Decision]) -> list[list[Unit]]:
 def _list_units(decisions: Iterable[Decision]) -> list[Unit]:
     """A preemption without a grace, and the revokes of elastic instances that make room for somebody, stand together
     with the assignment or claim that follows them; grants to one reservation too, and limits of its cores, though each
-    of these is written or not; everything else alone.
+    of these is written or not; everything else alone. All grants to one reservation, and all its limits, are one unit:
+    each transaction that changes a reservation writes all its leases.
     """
     units: list[list[Decision]] = []
     for decision in decisions:
@@ -126,7 +128,7 @@ def _goes_on(unit: Sequence[Decision], decision: Decision) -> bool:
     last = unit[-1]
     if isinstance(last, Grant | Cores):
         is_more = isinstance(decision, type(last)) and decision.reservation == last.reservation
-        return is_more and len(unit) < CHUNK
+        return is_more and len(unit) < MOST_INSTANCES
     awaited = _find_beneficiary(last)
     return awaited is not None and awaited == _find_newcomer(decision)
 

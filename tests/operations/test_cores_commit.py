@@ -6,7 +6,9 @@ import pytest
 
 from scheduler.model.decisions import Assign, Cores, Decision, Placement
 from scheduler.model.view import Row
+from scheduler.operations.commit import CHUNK
 from scheduler.operations.hosts import describe_host
+from tests.builders import a_lease
 from tests.operations.rig import Rig
 from tests.operations.test_commit import holds, on, slot, waits, write_all
 
@@ -97,3 +99,17 @@ def test_limits_of_one_reservation_are_written_together_each_if_it_holds() -> No
     reasons, _, rig = write_all([slot(), slot(name="linux-2"), holds(leases=parts)], [ALONE, other])
     [row] = rig.store.find_reservations()
     assert (reasons, [lease.cores for lease in row.leases]) == (["others share linux-2 by now"], [4.0, None])
+
+
+def test_all_limits_of_one_reservation_are_one_transaction() -> None:
+    """Each transaction writes all leases of its reservation: several would write the same leases again and again."""
+    count = 2 * CHUNK + 1
+    names = [f"rank.{number}" for number in range(count)]
+    leases = tuple(a_lease(component=name, resources={"cpus": 1 / count}) for name in names)
+    limits: list[Decision] = [
+        Cores(reservation="r1", component=name, slot="linux-1", cpus=4 / count, epoch=1) for name in names
+    ]
+    # `write_all` accepts one transaction only.
+    reasons, _, rig = write_all([slot(), holds(leases=leases)], limits)
+    (row,) = rig.store.find_reservations()
+    assert (reasons, {lease.cores for lease in row.leases}) == ([], {4 / count})
