@@ -23,6 +23,8 @@ CHUNK: Final = 20
 LOOK_SECONDS: Final = 0.25
 USE_SECONDS: Final = 0.03
 WAIT_SECONDS: Final = 20.0
+MISSING_SECONDS: Final = 3.0
+"""What was accepted and is in no list for so long is asked for again: a restore may have lost it."""
 PATIENCE_SECONDS: Final = 5.0
 THREADS: Final = 24
 
@@ -61,13 +63,17 @@ class Holders:
         self._busy: set[str] = set()
         self._unasked = dict(self._wishes)
         self._open = set(self._wishes)
+        self._seen_at: dict[str, float] = {}
+        """When it was last listed, or accepted."""
         self._pause = Event()
 
     def work(self) -> None:
-        """Reserve everything in its time, and hold what is leased until all has ended."""
+        """Reserve everything in its time, and hold what is leased, until the story ends: a restore may bring back what
+        has ended.
+        """
         began = time.monotonic()
         with ThreadPoolExecutor(THREADS) as threads:
-            while self._open:
+            while True:
                 self._reserve(time.monotonic() - began)
                 for row in self._look():
                     if row.id not in self._busy:
@@ -91,15 +97,27 @@ class Holders:
             if answer.ok and answer.reservation is not None:
                 self._diary.write("accepted", reservation=answer.reservation, at=read_host_time())
                 self._unasked.pop(answer.reservation, None)
+                self._seen_at[answer.reservation] = time.monotonic()
 
     def _look(self) -> list[Reservation]:
-        """Those of ours that are leased; what has ended is not looked for any more."""
+        """Those of ours that are leased; what has ended is not looked for any more, unless it comes back."""
         try:
-            rows = [row for row in self._client.list() if row.id in self._open]
+            rows = [row for row in self._client.list() if row.id in self._wishes]
         except LeaseholdError:
+            # What was not listed cannot be missing.
+            self._seen_at = dict.fromkeys(self._seen_at, time.monotonic())
             return []
         self._open -= {row.id for row in rows if row.is_over}
+        self._open |= {row.id for row in rows if not row.is_over}
+        self._note_missing({row.id for row in rows})
         return [row for row in rows if row.phase in {"leased", "revoking"}]
+
+    def _note_missing(self, listed: set[str]) -> None:
+        now = time.monotonic()
+        self._seen_at |= dict.fromkeys(listed, now)
+        for name in self._open - self._unasked.keys():
+            if now - self._seen_at.get(name, now) > MISSING_SECONDS:
+                self._unasked[name] = self._wishes[name]
 
     def _hold(self, name: str) -> None:
         wish = self._wishes[name]

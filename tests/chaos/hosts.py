@@ -19,6 +19,7 @@ from tests.chaos.checker import HOLDERS
 from tests.chaos.points import Point, find_takers, withdraw_orders
 from tests.e2e.processes import Process
 from tests.e2e.stack import IMAGE, Stack
+from tests.postgresql_server import find_binaries
 from workers.services import Services
 
 REVIVE_SECONDS: Final = 0.3
@@ -129,6 +130,15 @@ class Hosts(Stack):
             self.processes[name] = process
             self._wanted.add(name)
         return process
+
+    def run_command(self, name: str, *words: str) -> Process:
+        """Start the command `leasehold` with these words, and with the points of a restore in it."""
+        chaos = {worker.FOLDER: str(self.points), worker.OFF: self._off or ""}
+        if binaries := find_binaries():
+            # Backup and restore of PostgreSQL call its programs.
+            chaos["PATH"] = f"{binaries}{os.pathsep}{os.environ['PATH']}"
+        environment = self.shifts.environment(name, {**self.environment, **chaos})
+        return Process(name, ("tests.chaos.command", *words), environment, self.folder)
 
     def _revive(self) -> None:
         while not self._stopped.wait(REVIVE_SECONDS):

@@ -20,6 +20,7 @@ from tests.chaos.checker import HOLDERS
 from tests.chaos.hosts import Hosts
 from tests.chaos.mallory import Mallory
 from tests.chaos.points import POINTS, Order, Point, find_takers, give_order
+from tests.chaos.restoring import Restorer
 from workers.embedded_redis import RedisStartError
 
 PAUSE_SECONDS: Final = (0.1, 0.7)
@@ -56,11 +57,11 @@ PROMPT = (LeaseholdError, OSError, redis.RedisError, OperationalError, StoreUnav
 
 
 class Nemesis:
-    """Breaks `hosts` in a thread of its own, within `with`; `deeds` says what it did, in order."""
+    """Breaks `hosts` in a thread of its own, within `with`."""
 
-    def __init__(self, hosts: Hosts, seed: int, only: Sequence[str] = ()) -> None:
+    def __init__(self, hosts: Hosts, seed: int, seconds: float, only: Sequence[str] = ()) -> None:
         self._hosts, self._dice = hosts, random.Random(seed)
-        self.deeds: list[str] = []
+        self._deeds: list[str] = []
         self._seen_slots: dict[tuple[str, tuple[Any, ...]], None] = {}
         """Orders about slots, each once, in the order in which they were first seen."""
         self._seen_messages: list[tuple[str, bytes]] = []
@@ -93,8 +94,16 @@ class Nemesis:
         self._due = [name for name in NEEDED if name in self._faults]
         self._dice.shuffle(self._due)
         self._has_repeated = False
+        self._restorer = Restorer(hosts, self._dice, seconds) if not only or "restore" in only else None
+
+    @property
+    def deeds(self) -> list[str]:
+        """What was done, in order."""
+        return sorted([*self._deeds, *(self._restorer.deeds if self._restorer is not None else ())])
 
     def __enter__(self) -> Self:
+        if self._restorer is not None:
+            self._restorer.start()
         self._thread.start()
         return self
 
@@ -103,6 +112,9 @@ class Nemesis:
         self._over.set()
         self._thread.join()
         self._hosts.go_on()
+        if self._restorer is not None:
+            # On a machine that has other things to do it takes longer than the other faults.
+            self._restorer.finish()
         self._hosts.shifts.set_all(self._shifted, 0)
         self._hosts.tell_emulator("PUT", "faults", [])
         self._await_redis()
@@ -113,18 +125,22 @@ class Nemesis:
             name = self._choose_fault()
             at = datetime.now(UTC).strftime("%H:%M:%S.%f")[:-3]
             try:
-                self.deeds.append(f"{at} {name}: {self._faults[name][1]()}")
+                self._deeds.append(f"{at} {name}: {self._faults[name][1]()}")
             except PROMPT as error:
-                self.deeds.append(f"{at} {name}: in vain ({error})"[:200])
+                self._deeds.append(f"{at} {name}: in vain ({error})"[:200])
 
     def _choose_fault(self) -> str:
-        """By its weight, but every other time in turn one that has to strike and did not yet."""
+        """By its weight, but every other time in turn one that has to strike and did not yet. While a restore is under
+        way Redis keeps what it has.
+        """
         self._due = [name for name in self._due if not self._has_struck(name)]
-        if self._due and len(self.deeds) % 2 == 0:
+        if self._due and len(self._deeds) % 2 == 0:
             self._due.append(self._due.pop(0))
             return self._due[-1]
-        weights = [weight for weight, _ in self._faults.values()]
-        return self._dice.choices(list(self._faults), weights)[0]
+        weights = {name: weight for name, (weight, _) in self._faults.items()}
+        if self._restorer is not None and self._restorer.is_restoring:
+            weights["redis"] = 0
+        return self._dice.choices(list(weights), list(weights.values()))[0]
 
     def _has_struck(self, name: str) -> bool:
         orders = NEEDED[name]

@@ -24,11 +24,14 @@ Point = Literal[
     "after_terminate",
     "between_plan_and_commit",
 ]
+RestorePoint = Literal["after_put_back", "after_jump", "before_machines"]
 Order = Literal["kill", "stop"]
 POINTS: Final[tuple[Point, ...]] = get_args(Point)
+RESTORE_POINTS: Final[tuple[RestorePoint, ...]] = get_args(RestorePoint)
+"""In the process of a restore: the older state is in place, numbers have jumped, reservations are settled."""
 
 
-def give_order(folder: Path, point: Point, order: Order) -> None:
+def give_order(folder: Path, point: Point | RestorePoint, order: Order) -> None:
     """Have the next process that passes this point kill itself, or stop until it is sent SIGCONT."""
     folder.mkdir(exist_ok=True)
     draft = folder / f"{point}.draft"
@@ -48,7 +51,7 @@ def find_takers(folder: Path, point: Point, order: Order) -> list[int]:
     return [int(file.suffix[1:]) for file in taken if file.read_text() == order]
 
 
-def pass_by(folder: Path, point: Point) -> None:
+def pass_by(folder: Path, point: Point | RestorePoint) -> None:
     """Carry out the order for this point, if there is one: a kill takes the whole group of the process with it."""
     mine = folder / f"{point}.{os.getpid()}"
     try:
@@ -68,9 +71,7 @@ def place_points(folder: Path) -> None:
     from tasks.dispatch import CeleryDispatcher
     from workers.ec2.fleet import Ec2Fleet
 
-    def at(point: Point) -> Callable[[], None]:
-        return lambda: pass_by(folder, point)
-
+    at = _make_passers(folder)
     _wrap(session, "_commit", before=at("before_commit"), after=at("after_commit"))
     _wrap(RedisBoard, "publish", before=at("before_publish"))
     _wrap(CeleryDispatcher, "_send", before=at("before_dispatch"))
@@ -79,6 +80,24 @@ def place_points(folder: Path) -> None:
     _wrap(Ec2Fleet, "launch", after=at("after_launch"))
     _wrap(Ec2Fleet, "terminate", after=at("after_terminate"))
     _wrap(tick, "commit", before=at("between_plan_and_commit"), when=lambda _store, decisions, *_: bool(decisions))
+
+
+def place_restore_points(folder: Path) -> None:
+    """Put the points of a restore into the code that this process is about to run."""
+    from scheduler.operations import restore
+    from scheduler.store import backup
+
+    at = _make_passers(folder)
+    _wrap(backup, "put_back", after=at("after_put_back"))
+    _wrap(restore, "_jump", after=at("after_jump"))
+    _wrap(restore, "_settle_machines", before=at("before_machines"))
+
+
+def _make_passers(folder: Path) -> Callable[[Point | RestorePoint], Callable[[], None]]:
+    def at(point: Point | RestorePoint) -> Callable[[], None]:
+        return lambda: pass_by(folder, point)
+
+    return at
 
 
 def _has_messages(_dispatcher: object, slots: Sequence[Slot]) -> bool:

@@ -3,22 +3,23 @@
 import json
 import random
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Any, Final
 
 from scheduler.model.moves import ENDED
 from scheduler.ports import StoreUnavailableError
-from tests.chaos.checker import TICKS, UNDER_WAY, find_violations, gather, is_launch
+from tests.chaos.checker import UNDER_WAY, find_violations, gather, is_launch
 from tests.chaos.hosts import LEASE_SECONDS, Hosts
 from tests.chaos.nemesis import Nemesis
+from tests.chaos.witness import Witness
 
 SETTLE_SECONDS: Final = 60.0
-"""After the last fault: then everything accepted has ended, and no machine is left."""
-LOOK_SECONDS: Final = 0.05
+"""After the last fault, or the last end of a reservation: then all have ended, and no machine is left."""
+MOST_SETTLE_SECONDS: Final = 150.0
+"""After the last fault, whatever ends meanwhile."""
 HOLDERS: Final = 2
 LATE: Final = 8
 """One in so many is late."""
@@ -88,59 +89,45 @@ def tell(
         for number, wishes in enumerate(make_wishes(seed, count, seconds)):
             (folder / f"wishes-{number}.json").write_text(json.dumps(wishes))
             hosts.start(f"holders-{number}", "tests.chaos.holders", str(folder), str(number))
-        nemesis = Nemesis(hosts, seed, only)
-        with watching_ticks(hosts), nemesis:
-            Event().wait(seconds)
-        verdict = _judge(hosts, seed, _settle(hosts, count))
+        nemesis = Nemesis(hosts, seed, seconds, only)
+        with Witness(folder, hosts.services.engine.store) as witness:
+            with nemesis:
+                Event().wait(seconds)
+            settled = _settle(hosts, witness, count)
+        verdict = _judge(hosts, seed, settled)
         verdict.deeds = nemesis.deeds
         (folder / "deeds.txt").write_text("\n".join(nemesis.deeds))
     return verdict
 
 
-@contextmanager
-def watching_ticks(hosts: Hosts) -> Iterator[None]:
-    """Within it, term and time of the last tick are written down again and again, as SQL has them."""
-    over = Event()
+def _settle(hosts: Hosts, witness: Witness, count: int) -> float:
+    """Wait until everything has ended and no machine is left; how long it took.
 
-    def watch() -> None:
-        with (hosts.folder / TICKS).open("a") as file:
-            while not over.wait(LOOK_SECONDS):
-                with suppress(StoreUnavailableError):
-                    tenure = hosts.services.engine.store.load_tenure()
-                    file.write(json.dumps({"term": tenure.term, "at": tenure.ticked_at}) + "\n")
-
-    thread = Thread(target=watch, name="witness", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-def _settle(hosts: Hosts, count: int) -> float:
-    """Wait until everything has ended and no machine is left, at most SETTLE_SECONDS; how long it took.
-
-    Two more lease times are granted to holders that were killed: their leases run out by themselves.
+    At most SETTLE_SECONDS after the last reservation ended, and two lease times more: leases of killed holders run out
+    by themselves. A machine that has other things to do takes longer for all of them together.
     """
     began, pause = time.monotonic(), Event()
-    while (taken := time.monotonic() - began) < SETTLE_SECONDS + 2 * LEASE_SECONDS:
+    ended, ended_at = len(witness.ended), began
+    while (now := time.monotonic()) < min(ended_at + SETTLE_SECONDS + 2 * LEASE_SECONDS, began + MOST_SETTLE_SECONDS):
         # Again and again: who had taken the order to stop may have stopped only after all were told to go on.
         hosts.go_on()
-        if _is_quiet(hosts, count):
+        if _is_quiet(hosts, witness, count):
             break
+        if len(witness.ended) > ended:
+            ended, ended_at = len(witness.ended), now
         pause.wait(0.2)
-    return taken
+    return time.monotonic() - began
 
 
-def _is_quiet(hosts: Hosts, count: int) -> bool:
+def _is_quiet(hosts: Hosts, witness: Witness, count: int) -> bool:
+    """Whether everything has ended. What ended before a restore is not in SQL any more."""
     store = hosts.services.engine.store
     try:
         phases, slots = store.count_phases(), store.find_slots()
     except StoreUnavailableError:
         return False
-    ended = sum(number for phase, number in phases.items() if phase in ENDED)
-    is_done = ended >= count and not any(slot.state in UNDER_WAY for slot in slots)
+    is_over = len(witness.ended) >= count and not any(number for phase, number in phases.items() if phase not in ENDED)
+    is_done = is_over and not any(slot.state in UNDER_WAY for slot in slots)
     return is_done and all(each["state"] == "terminated" for each in hosts.machines())
 
 

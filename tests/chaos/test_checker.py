@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from scheduler.model.events import Event
 from scheduler.model.rules import Rules
 from scheduler.operations.intake import submit
 from scheduler.operations.ledger import Ledger
 from scheduler.store.memory import MemoryStore
-from tests.chaos.checker import Evidence, find_violations, gather
+from tests.chaos.checker import Evidence, Restoration, find_violations, gather
+from tests.chaos.witness import Witness
+from tests.e2e.processes import wait_for
 
 
 def a_use(at: float, reservation: str = "r1", token: int = 1, **changes: Any) -> dict[str, Any]:
@@ -44,6 +47,10 @@ def a_machine(name: str = "i-1", launch: str = "l1", state: str = "terminated") 
     return {"id": name, "state": state, "tags": {"leasehold:launch": launch, "leasehold:slot": "single-1"}}
 
 
+def a_tick(term: int, at: float, seen: float | None = None) -> dict[str, Any]:
+    return {"term": term, "at": at, "seen": at if seen is None else seen}
+
+
 GOOD = Evidence(
     accepted={"r1", "r2"},
     phases={"r1": "released", "r2": "expired"},
@@ -58,8 +65,82 @@ GOOD = Evidence(
     machines=[a_machine()],
     launching=1,
     terms=[1, 1, 2, 5],
-    ticks=[{"term": 1, "at": 1.0}, {"term": 1, "at": 2.0}, {"term": 3, "at": 2.0}],
+    ticks=[a_tick(1, 1.0), a_tick(1, 2.0), a_tick(3, 2.0)],
 )
+
+RESTORE = Restoration(
+    backup=5.0,
+    marked=20.0,
+    ended=25.0,
+    term=100,
+    token=100,
+    remembered=frozenset({"r1", "r2", "r3"}),
+    held=frozenset({("r1", 1)}),
+)
+RESTORED = Evidence(
+    # r2's lease was lost: it uses it until it is notified, while the next holder has the machine already. r4 had ended.
+    accepted={"r1", "r2", "r3", "r4", "r5"},
+    phases={"r1": "released", "r2": "cancelled", "r3": "cancelled", "r5": "released"},
+    uses=[
+        a_use(10),
+        a_use(26),
+        a_use(18, "r2", 9, machine="i-2"),
+        a_use(26, "r2", 9, machine="i-2"),
+        a_use(25.5, "r5", 101, machine="i-2"),
+        a_use(27, "r5", 101, machine="i-2"),
+    ],
+    calls=[a_call(25.8, "TerminateInstances", instances=["i-3"])],
+    # The leader of term 7 is lost with what it wrote; while the restore runs SQL shows the backup's numbers.
+    terms=[1, 5, 7, 100, 101],
+    ticks=[a_tick(7, 19.0, 19), a_tick(5, 4.0, 24), a_tick(101, 25.5, 26)],
+    restores=[RESTORE],
+    ended={"r1", "r4", "r5"},
+    restored={"r2": 6.0, "r3": 7.0},
+)
+
+
+def test_what_a_restore_excuses_is_no_violation() -> None:
+    assert find_violations(RESTORED) == []
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (replace(RESTORED, restores=[]), "i-2 was held by r2/9, r5/101"),
+        # The rules of every run hold, for what the restore lost as well.
+        (replace(RESTORED, ended={"r1"}), "r4 was accepted and is unknown"),
+        (replace(RESTORED, phases={**RESTORED.phases, "r3": "pending"}), "r3 was accepted and is pending"),
+        (replace(RESTORED, uses=[*RESTORED.uses, a_use(26, "r5", 9, machine="i-4")]), "token 9 was given to r2, r5"),
+        # A lease that the restored database knows is excused nothing.
+        (
+            replace(RESTORED, uses=[*RESTORED.uses, a_use(24, "r5", 101), a_use(28, "r5", 101), a_use(29)]),
+            "i-1 was held by r1/1, r5/101",
+        ),
+        (
+            replace(RESTORED, calls=[a_call(25.8, "TerminateInstances")]),
+            "machine i-1 was ended while r1 held it",
+        ),
+        # Renewals from before the mark hold for a lease time, and no longer.
+        (replace(RESTORED, uses=[*RESTORED.uses, a_use(27.5, "r2", 9, machine="i-2")]), "r2/9 was used after its time"),
+        # What the restore is there for.
+        (replace(RESTORED, restores=[replace(RESTORE, fault="locked")]), "the restore failed: locked"),
+        (replace(RESTORED, resubmitted={"r3"}), "r3 was forgotten by the restore"),
+        (replace(RESTORED, restored={"r2": 6.0, "r3": 4.0}), "r3 was cancelled by the restore, and its backup knew it"),
+        (replace(RESTORED, terms=[1, 5, 7, 6]), "a leader of term 6 wrote after one of term 7"),
+        (
+            replace(RESTORED, ticks=[a_tick(7, 19.0, 19), a_tick(5, 4.0, 24), a_tick(6, 25.5, 26)]),
+            "after the restore term 6 came again",
+        ),
+        (replace(RESTORED, ticks=[a_tick(7, 19.0, 18), a_tick(5, 4.0, 19)]), "the last tick went back"),
+        (replace(RESTORED, ticks=[a_tick(102, 26.0, 26), a_tick(101, 25.5, 27)]), "the last tick went back"),
+    ],
+)
+def test_a_restore_excuses_nothing_else(broken: Evidence, said: str) -> None:
+    assert any(line.startswith(said) for line in find_violations(broken)), find_violations(broken)
+
+
+def test_a_reservation_that_ended_before_it_was_submitted_again_was_not_forgotten() -> None:
+    assert find_violations(replace(RESTORED, resubmitted={"r4"})) == []
 
 
 def test_a_run_that_kept_every_promise_has_no_violations() -> None:
@@ -100,8 +181,8 @@ def test_a_run_that_kept_every_promise_has_no_violations() -> None:
         (replace(GOOD, slots={"single-1": "launching"}), "slot single-1 is launching"),
         (replace(GOOD, calls=[a_call(10.5, "TerminateInstances")]), "machine i-1 was ended while r1 held it"),
         (replace(GOOD, terms=[1, 2, 1]), "a leader of term 1 wrote after one of term 2"),
-        (replace(GOOD, ticks=[{"term": 2, "at": 9.0}, {"term": 2, "at": 8.0}]), "the last tick went back"),
-        (replace(GOOD, ticks=[{"term": 2, "at": 9.0}, {"term": 1, "at": 9.0}]), "the last tick went back"),
+        (replace(GOOD, ticks=[a_tick(2, 9.0), a_tick(2, 8.0)]), "the last tick went back"),
+        (replace(GOOD, ticks=[a_tick(2, 9.0), a_tick(1, 9.0)]), "the last tick went back"),
     ],
 )
 def test_each_broken_promise_is_found(broken: Evidence, said: str) -> None:
@@ -121,3 +202,36 @@ def test_evidence_is_what_the_files_and_sql_say(tmp_path: Path) -> None:
     assert found == Evidence(
         accepted={"r1"}, uses=[a_use(10)], calls=[a_call(1, "RunInstances", "t1")], machines=[a_machine()]
     )
+
+
+def a_store(*names: str) -> MemoryStore:
+    """A database with these events, each about `r1`."""
+    store = MemoryStore(lambda: 1000.0)
+    events = [Event(at=float(at), name=name, cause="operator", reservation="r1") for at, name in enumerate(names)]
+    with store.transaction() as transaction:
+        transaction.append_events(events)
+    return store
+
+
+def test_what_a_restore_takes_out_of_sql_stays_in_evidence(tmp_path: Path) -> None:
+    before = a_store("slot_launching", "slot_launching", "reservation_released")
+    with Witness(tmp_path, before) as witness:
+        wait_for(lambda: witness.ended == {"r1"}, "the witness to read the events")
+    after = a_store("slot_launching", "restored", "reservation_submitted")
+    (tmp_path / "restores.jsonl").write_text(
+        json.dumps({"backup": 1.0, "marked": 2.0, "ended": 3.0, "remembered": ["r1"], "held": [["r1", 4]], "token": 9})
+    )
+    found = gather(tmp_path, after, [])
+    assert found.launching == 2
+    assert found.ended == {"r1"}
+    assert found.resubmitted == set()
+    assert found.restores == [
+        Restoration(
+            backup=1.0, marked=2.0, ended=3.0, token=9, remembered=frozenset({"r1"}), held=frozenset({("r1", 4)})
+        )
+    ]
+
+
+def test_a_submission_after_a_restore_is_noticed_when_nothing_had_ended_before(tmp_path: Path) -> None:
+    store = a_store("reservation_submitted", "restored", "reservation_submitted")
+    assert gather(tmp_path, store, []).resubmitted == {"r1"}

@@ -1,0 +1,91 @@
+"""The witness: reads leadership and events from SQL throughout a run, and keeps what a restore takes out of SQL."""
+
+import json
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, Self
+
+import msgspec
+
+from scheduler.model.events import Event
+from scheduler.model.moves import ENDED
+from scheduler.ports import EventFilter, Store, StoreUnavailableError
+
+TICKS: Final = "ticks.jsonl"
+EVENTS: Final = "events.jsonl"
+LOOK_SECONDS: Final = 0.05
+LOOKS_A_READING: Final = 4
+"""Every so many looks the new events are read."""
+READINGS_A_WHOLE: Final = 5
+"""Every so many readings all events are read: a restore makes numbers start again."""
+OVERLAP: Final = 200
+"""Numbers that are read again: a transaction may commit a lower number after a higher one."""
+PAGE: Final = 1000
+ENDS: Final = frozenset(f"reservation_{phase}" for phase in ENDED)
+
+
+class Witness:
+    """Looks in a thread of its own, within `with`; writes `ticks.jsonl` and `events.jsonl`."""
+
+    def __init__(self, folder: Path, store: Store) -> None:
+        self._folder, self._store = folder, store
+        self._seen: set[bytes] = set()
+        self._highest = 0
+        self.ended: set[str] = set()
+        """Reservations of which an end was seen; a restore may have taken it back."""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="witness", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        looks = 0
+        with (self._folder / TICKS).open("a") as ticks, (self._folder / EVENTS).open("ab") as events:
+            while not self._over.wait(LOOK_SECONDS):
+                with suppress(StoreUnavailableError):
+                    self._look_at_tick(ticks)
+                    if looks % LOOKS_A_READING == 0:
+                        self._read(events, is_whole=looks % (LOOKS_A_READING * READINGS_A_WHOLE) == 0)
+                looks += 1
+
+    def _look_at_tick(self, file: Any) -> None:
+        seen = time.time()
+        tenure = self._store.load_tenure()
+        file.write(json.dumps({"term": tenure.term, "at": tenure.ticked_at, "seen": seen}) + "\n")
+
+    def _read(self, file: Any, *, is_whole: bool) -> None:
+        for event in read_events(self._store, 0 if is_whole else max(self._highest - OVERLAP, 0)):
+            self._highest = event.number
+            line = msgspec.json.encode(event)
+            if line in self._seen:
+                continue
+            self._seen.add(line)
+            file.write(line + b"\n")
+            if event.name in ENDS and event.reservation is not None:
+                self.ended.add(event.reservation)
+        file.flush()
+
+
+def read_events(store: Store, after: int = 0) -> Iterator[Event]:
+    """All events of the database with higher numbers."""
+    while page := store.read_events(EventFilter(after=after, limit=PAGE)):
+        yield from page
+        after = page[-1].number
+
+
+def recall_events(folder: Path, store: Store) -> list[Event]:
+    """What the witness saw, in that order, and then what is in SQL and was not seen."""
+    file = folder / EVENTS
+    lines: Iterable[bytes] = file.read_bytes().splitlines() if file.exists() else ()
+    seen = dict.fromkeys(lines)
+    later = dict.fromkeys(msgspec.json.encode(event) for event in read_events(store))
+    return [msgspec.json.decode(line, type=Event) for line in {**seen, **later}]
