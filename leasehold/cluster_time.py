@@ -11,32 +11,24 @@ from typing import Final, cast
 
 import redis
 
-from leasehold.common.clock import ClusterClock, read_monotonic
+from leasehold.common.clock import PublishedClock, read_monotonic
 
 LOOK_SECONDS: Final = 30.0
 """Between two looks at the reference."""
 DOUBT_SECONDS: Final = 1.0
 """Between two looks while the reference disagrees with the time that we have."""
-TOLERANCE: Final = 1.0
-"""Seconds by which they may differ."""
 _NEVER: Final = float("-inf")
 _log: Final = logging.getLogger("leasehold")
 
 
 class ClientClock:
-    """Cluster time for one client. For any number of threads.
-
-    When the clock of Redis jumps, the offset that the leader published before is wrong until it publishes the next one.
-    A look that disagrees with the carried time is therefore believed only if another offset has been published since.
-    """
+    """Cluster time for one client. For any number of threads."""
 
     def __init__(self, client: redis.Redis, prefix: str) -> None:
         self._redis, self._key = client, f"{prefix}clock"
-        self._clock = ClusterClock(self._find_time)
+        self._clock = PublishedClock(self._read)
         self._guard = threading.Lock()
         self._due = _NEVER
-        self._doubted: bytes | None = None
-        """The published offset by which a look disagreed with the carried time; b"" where none is published."""
         self._has_warned = False
         self._may_read_offset = True
 
@@ -59,7 +51,7 @@ class ClientClock:
         except (redis.RedisError, ValueError, TypeError):
             # The request or the read for which this was done reports a Redis that does not answer.
             return
-        if self._doubted is not None:
+        if self._clock.is_in_doubt:
             self._due = read_monotonic() + DOUBT_SECONDS
 
     def _warn_once(self, error: Exception) -> None:
@@ -67,11 +59,10 @@ class ClientClock:
             _log.warning("deadlines follow this host's clock, which may be wrong: Redis refuses its time (%s)", error)
         self._has_warned = True
 
-    def _find_time(self) -> float:
+    def _read(self) -> tuple[float, bytes | None]:
         published = self._read_offset()
         seconds, microseconds = self._redis.time()
-        found = seconds + microseconds / 1e6 + (float(published) if published else 0.0)
-        return found if self._believes(found, published or b"") else self._clock.now()
+        return seconds + microseconds / 1e6, published
 
     def _read_offset(self) -> bytes | None:
         if not self._may_read_offset:
@@ -82,13 +73,3 @@ class ClientClock:
             # With the rules of an older users.acl: the time of Redis is the best that this user has.
             self._may_read_offset = False
             return None
-
-    def _believes(self, found: float, published: bytes) -> bool:
-        if not self._clock.has_looked or abs(found - self._clock.now()) <= TOLERANCE:
-            self._doubted = None
-            return True
-        if self._doubted is None or self._doubted == published:
-            self._doubted = published
-            return False
-        self._doubted = None
-        return True

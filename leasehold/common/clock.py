@@ -121,3 +121,44 @@ class ClusterClock:
     def _advance(self, now: float) -> float:
         self._last = self._last if 0 < self._last - now < LARGEST_STEP else now
         return self._last
+
+
+class PublishedClock(ClusterClock):
+    """Cluster time for a process that opens no database: the time of Redis plus the offset that the leader publishes.
+
+    When the clock of Redis jumps, the offset that was published before is wrong until the leader publishes the next
+    one. A look that disagrees with the carried time by LARGEST_STEP is therefore believed only after another offset
+    was published. A missing offset (a flush, or a stack without a leader) corrects nothing.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], tuple[float, bytes | None]],
+        monotonic: Callable[[], float] = read_monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """`read`: the time of Redis in seconds since the epoch, and the published offset as it is stored."""
+        super().__init__(self._find_time, monotonic, wall)
+        self._read = read
+        self._doubted: bytes | None = None
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the last look disagreed with the carried time and was not believed."""
+        return self._doubted is not None
+
+    def _find_time(self) -> float:
+        redis_time, published = self._read()
+        found = redis_time + float(published or 0)
+        return found if self._believes(found, published or b"") else self.now()
+
+    def _believes(self, found: float, published: bytes) -> bool:
+        if not self.has_looked or abs(found - self.now()) < LARGEST_STEP:
+            self._doubted = None
+            return True
+        if self._doubted is None:
+            self._doubted = published
+        if published in {self._doubted, b""}:
+            return False
+        self._doubted = None
+        return True

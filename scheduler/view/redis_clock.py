@@ -18,7 +18,7 @@ from typing import Final, cast
 import msgspec
 import redis
 
-from leasehold.common.clock import LARGEST_STEP, ClusterClock, list_gone
+from leasehold.common.clock import PublishedClock, list_gone
 from scheduler.view.addresses import DEFAULT_PREFIX
 
 LOOK_SECONDS: Final = 10.0
@@ -44,9 +44,7 @@ class RedisClock:
     ) -> None:
         self._client, self._wall, self._process = client, wall, process
         self._published, self._offsets = f"{prefix}clock", f"{prefix}clocks"
-        self._clock = ClusterClock(self._ask, wall=wall)
-        self._doubted: bytes | None = None
-        """The published offset by which a look disagreed with the carried time."""
+        self._clock = PublishedClock(self._read, wall=wall)
         self._guard = threading.Lock()
         self._looker: threading.Thread | None = None
 
@@ -79,32 +77,17 @@ class RedisClock:
 
     def _look_again(self) -> None:
         while True:
-            is_sure = self._clock.has_looked and self._doubted is None
+            is_sure = self._clock.has_looked and not self._clock.is_in_doubt
             time.sleep(LOOK_SECONDS if is_sure else RETRY_SECONDS)
             self.look()
 
-    def _ask(self) -> float:
+    def _read(self) -> tuple[float, bytes | None]:
         client = cast("redis.Redis", self._client)
         with client.pipeline(transaction=True) as pipeline:
             pipeline.time()
             pipeline.get(self._published)
             (seconds, microseconds), published = pipeline.execute()
-        found = float(seconds + microseconds / 1e6 + float(published or 0))
-        return found if self._believes(found, published or b"") else self._clock.now()
-
-    def _believes(self, found: float, published: bytes) -> bool:
-        """Whether the carried time is to be given up. After a jump of Redis' clock the offset that was published
-        before is wrong: an answer that disagrees counts only if another offset was published since.
-        """
-        if not self._clock.has_looked or abs(found - self._clock.now()) < LARGEST_STEP:
-            self._doubted = None
-            return True
-        if self._doubted is None:
-            self._doubted = published
-        if published in {self._doubted, b""}:
-            return False
-        self._doubted = None
-        return True
+        return seconds + microseconds / 1e6, published
 
     def _note(self, client: redis.Redis) -> None:
         if self._process:

@@ -63,7 +63,7 @@ def test_a_jump_of_this_host_changes_nothing(clock: ClientClock) -> None:
 def test_another_offset_is_believed_only_when_it_was_published_twice(
     redis_client: redis.Redis, clock: ClientClock, before: str | None
 ) -> None:
-    """A jump of Redis makes the published offset wrong until the leader publishes the next one; see ClientClock."""
+    """A jump of Redis makes the published offset wrong until the leader publishes the next one; see PublishedClock."""
     if before is not None:
         redis_client.set(KEY, before)
     right = clock.now()
@@ -83,6 +83,20 @@ def test_a_jump_of_redis_that_the_leader_has_corrected_changes_nothing(
     redis_client.set(KEY, "600.0")
     clock.refresh()
     redis_client.set(KEY, "0.125")
+    for _ in range(3):
+        clock.refresh()
+        assert clock.now() == pytest.approx(right, abs=NEAR)
+
+
+def test_an_offset_that_disappears_while_another_is_doubted_changes_nothing(
+    redis_client: redis.Redis, clock: ClientClock
+) -> None:
+    """A flush leaves no offset until the next tick: the time of Redis alone is not cluster time."""
+    redis_client.set(KEY, "50.5")
+    right = clock.now()
+    redis_client.set(KEY, "600.0")
+    clock.refresh()
+    redis_client.delete(KEY)
     for _ in range(3):
         clock.refresh()
         assert clock.now() == pytest.approx(right, abs=NEAR)
