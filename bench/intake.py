@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from time import perf_counter
 
 from bench._stack import SYSTEM, open_postgresql, open_stack
-from leasehold.client import Client, ReservationFields
+from leasehold.client import Client
+from leasehold.submitting import ReservationFields
 from leasehold.wire import Wire
 
 RESERVATIONS = 10_000

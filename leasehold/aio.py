@@ -14,12 +14,13 @@ from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack, as
 
 from leasehold.aio_lease import AsyncLease
 from leasehold.aio_watching import AsyncWatch, Notices, Rows
-from leasehold.client import TIMEOUT_SECONDS, Client, ReservationFields, with_id
+from leasehold.client import TIMEOUT_SECONDS, Client
 from leasehold.common.masking import show_url
 from leasehold.errors import LeaseholdError, Unavailable
 from leasehold.reading import Joined
 from leasehold.results import Reservation, list_phases
 from leasehold.shown import show_line
+from leasehold.submitting import ReservationFields, with_id
 from leasehold.waiting import Ask, Look, Pause, PhaseWait, Renew, Step
 
 REQUESTS_AT_ONCE: Final = 32

@@ -5,14 +5,12 @@ It imports nothing of the application: a producer needs `leasehold`, Redis and n
 """
 
 import os
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypedDict, Unpack, assert_never
+from typing import Any, Final, Self, Unpack, assert_never
 
 import msgspec
 
@@ -37,56 +35,19 @@ from leasehold.results import (
 )
 from leasehold.running import find_address
 from leasehold.shown import Table, show_line
+from leasehold.submitting import (
+    ITEMS_A_REQUEST,
+    ReservationFields,
+    read_answers,
+    split_items,
+    with_id,
+)
 from leasehold.waiting import Ask, Look, Pause, PhaseWait, Renew, Step, carry_out
 from leasehold.watching import Watch
 from leasehold.wire import Wire
 from leasehold.words import Words
 
-ITEMS_A_REQUEST: Final = 1000
 TIMEOUT_SECONDS: Final = 30.0
-
-
-class CallbackFields(TypedDict):
-    """A Celery task of the producer's own, and the queue that its workers read."""
-
-    task: str
-    queue: str
-
-
-class ComponentFields(TypedDict, total=False):
-    """One component: `count` alike instances, each on one slot."""
-
-    name: str
-    count: int
-    kind: Literal["essential", "elastic"]
-    resources: Mapping[str, float]
-    labels: Mapping[str, str]
-
-
-class ReservationFields(TypedDict, total=False):
-    """What can be asked for. Either `system` or `pool`; without an `id` one is made up, and without a `key` a key, too.
-    Of the key only the hash is sent.
-    """
-
-    id: str
-    system: str
-    pool: str
-    resources: Mapping[str, float]
-    labels: Mapping[str, str]
-    prefers: Mapping[str, str]
-    account: str
-    priority: float
-    size: float
-    ttl: float | str
-    restart_policy: Literal["never", "on_failure"]
-    on_interruption: Literal["requeue", "fail"]
-    preemptible: bool
-    tags: Mapping[str, str]
-    runtime: float | str
-    components: Iterable[ComponentFields]
-    on_lease: CallbackFields
-    on_end: CallbackFields
-    key: str
 
 
 class Client(Words):
@@ -183,7 +144,7 @@ class Client(Words):
         sizes: list[int] = []
 
         def requests() -> Iterator[dict[str, Any]]:
-            for chunk in _chunks(items):
+            for chunk in split_items(items):
                 sizes.append(len(chunk))
                 yield {"items": self._keys.hide(chunk)}
 
@@ -191,7 +152,7 @@ class Client(Words):
         return Table(
             answer
             for number, document in enumerate(answers)
-            for answer in _split(document, sizes[number], number * ITEMS_A_REQUEST)
+            for answer in read_answers(document, sizes[number], number * ITEMS_A_REQUEST)
         )
 
     def find_key(self, reservation: str) -> str | None:
@@ -384,24 +345,3 @@ class Client(Words):
             row = self.get(name) or row
         waiting = answer.waiting if row.phase == "pending" else None
         return msgspec.structs.replace(row, waiting=waiting, notes=answer.notes)
-
-
-def with_id(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields as JSON values, with an id made up where none is given; a None says nothing."""
-    said = {key: value for key, value in fields.items() if value is not None}
-    document: dict[str, Any] = msgspec.to_builtins(said)
-    return document if "id" in document else {"id": f"r-{secrets.token_hex(8)}", **document}
-
-
-def _chunks(items: Iterable[Mapping[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    iterator = iter(items)
-    while chunk := [with_id(item) for item in islice(iterator, ITEMS_A_REQUEST)]:
-        yield chunk
-
-
-def _split(document: Mapping[str, Any], size: int, offset: int) -> Iterator[Answer]:
-    """The answers of one request by index; where it was refused as a whole, that for each of its items."""
-    results = document.get("results") or [document] * size
-    for index, result in enumerate(results):
-        errors = [{**each, "index": offset + index} for each in result.get("errors", ())]
-        yield read_answer({**result, "errors": errors} if errors else result)

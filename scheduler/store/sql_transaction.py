@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import bindparam, case, func, insert, literal_column, select, update
+from sqlalchemy import bindparam, case, func, insert, select, update
 
 from scheduler.model.accounts import FREE, Account, BalanceSample, Levels, at_level
 from scheduler.model.accounts import add as add_levels
@@ -25,10 +25,10 @@ from scheduler.ports import (
     StoredRules,
     Tenure,
 )
-from scheduler.store import tables
+from scheduler.store import principal_rows, tables
 from scheduler.store.dialect import Bulk
 from scheduler.store.marks import take_marks
-from scheduler.store.reading import RulesReader, load_tenure, read_principals, read_reservations
+from scheduler.store.reading import RulesReader, load_tenure, read_reservations
 from scheduler.store.retention import LONG_AGO, VERSIONS_A_RESTORE
 from scheduler.store.session import Session
 from scheduler.store.shapes import ACCOUNTS, ANSWERS, HOLDS, LEASES, SLOTS, StoredLease
@@ -49,8 +49,6 @@ _BURY = (
     .where(tables.counters.c.name == "buried", tables.counters.c.value < bindparam("deepest"))
     .values(value=bindparam("deepest"))
 )
-_LOCK_PRINCIPALS = select(tables.cluster.c.principals_version).with_for_update()
-_CHANGE_PRINCIPALS = update(tables.cluster).values(principals_version=tables.cluster.c.principals_version + 1)
 _TAKE_TERM = (
     update(tables.leader)
     .values(term=_LEADER.term + 1, holder=bindparam("me"))
@@ -59,14 +57,6 @@ _TAKE_TERM = (
 _ALL_SLOTS = select(*SLOTS.columns).order_by(tables.slots.c.id).with_for_update()
 _ACTIVE = select(func.count()).where(
     tables.slots.c.pool == bindparam("of_pool"), tables.slots.c.state.not_in(sorted(INACTIVE))
-)
-_PENDING = select(func.count(), func.coalesce(func.sum(func.coalesce(tables.reservations.c.instances, 1)), 0)).where(
-    tables.reservations.c.phase == literal_column("'pending'")
-)
-_PENDING_OF_NOBODY = _PENDING.where(tables.reservations.c.principal.is_(None))
-_PENDING_OF_PRINCIPAL = _PENDING.where(tables.reservations.c.principal == bindparam("name"))
-_PENDING_OF_ACCOUNT = _PENDING.where(
-    tables.reservations.c.account.is_not(None), tables.reservations.c.account == bindparam("name")
 )
 _ACCOUNT, _LEASE, _OWNER = tables.accounts.c, tables.leases.c, tables.reservations.c
 _ALL_ACCOUNTS = select(*ACCOUNTS.columns).order_by(_ACCOUNT.id).with_for_update()
@@ -182,16 +172,11 @@ class SqlTransaction:
 
     def count_pending_of_principal(self, principal: str | None) -> Pending:
         """See Transaction."""
-        if principal is None:
-            ((count, instances),) = self._session.fetch(_PENDING_OF_NOBODY)
-        else:
-            ((count, instances),) = self._session.fetch(_PENDING_OF_PRINCIPAL, name=principal)
-        return Pending(int(count), int(instances))
+        return principal_rows.count_pending_of_principal(self._session, principal)
 
     def count_pending_of_account(self, account: str) -> Pending:
         """See Transaction."""
-        ((count, instances),) = self._session.fetch(_PENDING_OF_ACCOUNT, name=account)
-        return Pending(int(count), int(instances))
+        return principal_rows.count_pending_of_account(self._session, account)
 
     def load_leases(self, slots: Iterable[str]) -> dict[str, list[tuple[str, Lease]]]:
         """See Transaction."""
@@ -303,18 +288,15 @@ class SqlTransaction:
 
     def load_principals(self) -> dict[str, StoredPrincipal]:
         """See Transaction."""
-        self._session.fetch(_LOCK_PRINCIPALS)
-        return {row.name: row for row in read_principals(self._session)}
+        return principal_rows.load_principals(self._session)
 
     def save_principals(self, rows: Sequence[StoredPrincipal]) -> None:
         """See Transaction."""
-        self._session.change(_CHANGE_PRINCIPALS)
-        self._session.write(self._statements.kept.put_principals, rows)
+        principal_rows.save_principals(self._session, self._statements.kept, rows)
 
     def delete_principals(self, names: Iterable[str]) -> None:
         """See Transaction."""
-        self._session.change(_CHANGE_PRINCIPALS)
-        self._session.change_for(self._statements.kept.delete_principals, names)
+        principal_rows.delete_principals(self._session, self._statements.kept, names)
 
     def save_balances(self, samples: Sequence[BalanceSample]) -> None:
         """See Transaction."""

@@ -10,8 +10,8 @@ import pytest
 
 from leasehold import Client
 from leasehold.changes import Change
-from leasehold.client import ComponentFields
 from leasehold.lease import Lease
+from leasehold.submitting import ComponentFields
 from scheduler.model.reservations import Reservation
 from scheduler.ports import EventFilter
 from tests.e2e.conftest import RULES
