@@ -1,8 +1,10 @@
 """What the main process of an intake worker does with a request before a process of its pool gets it.
 
-Copies of a request that runs, or that was answered after the copy was sent, are thrown away: they would do nothing but
-give the same answer once more. While more requests wait than can be answered in time (`policy/overload.py`), some are
-answered "come again later", and questions whose senders gave up are thrown away.
+Copies of a request that was answered after the copy was sent are thrown away: they would do nothing but give the same
+answer once more. So are copies of an unsigned request that runs. The main process does not verify signatures: a signed
+request that runs may be a forged one, so its copies go to the pool, which gives the stored answer. While more requests
+wait than can be answered in time (`policy/overload.py`), some are answered "come again later", and questions whose
+senders gave up are thrown away.
 
 It keeps `<prefix>queue:taken`: the `sent_at` of the request taken last, by which clients see whether theirs waits; and
 `<prefix>queue:count`: how many requests all workers have taken.
@@ -20,11 +22,13 @@ from typing import Any, Final
 import msgspec
 import redis
 
+from leasehold.common.signing import PRINCIPAL, encode_canonically
 from scheduler.model.validation import InvalidInputError
 from scheduler.policy.overload import QUESTIONS, QueueGauge, find_retry
 from scheduler.ports import ForeignAddressError, Meter, ViewUnavailableError
 from scheduler.view.redis_bell import RedisBell
 from tasks.queues import PREFIX, RESERVATIONS
+from workers.access import is_signed
 from workers.logs import get_logger
 
 log = get_logger(__name__)
@@ -38,6 +42,10 @@ HANGING_SECONDS: Final = 5.0
 """A request that runs for longer is carried out by another process when a copy of it comes."""
 LEASES_PATIENCE: Final = 7.0
 """Seconds after which a host asks for its leases again if its message names no patience."""
+ARRIVAL: Final = "arrival"
+"""Header in which the main process numbers the messages that it takes. A sender's own value is overwritten; the id of a
+message is its sender's, and two messages may have the same.
+"""
 SHED: Final = "leasehold_shed_requests_total"
 SKIPPED: Final = "leasehold_skipped_requests_total"
 
@@ -55,30 +63,35 @@ _DOCUMENT: Final = msgspec.json.Decoder(_Document)
 class Arrival:
     """What is to be known of a request that was taken from the queue. `key` is None where copies are not recognised."""
 
-    message: str
+    number: str
+    """Of the message in this process, see ARRIVAL."""
     verb: str
     key: bytes | None
     reply_to: str | None
     sent_at: float | None
     patience: float | None
+    is_signed: bool = False
+    """Whether it claims to be: the process of the pool verifies that."""
 
 
 def read_arrival(message: Mapping[str, Any], body: bytes) -> Arrival:
-    """From a message that passed `check_message`, which returned its decoded body."""
+    """From a message that passed `check_message`, which returned its decoded body, and that was numbered."""
     headers = message["headers"]
     verb = str(headers["task"]).removeprefix(f"{PREFIX}.{RESERVATIONS}.")
     document = _read_document(body)
     key = None
     if document.request is not None:
         # The same bytes from the same principal: another sender's message with this id is no copy of it.
-        key = sha256(f"{verb} {headers.get('principal')} ".encode() + body).digest()
+        sender = encode_canonically(verb, str(is_signed(headers)), str(headers.get(PRINCIPAL)))
+        key = sha256(sender + body).digest()
     return Arrival(
-        message=str(headers["id"]),
+        number=str(headers[ARRIVAL]),
         verb=verb,
         key=key,
         reply_to=document.reply_to,
         sent_at=_read_number(headers.get("sent_at")),
         patience=_read_number(headers.get("patience")),
+        is_signed=is_signed(headers),
     )
 
 
@@ -99,7 +112,7 @@ def _read_number(value: object) -> float | None:
 
 @dataclass
 class _Running:
-    message: str
+    number: str
     key: bytes | None
     since: float
 
@@ -125,7 +138,7 @@ class Admission:
         self._clock, self._monotonic = clock, monotonic
         self._running: dict[str, _Running] = {}
         self._keys: dict[bytes, float] = {}
-        """Of requests that run: since when the newest copy does."""
+        """Of unsigned requests that run: since when the newest copy does."""
         self._left: _Running | None = None
         """The request that left the pool last."""
         self._answered: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
@@ -148,14 +161,14 @@ class Admission:
         if self._shed(arrival):
             return False
         self._taken += 1
-        self._running[arrival.message] = _Running(arrival.message, arrival.key, self._monotonic())
-        if arrival.key is not None:
+        self._running[arrival.number] = _Running(arrival.number, arrival.key, self._monotonic())
+        if arrival.key is not None and not arrival.is_signed:
             self._keys[arrival.key] = self._monotonic()
         return True
 
-    def note_left(self, message: str) -> None:
+    def note_left(self, number: str) -> None:
         """The request of this message left the pool, whatever became of it."""
-        self._left = running = self._running.pop(message, None)
+        self._left = running = self._running.pop(number, None)
         if running is None:
             return
         now = self._monotonic()
@@ -165,12 +178,14 @@ class Admission:
         if self._counts and now - self._looked_at >= LOOK_SECONDS:
             self._look(None)
 
-    def note_result(self, message: str, result: str) -> None:
-        """The result of the task that left the pool last. One that was not answered is carried out again."""
+    def note_result(self, number: str, result: str) -> None:
+        """The result of the task that left the pool last. One that was not answered is carried out again. A message
+        whose signature is refused has another result than these, so what is noted as answered was verified.
+        """
         left, self._left = self._left, None
         # As it stands in Celery's event: its repr.
         is_answered = result.strip("'\"").startswith(("accepted", "refused:"))
-        if is_answered and left is not None and left.message == message and left.key is not None:
+        if is_answered and left is not None and left.number == number and left.key is not None:
             self._answered[left.key] = (self._clock(), self._monotonic())
 
     def _is_copy(self, arrival: Arrival) -> bool:

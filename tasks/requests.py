@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, cast
 from celery.exceptions import InvalidTaskError
 from celery.worker.request import Request
 
-from tasks.admission import Admission, find_admission
+from tasks.admission import ARRIVAL, Admission, find_admission
 from tasks.expired import expired
 from tasks.queues import PREFIX, RESERVATIONS
 from workers.logs import mask_text
@@ -108,7 +108,11 @@ class ReadableRequest(Request):
 
     def _note_left(self) -> None:
         if (admission := self._find_admission()) is not None:
-            admission.note_left(str(self.id))
+            admission.note_left(self._number)
+
+    @property
+    def _number(self) -> str:
+        return str(self.request_dict.get(ARRIVAL))
 
     def _find_admission(self) -> Admission | None:
         return find_admission() if str(self.name).startswith(f"{PREFIX}.{RESERVATIONS}.") else None
@@ -126,7 +130,7 @@ class ReadableRequest(Request):
         """
         result = fields.pop("result", None)
         if type == "task-succeeded" and (admission := self._find_admission()) is not None:
-            admission.note_result(str(self.id), str(result))
+            admission.note_result(self._number, str(result))
         events = self.eventer
         if threading.current_thread() is threading.main_thread():
             super().send_event(type, **fields)

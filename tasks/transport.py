@@ -12,6 +12,7 @@ several for every message: a third of what a worker's main process did).
 
 import time
 from functools import cache
+from itertools import count
 from typing import Any
 
 from kombu.transport import redis
@@ -22,7 +23,7 @@ from leasehold.common.signing import BODY_SHA256, hash_body
 from scheduler.model.validation import Fault, InvalidInputError, show
 from scheduler.view.addresses import DEFAULT_PREFIX
 from scheduler.view.set_aside import BROKER_TYPES, set_aside
-from tasks.admission import find_admission, read_arrival
+from tasks.admission import ARRIVAL, find_admission, read_arrival
 from tasks.expired import expired
 from tasks.messages import check_message, describe_message, find_defect, is_expired
 from tasks.queues import PREFIX, QUEUE_NAMES, RESERVATIONS
@@ -32,6 +33,8 @@ from workers.logs import get_logger
 log = get_logger(__name__)
 PREFIX_OPTION = "view_prefix"
 """The transport's option with what our keys begin with."""
+_NUMBERS = count(1)
+"""See ARRIVAL. A worker makes another transport when it connects again."""
 _CLOSED = "the channel was closed"
 _SENTENCE = "A message that is no task of this queue was thrown away."
 
@@ -194,6 +197,7 @@ class Transport(redis.Transport):
             message["headers"].pop("timelimit", None)
             # The process that runs the task verifies the signature, and sees the decoded body only.
             message["headers"][BODY_SHA256] = hash_body(body)
+            message["headers"][ARRIVAL] = next(_NUMBERS)
             if queue == RESERVATIONS and not _admit(message, body):
                 return
         super()._deliver(message, queue)

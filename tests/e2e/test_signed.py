@@ -62,20 +62,11 @@ class SignedStack(Stack):
         """Put it onto the list of a queue."""
         self.redis.lpush(queue, json.dumps(envelope))
 
-    def exchange(self, envelope: Envelope, address: str, *, resends: bool = False) -> Answer:
-        """Push it and give its answer. `resends`: push it again until it is answered, as a client does; a worker drops
-        a copy while another copy of the same bytes and the same principal still runs, and a forged one counts.
-        """
+    def exchange(self, envelope: Envelope, address: str) -> Answer:
+        """Push it and give its answer."""
         self.redis.delete(address)
         self.push(envelope)
-
-        def look() -> object:
-            found = self.redis.blpop([address], timeout=2)
-            if found is None and resends:
-                self.push(envelope)
-            return found
-
-        _, body = cast("tuple[bytes, bytes]", wait_for(look, "the answer"))
+        _, body = cast("tuple[bytes, bytes]", wait_for(lambda: self.redis.blpop([address], timeout=2), "the answer"))
         return cast("Answer", json.loads(body))
 
     def is_known(self, name: str) -> bool:
@@ -192,7 +183,7 @@ def test_a_captured_message_is_refused_with_any_field_swapped(signed: SignedStac
         assert [error["path"] for error in answer["errors"]] == ["signature"], what
         assert not signed.is_known(document["id"]), what
         assert not signed.is_known(f"{document['id']}-forged"), what
-        assert signed.exchange(captured, document["reply_to"], resends=True)["ok"], what
+        assert signed.exchange(captured, document["reply_to"])["ok"], what
 
 
 def test_a_message_for_another_queue_is_refused(signed: SignedStack) -> None:
@@ -233,8 +224,8 @@ def test_a_copy_gets_the_stored_answer_for_the_same_principal_only(signed: Signe
     first = signed.exchange(envelope, document["reply_to"])
     assert first["ok"]
     # The very message again, and the same request signed again.
-    assert signed.exchange(envelope, document["reply_to"], resends=True) == first
-    assert signed.exchange(signed.make(alice, document), document["reply_to"], resends=True) == first
+    assert signed.exchange(envelope, document["reply_to"]) == first
+    assert signed.exchange(signed.make(alice, document), document["reply_to"]) == first
     other = signed.exchange(signed.make(signed.add("producer"), document), document["reply_to"])
     assert [error["path"] for error in other["errors"]] == ["request"]
 

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from scheduler.view.memory import MemoryMeter
-from tasks.admission import HANGING_SECONDS, KNOWN_SECONDS, LEASES_PATIENCE, Admission, Arrival, read_arrival
+from tasks.admission import ARRIVAL, HANGING_SECONDS, KNOWN_SECONDS, LEASES_PATIENCE, Admission, Arrival, read_arrival
 
 NOW = 1_800_000_000.0
 DEEP = 20_000
@@ -44,8 +44,8 @@ class Gate:
     def arrival(self, verb: str, message: str, **changes: Any) -> Arrival:
         """As it comes from the queue."""
         document = {"request": "q1", "reply_to": "leasehold:reply:q1", "slot": "s1"} | changes.pop("document", {})
-        headers = {"sent_at": self.now, "patience": 30.0, "principal": None} | changes
-        return read(a_message(verb, document, id=message, **headers))
+        headers = {"sent_at": self.now, "patience": 30.0} | changes
+        return read(a_message(verb, document, **{"id": message, ARRIVAL: message, **headers}))
 
     def answer(self, message: str = "m1", result: str = "'accepted'") -> None:
         """The pool is done with it."""
@@ -68,7 +68,7 @@ def a_message(verb: str, document: dict[str, Any], named: bool = False, **header
     body: list[Any] = [[], {"document": document}, None] if named else [[document], {}, None]
     return {
         "body": base64.b64encode(json.dumps(body).encode()).decode(),
-        "headers": {"task": f"leasehold.reservations.{verb}", **headers},
+        "headers": {"task": f"leasehold.reservations.{verb}", ARRIVAL: headers.get("id"), **headers},
         "properties": {"body_encoding": "base64"},
     }
 
@@ -112,6 +112,35 @@ def test_what_was_not_answered_is_carried_out_again(gate: Gate, result: str | No
     if result is not None:
         gate.admission.note_result("m1", result)
     assert gate.take("submit", "m2", sent_at=gate.now - 3)
+
+
+SIGNED = {"principal": "alice", "signature": "0" * 64}
+"""The headers of a message that claims to be signed."""
+
+
+def test_a_running_message_that_claims_a_signature_makes_no_other_message_a_copy(gate: Gate) -> None:
+    """The main process verifies nothing: the running message may be forged, and the other one real."""
+    assert gate.take("submit", "forged", **SIGNED)
+    assert gate.take("submit", "real", **SIGNED)
+    gate.answer("forged", "'refused'")
+    gate.answer("real", "'accepted'")
+    assert not gate.take("submit", "late", **SIGNED, sent_at=gate.now - 1)
+
+
+def test_a_message_that_claims_the_id_of_an_accepted_one_is_not_taken_as_answered(gate: Gate) -> None:
+    """Ids and bodies are what their senders wrote: only what the pool answered makes later messages copies."""
+    other = {"document": {"request": "q2"}}
+    assert gate.take("submit", "m1", id="same", **SIGNED)
+    assert gate.take("submit", "m2", id="same", **SIGNED, **other)
+    gate.answer("m1")
+    gate.answer("m2", "'refused'")
+    assert gate.take("submit", "m3", id="real", **SIGNED, **other, sent_at=gate.now - 1)
+
+
+def test_an_unsigned_message_is_no_copy_of_a_signed_one(gate: Gate) -> None:
+    assert gate.take("submit", "m1", principal="None")
+    gate.answer("m1")
+    assert gate.take("submit", "m2", sent_at=gate.now - 1)
 
 
 def test_a_process_that_hangs_keeps_no_request_from_the_others(gate: Gate) -> None:
