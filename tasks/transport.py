@@ -11,10 +11,12 @@ several for every message: a third of what a worker's main process did).
 """
 
 import time
+from collections.abc import Callable
 from functools import cache
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 from kombu.transport import redis
 from kombu.utils.json import dumps
 from redis.exceptions import ResponseError
@@ -22,7 +24,7 @@ from redis.exceptions import ResponseError
 from leasehold.common.signing import BODY_SHA256, hash_body
 from scheduler.model.validation import Fault, InvalidInputError, show
 from scheduler.view.addresses import DEFAULT_PREFIX
-from scheduler.view.set_aside import BROKER_TYPES, set_aside
+from scheduler.view.set_aside import BROKER_TYPES, UNACKED, set_aside, set_aside_note
 from tasks.admission import ARRIVAL, find_admission, read_arrival
 from tasks.expired import expired
 from tasks.messages import check_message, describe_message, find_defect, is_expired
@@ -35,6 +37,8 @@ PREFIX_OPTION = "view_prefix"
 """The transport's option with what our keys begin with."""
 _NUMBERS = count(1)
 """See ARRIVAL. A worker makes another transport when it connects again."""
+_NOTE = msgspec.json.Decoder(tuple[dict[str, Any], str, str])
+"""The note of a message that a worker holds: its envelope, exchange and routing key."""
 _CLOSED = "the channel was closed"
 _SENTENCE = "A message that is no task of this queue was thrown away."
 
@@ -45,6 +49,14 @@ def _known_tasks(queue: str) -> frozenset[str]:
     from tasks.app import app  # noqa: PLC0415 - the app names this module as its transport
 
     return frozenset(name for name in app.tasks if name.startswith(f"{PREFIX}.{queue}."))
+
+
+def _is_readable(note: bytes | None) -> bool:
+    """Whether kombu can give back the message of this note, or the note is gone."""
+    try:
+        return note is None or bool(_NOTE.decode(note))
+    except msgspec.DecodeError:
+        return False
 
 
 def _read_clock() -> float:
@@ -63,17 +75,69 @@ class QoS(redis.QoS):
 
     def append(self, message: Any, delivery_tag: str) -> None:
         """Take note of a message that was handed to this worker: kombu's own, except the score."""
-        delivery = message.delivery_info
-        kept = dumps([message._raw, delivery["exchange"], delivery["routing_key"]])  # noqa: SLF001 - as kombu does
-        try:
-            self._note(delivery_tag, kept)
-        except ResponseError:
-            if not self.channel.set_aside_wrong_keys():
-                raise
-            self._note(delivery_tag, kept)
+        self._repair_and_retry(lambda: self._note(message, delivery_tag))
         super(redis.QoS, self).append(message, delivery_tag)
 
-    def _note(self, delivery_tag: str, kept: str) -> None:
+    def ack(self, delivery_tag: str) -> None:
+        """A message was dealt with: kombu's own."""
+        self._repair_and_retry(lambda: super(QoS, self).ack(delivery_tag))
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:  # noqa: FBT001, FBT002 - kombu's signature
+        """A message was not dealt with; `requeue`: it goes back to its queue. Kombu's own."""
+        try:
+            super().reject(delivery_tag, requeue)
+        except ResponseError:
+            found = self._set_aside()
+            # Redis carries out the other commands of a transaction one of which fails: it may be in its queue already.
+            is_requeued = requeue and UNACKED not in found
+            if is_requeued:
+                super(redis.QoS, self).ack(delivery_tag)
+            self._note_again()
+            if not is_requeued:
+                super().reject(delivery_tag, requeue)
+
+    def restore_by_tag(self, tag: bytes | str, client: Any = None, leftmost: bool = False) -> None:  # noqa: FBT001, FBT002 - as above
+        """Give the message of this note back to its queue: kombu's own. A note that cannot be read is set aside: kombu
+        would fail on it, or drop it, before any later note.
+        """
+        with self.channel.conn_or_acquire(client) as found:
+            if _is_readable(found.hget(self.unacked_key, tag)):
+                super().restore_by_tag(cast("str", tag), client, leftmost)
+            else:
+                self.channel.set_aside_note(tag.decode(errors="replace") if isinstance(tag, bytes) else tag)
+
+    def _repair_and_retry(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except ResponseError:
+            self._set_aside()
+            self._note_again()
+            act()
+
+    def _set_aside(self) -> set[str]:
+        """Set aside the keys that have a wrong type; these keys. Raises the error that is being handled if there are
+        none.
+        """
+        found: set[str] = self.channel.set_aside_wrong_keys()
+        if not found:
+            raise  # noqa: PLE0704 - called while an error is handled
+        return found
+
+    def _note_again(self) -> None:
+        """Note each message that this worker holds, and give a time to each note of the other workers without one: a
+        message without both would not be given to another worker when its own one dies.
+        """
+        for tag, message in (self._delivered or {}).items():
+            if tag not in (self._dirty or ()):
+                self._note(message, tag)
+        with self.pipe_or_acquire() as pipe:
+            for tag in self.channel.list_noted():
+                pipe.zadd(self.unacked_index_key, {tag: _read_clock()}, nx=True)
+            pipe.execute()
+
+    def _note(self, message: Any, delivery_tag: str) -> None:
+        delivery = message.delivery_info
+        kept = dumps([message._raw, delivery["exchange"], delivery["routing_key"]])  # noqa: SLF001 - as kombu does
         with self.pipe_or_acquire() as pipe:
             pipe.zadd(self.unacked_index_key, {delivery_tag: _read_clock()})
             pipe.hset(self.unacked_key, delivery_tag, kept).execute()
@@ -83,7 +147,8 @@ class QoS(redis.QoS):
         from the wall clock: the timeout that it is given here makes up for the difference.
         """
         expired.report()
-        self.channel.set_aside_wrong_keys()
+        if self.channel.set_aside_wrong_keys():
+            self._note_again()
         self.visibility_timeout = self.channel.visibility_timeout - (_read_clock() - time.time())
         super().restore_visible(start, num, interval)
 
@@ -116,11 +181,10 @@ class Channel(redis.Channel):
             raise ConnectionError(_CLOSED)
         return super()._connparams(asynchronous)  # type: ignore[misc] # as above
 
-    def set_aside_wrong_keys(self) -> bool:
-        """Rename the keys of the broker that have a wrong type; whether there were any."""
-        prefix = self.connection.client.transport_options.get(PREFIX_OPTION, DEFAULT_PREFIX)
+    def set_aside_wrong_keys(self) -> set[str]:
+        """Rename the keys of the broker that have a wrong type; these keys."""
         # Not on the connection of `client`: it may be waiting for a message.
-        found = set_aside(self._create_client(), prefix, BROKER_TYPES)
+        found = set_aside(self._create_client(), self._prefix, BROKER_TYPES)
         for each in found:
             log.error(
                 "A key of the broker had a wrong type. It was set aside.",
@@ -128,7 +192,21 @@ class Channel(redis.Channel):
                 key=each.key,
                 found=each.found,
             )
-        return bool(found)
+        return {each.key for each in found}
+
+    def set_aside_note(self, tag: str) -> None:
+        """Move a note of a message that cannot be read out of kombu's tables."""
+        set_aside_note(self._create_client(), self._prefix, tag)
+        sentence = "The note of a message could not be read. It was set aside."
+        log.error(sentence, action="broker.key_set_aside", key=UNACKED, found="unreadable", tag=show(tag))
+
+    def list_noted(self) -> list[bytes]:
+        """The delivery tags of all messages that workers hold."""
+        return list(self._create_client().hkeys(self.unacked_key))
+
+    @property
+    def _prefix(self) -> str:
+        return str(self.connection.client.transport_options.get(PREFIX_OPTION, DEFAULT_PREFIX))
 
     def _put(self, queue: str, message: Any, **options: Any) -> None:
         """Send a message; where its queue had a wrong type, to a new queue."""

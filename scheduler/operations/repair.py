@@ -5,19 +5,18 @@ from scheduler.operations.engine import Engine
 from scheduler.ports import SetAside
 
 SET_ASIDE = "key_set_aside"
-"""The event of a key that had a wrong type: it was renamed, and is made again."""
+"""The event of a key that had a wrong type or unreadable contents: it was renamed, and is made again."""
 SET_ASIDE_KEYS = "leasehold_set_aside_keys_total"
 
 
 def repair_keys(engine: Engine) -> list[SetAside]:
-    """Set aside the keys of the view that have a wrong type; count and record these, and those of the broker that
-    workers have set aside since.
+    """Set aside the keys of the view that nothing can use. Record and count these, and those that other processes have
+    set aside since: each event is committed at least once, because the list in Redis is shortened after the commit.
     """
-    found = engine.board.set_aside_wrong_keys()
+    engine.board.set_aside_wrong_keys()
+    found = engine.board.list_set_aside()
     if not found:
         return found
-    for each in found:
-        engine.meter.count(SET_ASIDE_KEYS, {"key": each.key})
     with engine.store.transaction() as transaction:
         now = transaction.now()
         transaction.append_events(
@@ -26,4 +25,7 @@ def repair_keys(engine: Engine) -> list[SetAside]:
                 for each in found
             ]
         )
+    engine.board.forget_set_aside(found)
+    for each in found:
+        engine.meter.count(SET_ASIDE_KEYS, {"key": each.key})
     return found

@@ -15,11 +15,13 @@ class ViewUnavailableError(Exception):
 
 
 class SetAside(msgspec.Struct, frozen=True):
-    """A key that had a wrong type and was renamed."""
+    """A key that had a wrong type or unreadable contents and was renamed."""
 
     key: str
     found: str
-    """The type that it had."""
+    """The type that it had, or `unreadable`."""
+    record: bytes = b""
+    """As it is listed until its event is committed."""
 
 
 class Board(Protocol):
@@ -61,9 +63,15 @@ class Board(Protocol):
         """
 
     def set_aside_wrong_keys(self) -> list[SetAside]:
-        """Rename the keys that have a wrong type, so that they are made again; where one of the view was renamed,
-        there is no valid view until the next rebuild. What any process renamed since the last call, each once.
+        """Rename the keys that have a wrong type or unreadable contents, so that they are made again. After a key of
+        the view was renamed, there is no valid view until the next rebuild. What this call renamed.
         """
+
+    def list_set_aside(self) -> list[SetAside]:
+        """What any process renamed, without what `forget_set_aside` was given. The oldest are dropped beyond 100."""
+
+    def forget_set_aside(self, records: Sequence[SetAside]) -> None:
+        """List these no more."""
 
     def publish_time(self, now: float) -> None:
         """Publish cluster time, for processes that open no database: they take it from here, and carry it on."""

@@ -22,8 +22,8 @@ local answer = { 0, 0 }
 local entries = redis.call('XRANGE', KEYS[3], string.format('%d-0', reached + 1), '+', 'COUNT', most)
 for _, entry in ipairs(entries) do
   local fields = entry[2]
-  local after = tonumber(string.match(entry[1], '^%d+'))
-  if after - fields[2] ~= reached then return nil end
+  local after, changes = tonumber(string.match(entry[1], '^%d+')), tonumber(fields[2])
+  if not changes or after - changes ~= reached then return nil end
   reached = after
   for i = 3, #fields do
     answer[#answer + 1] = fields[i]

@@ -68,6 +68,13 @@ class MemoryBoard:
         """See Board.set_aside_wrong_keys: there are no keys."""
         return []
 
+    def list_set_aside(self) -> list[SetAside]:
+        """See Board.list_set_aside."""
+        return []
+
+    def forget_set_aside(self, records: Sequence[SetAside]) -> None:
+        """See Board.forget_set_aside."""
+
     def matches_copy(self) -> bool:
         """See Board.matches_copy."""
         with self.shelf.guard:

@@ -160,7 +160,11 @@ _ALL: Final = (
         "reason",
         zeros=(("copy",), ("abandoned",)),
     ),
-    _counter("leasehold_set_aside_keys_total", "Keys of Redis that had a wrong type and were renamed", "key"),
+    _counter(
+        "leasehold_set_aside_keys_total",
+        "Keys of Redis renamed for a wrong type or unreadable contents",
+        "key",
+    ),
     _histogram("leasehold_task_seconds", "Time that a Celery task took, by outcome", "task", "result"),
 )
 METRICS: Final[dict[str, Metric]] = {metric.name: metric for metric in _ALL}

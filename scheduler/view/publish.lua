@@ -43,7 +43,7 @@ end
 
 -- A tombstone counts only where there is no copy: a copy that lies there is newer than it.
 local function tombstone(kind, id)
-  return tonumber(redis.call('HGET', KEYS[5], kind .. '/' .. id) or -1)
+  return tonumber(redis.call('HGET', KEYS[5], kind .. '/' .. id) or -1) or -1
 end
 
 local function is_newer(kind, id, version, marked_at)
@@ -101,7 +101,7 @@ local function forget_what_is_past()
   local past = redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', now, 'LIMIT', 0, 1000)
   for _, name in ipairs(past) do
     local kind, field = string.match(name, '^(%a+)/(.*)$')
-    redis.call('HDEL', key_of[kind], field)
+    if key_of[kind or ''] then redis.call('HDEL', key_of[kind], field) end
     redis.call('ZREM', KEYS[6], name)
   end
 end

@@ -21,7 +21,7 @@ from scheduler.ports import SetAside, ViewUnavailableError
 from scheduler.view.addresses import DEFAULT_PREFIX
 from scheduler.view.codec import decode_deltas, decode_row, pack_changes
 from scheduler.view.connection import load_script, redis_errors
-from scheduler.view.set_aside import VIEW_TYPES, set_aside, take_records
+from scheduler.view.set_aside import VIEW_TYPES, ContentCheck, forget_records, list_records, set_aside
 
 CHANGES_A_CALL = 500
 """Changes sent to one script: Redis serves nobody else while it runs, some milliseconds."""
@@ -56,7 +56,7 @@ class RedisBoard:
         self._kept_ms, self._deltas_kept = int(kept_seconds * 1000), deltas_kept
         self._view: View | None = None
         self._generation, self._sequence = b"", 0
-        self._keys = _ViewKeys(f"{prefix}view:")
+        self._keys, self._contents = _ViewKeys(f"{prefix}view:"), ContentCheck(client, prefix)
         self._publish = load_script(client, "validity", "publish")
         self._catch_up = load_script(client, "validity", "catch_up")
         self._position = load_script(client, "validity", "position")
@@ -130,13 +130,25 @@ class RedisBoard:
     @redis_errors()
     def set_aside_wrong_keys(self) -> list[SetAside]:
         """See Board.set_aside_wrong_keys."""
-        # First, so that the records can be taken.
+        # First, so that the records can be listed.
         set_aside(self._client, self._prefix, {f"{self._prefix}set-aside": "list"})
         types = {f"{self._prefix}{key}": kind for key, kind in VIEW_TYPES.items()}
         found = set_aside(self._client, self._prefix, types)
+        unreadable = self._contents.find_unreadable()
+        found += set_aside(self._client, self._prefix, dict.fromkeys(unreadable, "unreadable"))
         if any(each.key.startswith(f"{self._prefix}view:") for each in found):
             self._client.delete(self._keys.generation)
-        return take_records(self._client, self._prefix)
+        return found
+
+    @redis_errors()
+    def list_set_aside(self) -> list[SetAside]:
+        """See Board.list_set_aside."""
+        return list_records(self._client, self._prefix)
+
+    @redis_errors()
+    def forget_set_aside(self, records: Sequence[SetAside]) -> None:
+        """See Board.forget_set_aside."""
+        forget_records(self._client, self._prefix, records)
 
     @redis_errors()
     def matches_copy(self) -> bool:

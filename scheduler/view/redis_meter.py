@@ -89,7 +89,7 @@ class RedisMeter:
         """See Meter.take_refused."""
         with suppress(redis.RedisError):
             taken = cast("list[bytes] | None", self._client.lpop(self._refused, MOST_KEPT))
-            return [_REFUSED.decode(each) for each in taken or ()]
+            return [refused for each in taken or () if (refused := _read_refused(each)) is not None]
         return []
 
     def put_back_refused(self, refused: Sequence[RefusedMessage]) -> None:
@@ -107,12 +107,16 @@ class RedisMeter:
         stored = cast("dict[bytes, bytes]", self._client.hgetall(self._key))
         tally = _start_tally()
         for field, value in stored.items():
-            name, labels, part = _FIELD.decode(field)
+            try:
+                name, labels, part, amount = read_metric(field, value)
+            except (msgspec.DecodeError, ValueError):
+                # The next ticks set the hash aside.
+                continue
             if name == PROBED:
-                tally.probed[labels[0]] = float(value)
+                tally.probed[labels[0]] = amount
             # What another version of ours counted and this one does not know is left out.
             if name in METRICS and len(labels) == len(METRICS[name].labels):
-                _enter(tally, name, labels, part, float(value))
+                _enter(tally, name, labels, part, amount)
         return tally
 
     def _add(self, name: str, values: list[str], parts: Mapping[str, float]) -> None:
@@ -122,6 +126,20 @@ class RedisMeter:
                 field = msgspec.json.encode((name, values, part))
                 pipeline.hincrbyfloat(self._key, field.decode(), amount)
             pipeline.execute()
+
+
+def read_metric(field: bytes, value: bytes) -> tuple[str, Labels, str, float]:
+    """One field of the hash: name, values of the labels, part, amount. Raises msgspec.DecodeError and ValueError."""
+    name, labels, part = _FIELD.decode(field)
+    if part not in {"", "sum"}:
+        int(part)
+    return name, labels, part, float(value)
+
+
+def _read_refused(text: bytes) -> RefusedMessage | None:
+    with suppress(msgspec.DecodeError):
+        return _REFUSED.decode(text)
+    return None
 
 
 def _start_tally() -> Tally:

@@ -7,6 +7,7 @@ Hosts write with one plain SET, so they need no script, and no clock but the ser
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import redis
@@ -64,8 +65,9 @@ class RedisPulse:
             answers: tuple[tuple[int, int], dict[str, Any], bytes | None] = tuple(pipeline.execute())
         (seconds, microseconds), server, stored = answers
         now, run_id = seconds + microseconds / 1e6, str(server["run_id"])
-        told, _, since = (stored or b"").decode().partition(" ")
-        if told == run_id:
-            return max(now - float(since), 0.0)
+        written, _, since = (stored or b"").decode(errors="replace").partition(" ")
+        with suppress(ValueError):
+            if written == run_id:
+                return max(now - float(since), 0.0)
         self._client.set(self._since, f"{run_id} {now:.3f}")
         return 0.0

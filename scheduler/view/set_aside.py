@@ -1,23 +1,34 @@
-"""Keys of Redis with a wrong type are renamed, so that the next one who writes makes them again.
+"""Keys of Redis with a wrong type or unreadable contents are renamed, so that the next write makes them again.
 
-A key of a wrong type fails every command on it, also after a restart of all processes: no tick would end well. What was
-there is kept under `<prefix>set-aside:<key>` for a week, the last one of each key.
+A key of a wrong type fails every command on it, also after a restart of all processes: no tick would end well. The
+renamed key is kept as `<prefix>set-aside:<key>` for a week, the last one of each key.
 
-    <prefix>set-aside           list    a JSON record for each key that was set aside, until a tick takes it
-    <prefix>set-aside:<key>     any     what was there
+    <prefix>set-aside                     list  a JSON record for each of these keys, until its event is committed
+    <prefix>set-aside:<key>               any   what was there
+    <prefix>set-aside:unacked:contents    hash  delivery tag -> note of a message that kombu cannot read
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, Literal, cast
 
 import msgspec
 import redis
 
+from scheduler.model.view import ROW_TYPES, Kind
 from scheduler.ports import SetAside
+from scheduler.view.codec import decode_row
 from scheduler.view.connection import load_script
+from scheduler.view.redis_meter import read_metric
 
-KeyType = Literal["string", "list", "hash", "zset", "stream", "lock"]
-"""`lock`: a string that expires."""
+KeyType = Literal["string", "list", "hash", "zset", "stream", "lock", "unreadable"]
+"""`lock`: a string that expires; `unreadable`: its contents cannot be read, whatever its type."""
+
+
+def _read_row(kind: Kind, _: bytes, body: bytes) -> object:
+    return decode_row(kind, body)
+
+
 KEPT_SECONDS: Final = 7 * 86400
 MOST_RECORDS: Final = 100
 VIEW_TYPES: Final[Mapping[str, KeyType]] = {
@@ -28,6 +39,8 @@ VIEW_TYPES: Final[Mapping[str, KeyType]] = {
     "heartbeats:since": "string",
     "metrics": "hash",
     "refused": "list",
+    "queue:taken": "string",
+    "queue:count": "string",
     "view:generation": "string",
     "view:building": "string",
     "view:sequence": "string",
@@ -41,11 +54,19 @@ VIEW_TYPES: Final[Mapping[str, KeyType]] = {
     "view:report": "string",
 }
 """After the prefix: the keys whose type every tick checks."""
+READERS: Final[Mapping[str, Callable[[bytes, bytes], object]]] = {
+    **{f"view:{kind}": partial(_read_row, kind) for kind in ROW_TYPES},
+    "view:gone": lambda _, version: int(version),
+    "metrics": read_metric,
+}
+"""After the prefix: how a field of each hash is read. An error is msgspec.DecodeError or ValueError."""
+FIELDS_A_LOOK: Final = 20
 _QUEUES: Final = ("reservations", "ticks", "launch", "health", "terminate")
 _PRIORITIES: Final = ("", "\x06\x163", "\x06\x166", "\x06\x169")
+UNACKED: Final = "unacked"
 BROKER_TYPES: Final[Mapping[str, KeyType]] = {
     **{f"{queue}{priority}": "list" for queue in _QUEUES for priority in _PRIORITIES},
-    "unacked": "hash",
+    UNACKED: "hash",
     "unacked_index": "zset",
     "unacked_mutex": "string",
 }
@@ -53,7 +74,9 @@ BROKER_TYPES: Final[Mapping[str, KeyType]] = {
 
 
 def set_aside(client: redis.Redis, prefix: str, types: Mapping[str, KeyType]) -> list[SetAside]:
-    """Set aside those of these keys that have another type. Raises redis.RedisError when Redis cannot be reached."""
+    """Set aside the keys that have another type than given here, or contents that block every write. Raises
+    redis.RedisError when Redis cannot be reached.
+    """
     keys = list(types)
     names = [f"{prefix}set-aside", *keys, *(f"{prefix}set-aside:{key}" for key in keys)]
     script = load_script(client, "set_aside")
@@ -61,7 +84,56 @@ def set_aside(client: redis.Redis, prefix: str, types: Mapping[str, KeyType]) ->
     return [SetAside(key.decode(), kind.decode()) for key, kind in zip(found[::2], found[1::2], strict=True)]
 
 
-def take_records(client: redis.Redis, prefix: str) -> list[SetAside]:
-    """What was set aside since the last time, by any process; each record is given once."""
-    taken = cast("list[bytes] | None", client.lpop(f"{prefix}set-aside", MOST_RECORDS))
-    return [msgspec.json.decode(each, type=SetAside) for each in taken or ()]
+def set_aside_note(client: redis.Redis, prefix: str, tag: str) -> None:
+    """Move the note of one message out of `unacked`. Raises redis.RedisError when Redis cannot be reached."""
+    kept = f"{prefix}set-aside:unacked:contents"
+    set_aside(client, prefix, {kept: "hash"})
+    script = load_script(client, "set_aside_note")
+    script([f"{prefix}set-aside", UNACKED, "unacked_index", kept], [KEPT_SECONDS, MOST_RECORDS, tag], client)
+
+
+def list_records(client: redis.Redis, prefix: str) -> list[SetAside]:
+    """What was set aside by any process, without what `forget_records` removed. Unreadable records are removed."""
+    stored = cast("list[bytes]", client.lrange(f"{prefix}set-aside", 0, -1))
+    found: list[SetAside] = []
+    for each in stored:
+        try:
+            found.append(msgspec.structs.replace(msgspec.json.decode(each, type=SetAside), record=each))
+        except msgspec.DecodeError:
+            client.lrem(f"{prefix}set-aside", 1, cast("str", each))
+    return found
+
+
+def forget_records(client: redis.Redis, prefix: str, records: Sequence[SetAside]) -> None:
+    """Remove these records, and none that was added meanwhile."""
+    with client.pipeline(transaction=True) as pipeline:
+        for each in records:
+            pipeline.lrem(f"{prefix}set-aside", 1, cast("str", each.record))
+        pipeline.execute()
+
+
+class ContentCheck:
+    """Reads the hashes of one Redis a part at a time: each call reads the next fields of each hash."""
+
+    def __init__(self, client: redis.Redis, prefix: str) -> None:
+        self._client = client
+        self._cursors = {f"{prefix}{key}": 0 for key in READERS}
+        self._readers = {f"{prefix}{key}": reader for key, reader in READERS.items()}
+
+    def find_unreadable(self) -> list[str]:
+        """The keys among whose next fields is one that cannot be read. Raises redis.RedisError."""
+        with self._client.pipeline(transaction=False) as pipeline:
+            for key, cursor in self._cursors.items():
+                pipeline.hscan(key, cursor, count=FIELDS_A_LOOK)
+            answers = cast("list[tuple[int, dict[bytes, bytes]]]", pipeline.execute())
+        parts = dict(zip(self._cursors, answers, strict=True))
+        self._cursors = {key: cursor for key, (cursor, _) in parts.items()}
+        return [key for key, (_, fields) in parts.items() if not self._is_readable(key, fields)]
+
+    def _is_readable(self, key: str, fields: Mapping[bytes, bytes]) -> bool:
+        try:
+            for field, value in fields.items():
+                self._readers[key](field, value)
+        except (msgspec.DecodeError, ValueError):
+            return False
+        return True

@@ -177,3 +177,53 @@ def test_a_queue_and_the_notes_of_messages_with_a_wrong_type_are_set_aside_and_m
             assert others.get(timeout=10).payload == "y"
     kept = {bytes(key).decode() for key in cast("list[bytes]", redis_client.keys("leasehold:set-aside:*"))}
     assert kept == {f"leasehold:set-aside:{key}" for key in ("ticks", "unacked")}
+
+
+def hold(connection: Connection, channel: Any, body: str = "x") -> Any:
+    """A message that this worker holds."""
+    queue = connection.SimpleQueue("one", channel=channel)
+    queue.put(body)
+    return queue.get(timeout=10)
+
+
+@pytest.mark.parametrize("key", ["unacked", "unacked_index"])
+@pytest.mark.parametrize("end", ["ack", "requeue"])
+def test_a_message_is_acknowledged_or_given_back_where_its_note_has_a_wrong_type(
+    redis_client: redis.Redis, redis_url: str, key: str, end: str
+) -> None:
+    """The worker goes on, and other messages that it holds stay noted: another worker gets them if this one dies."""
+    redis_client.flushall()
+    with Connection(redis_url, transport=Transport) as connection:
+        channel: Any = connection.channel()
+        with closing(channel):
+            other, held = hold(connection, channel, "other"), hold(connection, channel)
+            redis_client.delete(key)
+            redis_client.set(key, "of another type")
+            held.ack() if end == "ack" else held.requeue()
+            assert redis_client.llen("one") == (1 if end == "requeue" else 0)
+            tag = str(other.delivery_tag).encode()
+            assert (redis_client.hkeys("unacked"), redis_client.zrange("unacked_index", 0, -1)) == ([tag], [tag])
+            other.ack()
+            assert not redis_client.exists("unacked", "unacked_index")
+    assert redis_client.get(f"leasehold:set-aside:{key}") == b"of another type"
+
+
+@pytest.mark.parametrize("note", [b"\xff", b"{", b"7", b"[1, 2]", b'[7, "", "one"]', b'[{}, 7, "one"]'])
+def test_an_unreadable_note_of_a_message_keeps_no_other_message_from_its_queue(
+    redis_client: redis.Redis, redis_url: str, clock: Clock, note: bytes
+) -> None:
+    redis_client.flushall()
+    options = {"visibility_timeout": 60, "unacked_restore_interval": 1}
+    with Connection(redis_url, transport=Transport, transport_options=options) as connection:
+        channel: Any = connection.channel()
+        with closing(channel):
+            held = hold(connection, channel)
+            redis_client.hset("unacked", "broken", note)
+            long_ago = clock.now() - 120
+            redis_client.zadd("unacked_index", {"broken": long_ago + 1, str(held.delivery_tag): long_ago})
+            channel.qos.restore_visible(interval=1)
+            channel.qos.restore_visible(interval=1)
+            assert redis_client.llen("one") == 1
+            assert not redis_client.exists("unacked", "unacked_index")
+    assert redis_client.hgetall("leasehold:set-aside:unacked:contents") == {b"broken": note}
+    assert redis_client.llen("leasehold:set-aside") == 1

@@ -1,12 +1,14 @@
 """Keys of a wrong type, and a lock that never expires, are set aside; the next tick goes on without them."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import redis
 
 from scheduler.model.view import View
-from scheduler.ports import EventFilter, SetAside
+from scheduler.ports import EventFilter, SetAside, StoreUnavailableError, Transaction
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_board import RedisBoard
 from scheduler.view.redis_lock import RedisLock
@@ -96,3 +98,80 @@ def test_a_key_of_the_broker_with_a_wrong_type_is_set_aside_and_recorded_by_the_
         rig.tick()
     events = rig.store.read_events(EventFilter(name="key_set_aside"))
     assert [(event.detail["key"], event.detail["found"]) for event in events] == cases
+
+
+JUNK = b"\xff no row"
+UNREADABLE: dict[str, Callable[[redis.Redis], object]] = {
+    # An entry that no publish wrote, with an id above every sequence.
+    "view:deltas": lambda client: client.xadd(f"{PREFIX}view:deltas", {"my": "own"}),
+    # No kind of row has this name.
+    "view:leaving": lambda client: client.zadd(f"{PREFIX}view:leaving", {JUNK: 1}),
+    "view:sequence": lambda client: client.set(f"{PREFIX}view:sequence", JUNK),
+    # The tombstone of a row that the next publish has.
+    "view:gone": lambda client: client.hset(f"{PREFIX}view:gone", "reservations/new0", JUNK),
+    "view:reservations": lambda client: client.hset(f"{PREFIX}view:reservations", "r1", JUNK),
+    "view:accounts": lambda client: client.hset(f"{PREFIX}view:accounts", "a1", "[]"),
+    "metrics": lambda client: client.hset(f"{PREFIX}metrics", '["leasehold_ticks_total",[],""]', JUNK),
+    "queue:count": lambda client: client.set(f"{PREFIX}queue:count", JUNK),
+}
+"""Each with the right type."""
+
+
+@pytest.mark.parametrize("key", UNREADABLE)
+def test_a_tick_sets_aside_a_key_with_unreadable_contents_and_goes_on(
+    rig: Rig, redis_client: redis.Redis, key: str
+) -> None:
+    UNREADABLE[key](redis_client)
+    rig.tick()
+    rig.submit("new0")
+    rig.tick()
+    assert set(read_view(rig).reservations) == {"r1", "new0"}
+    other = RedisBoard(redis_client).load()
+    assert other is not None
+    assert set(other.reservations) == {"r1", "new0"}
+    assert redis_client.exists(f"{PREFIX}set-aside:{PREFIX}{key}")
+    (event,) = rig.store.read_events(EventFilter(name="key_set_aside"))
+    assert event.detail == {"key": PREFIX + key, "found": "unreadable"}
+    assert rig.meter.counts["leasehold_set_aside_keys_total", (("key", PREFIX + key),)] == 1
+
+
+def test_what_was_set_aside_is_recorded_by_a_later_tick_if_the_first_commit_fails(
+    rig: Rig, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = rig.store.transaction
+
+    @contextmanager
+    def fail_to_commit() -> Iterator[Transaction]:
+        with begin() as transaction:
+            yield transaction
+            raise StoreUnavailableError("the disk is full")
+
+    redis_client.delete(f"{PREFIX}view:holds")
+    redis_client.set(f"{PREFIX}view:holds", "mine")
+    with monkeypatch.context() as during:
+        during.setattr(rig.store, "transaction", fail_to_commit)
+        with pytest.raises(StoreUnavailableError):
+            rig.tick()
+    assert not rig.store.read_events(EventFilter(name="key_set_aside"))
+    rig.tick()
+    rig.tick()
+    (event,) = rig.store.read_events(EventFilter(name="key_set_aside"))
+    assert event.detail == {"key": f"{PREFIX}view:holds", "found": "string"}
+    assert rig.meter.counts["leasehold_set_aside_keys_total", (("key", f"{PREFIX}view:holds"),)] == 1
+    assert not redis_client.exists(f"{PREFIX}set-aside")
+
+
+def test_a_record_of_a_set_aside_key_that_is_unreadable_itself_is_dropped(rig: Rig, redis_client: redis.Redis) -> None:
+    redis_client.rpush(f"{PREFIX}set-aside", JUNK, '{"key": "k", "found": "list"}')
+    rig.tick()
+    (event,) = rig.store.read_events(EventFilter(name="key_set_aside"))
+    assert event.detail == {"key": "k", "found": "list"}
+    assert not redis_client.exists(f"{PREFIX}set-aside")
+
+
+def test_a_tombstone_or_a_name_that_is_unreadable_fails_no_publish(rig: Rig, redis_client: redis.Redis) -> None:
+    """Until the next tick sets their keys aside."""
+    UNREADABLE["view:gone"](redis_client)
+    UNREADABLE["view:leaving"](redis_client)
+    rig.submit("new0")
+    assert set(read_view(rig).reservations) == {"r1", "new0"}
