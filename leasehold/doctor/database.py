@@ -2,18 +2,23 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Final
 
 from leasehold.common.masking import show_url
 from leasehold.doctor.findings import Finding, failure, ok, skipped, warning
-from leasehold.doctor.judging import judge_clock, judge_rules, judge_schema
+from leasehold.doctor.judging import judge_clock, judge_membership, judge_rules, judge_schema
 from scheduler.model.validation import InvalidInputError
-from scheduler.ports import NotPermittedError, StaleWriteError, Store, StoreUnavailableError
+from scheduler.ports import NotPermittedError, StaleWriteError, Store, StoreUnavailableError, ViewUnavailableError
 from scheduler.store.migrating import schema_state
 from scheduler.store.opening import open_store
 from scheduler.store.try_write import try_write
+from scheduler.view.connection import make_redis
+from scheduler.view.redis_record import RedisRecord
 from workers.configuration import Configuration, find_configuration
 
 DATABASE, SCHEMA, WRITES, CLOCK, RULES = "database", "schema", "database writes", "database clock", "rules"
+MEMBERSHIP = "cluster"
+REDIS_SECONDS: Final = 3.0
 
 
 def look_at_database(configuration: Configuration) -> Iterator[Finding]:
@@ -24,15 +29,20 @@ def look_at_database(configuration: Configuration) -> Iterator[Finding]:
     except (StoreUnavailableError, InvalidInputError) as error:
         remedy = "Start the database, make room on its disk, or correct database.url (LEASEHOLD_DATABASE__URL)."
         yield failure(DATABASE, f"{show_url(url)}: {error}", remedy)
-        yield from (skipped(check, "the database cannot be reached") for check in (SCHEMA, WRITES, CLOCK, RULES))
+        yield from (
+            skipped(check, "the database cannot be reached") for check in (SCHEMA, WRITES, CLOCK, MEMBERSHIP, RULES)
+        )
         return
     yield ok(DATABASE, f"{show_url(url)} answers")
     yield judge_schema(state.current, state.head)
     with closing(open_store(url)) as store:
         if not state.is_current:
-            yield from (skipped(check, "the schema is not this program's") for check in (CLOCK, WRITES, RULES))
+            yield from (
+                skipped(check, "the schema is not this program's") for check in (CLOCK, MEMBERSHIP, WRITES, RULES)
+            )
             return
         yield from _look_at_clock(store)
+        yield _look_at_membership(store, configuration)
         yield _look_at_writes(url)
         yield _look_at_rules(store, configuration)
 
@@ -44,6 +54,19 @@ def _look_at_clock(store: Store) -> Iterator[Finding]:
         yield failure(CLOCK, str(error), "Look at the database's log.")
         return
     yield judge_clock(CLOCK, 0.0 - offset, 0.0, "its")
+
+
+def _look_at_membership(store: Store, configuration: Configuration) -> Finding:
+    """Only reads: an empty Redis is not taken over."""
+    url, prefix = configuration.settings.view_url, configuration.settings.view.prefix
+    if url is None:
+        return skipped(MEMBERSHIP, "there is no Redis to compare the database with")
+    try:
+        with make_redis(url, socket_seconds=REDIS_SECONDS, connect_seconds=REDIS_SECONDS) as client:
+            remembered = RedisRecord(client, prefix).read()
+        return judge_membership(store.read_cluster(), remembered)
+    except (ViewUnavailableError, StoreUnavailableError) as error:
+        return skipped(MEMBERSHIP, str(error))
 
 
 def _look_at_writes(url: str) -> Finding:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from leasehold.common.clock import ProcessOffset
 from leasehold.doctor.findings import CLOCK_SECONDS, Finding, failure, ok, skipped, warning
+from scheduler.ports import ClusterRow, DatabaseWentBackError, Remembered
 
 LEAST_REDIS: Final = (6, 2)
 LATE_INTERVALS: Final = 3
@@ -25,6 +26,26 @@ def judge_redis_version(check: str, info: Mapping[str, Any]) -> Finding:
     if numbers < LEAST_REDIS:
         return failure(check, f"Redis {text}", "Upgrade to Redis 6.2 or newer.")
     return ok(check, f"Redis {text}")
+
+
+def judge_membership(row: ClusterRow, remembered: Remembered) -> Finding:
+    """Database and Redis belong to one cluster, and the database has not gone back behind what Redis has seen."""
+    if remembered.identity not in {None, row.identity}:
+        text = f"Redis belongs to cluster {remembered.identity}, the database to cluster {row.identity}"
+        remedy = (
+            "Correct broker.url, view.url or database.url; give each cluster a Redis, or a view.prefix and a broker"
+        )
+        return failure("cluster", text, f"{remedy} database, of its own. No process starts until then.")
+    if remembered.is_restoring:
+        text = f"the database of cluster {row.identity} is being restored"
+        return failure("cluster", text, "Wait for `leasehold restore`, or run it again if it was cut off.")
+    try:
+        row.refuse_older(remembered.term, remembered.token, "Redis")
+    except DatabaseWentBackError as error:
+        text, _, _ = str(error).rpartition(": run ")
+        remedy = "Run `leasehold restore --in-place` (docs/operations.md): nothing is decided until then."
+        return failure("cluster", text, remedy)
+    return ok("cluster", f"database and Redis belong to {row.identity}")
 
 
 def judge_memory(check: str, info: Mapping[str, Any]) -> Finding:

@@ -15,6 +15,7 @@ from leasehold.doctor.judging import (
     judge_clock,
     judge_clocks,
     judge_flower,
+    judge_membership,
     judge_memory,
     judge_persistence,
     judge_queue,
@@ -25,8 +26,11 @@ from leasehold.doctor.judging import (
     judge_unread,
     list_outcomes,
 )
+from scheduler.ports import ClusterRow, Remembered
 from tasks.app import make_app
 from workers.settings import read_settings
+
+ROW = ClusterRow(now=0.0, identity="a", term=7, token=9, restores=0, principals_version=1)
 
 
 def outcomes(*findings: Finding) -> list[str]:
@@ -71,6 +75,13 @@ def outcomes(*findings: Finding) -> list[str]:
         (judge_ticks(None, 5), "failure"),
         # a report that is a moment ahead of us is a report
         (judge_ticks(-0.2, 5), "ok"),
+        (judge_membership(ROW, Remembered(identity="a", term=7, token=9)), "ok"),
+        # an empty Redis is taken over
+        (judge_membership(ROW, Remembered()), "ok"),
+        (judge_membership(ROW, Remembered(identity="b", term=1, token=1)), "failure"),
+        (judge_membership(ROW, Remembered(identity="a", term=8, token=9)), "failure"),
+        (judge_membership(ROW, Remembered(identity="a", term=7, token=10)), "failure"),
+        (judge_membership(ROW, Remembered(identity="a", term=7, token=9, is_restoring=True)), "failure"),
         (judge_schema("0002", "0002"), "ok"),
         (judge_schema(None, "0002"), "failure"),
         (judge_schema("0003", "0002"), "failure"),
@@ -196,3 +207,14 @@ def test_the_finding_on_clocks_names_each_process_and_the_hosts_to_mend() -> Non
         " ticks on gamma: the wall clock is 11.50 s behind cluster time"
     )
     assert found.remedy.startswith("Let beta, gamma follow a time service (NTP: chrony,")
+
+
+def test_a_foreign_redis_and_an_older_database_have_the_remedy_of_each() -> None:
+    foreign = judge_membership(ROW, Remembered(identity="b"))
+    assert foreign.text == "Redis belongs to cluster b, the database to cluster a"
+    older = judge_membership(ROW, Remembered(identity="a", term=8, token=9))
+    assert older.text == (
+        "the database of cluster a is an older state: it has term 7 and token 9, Redis has seen term 8 and token 9"
+    )
+    assert older.remedy is not None
+    assert older.remedy.startswith("Run `leasehold restore --in-place`")
