@@ -51,6 +51,7 @@ def main() -> None:
     with without_collecting():
         # A fault in the configuration ends the process here.
         from tasks.app import app, refuse_foreign, require_broker, services, settings  # noqa: PLC0415
+        from tasks.punctual import PunctualScheduler  # noqa: PLC0415
 
         require_broker()
         services.name_process("beat")
@@ -61,6 +62,8 @@ def main() -> None:
         except OSError as error:
             sys.exit(f"leasehold: celery.beat_file: expected a file that can be written, got {error}")
     app.Beat(quiet=True).run()
+    if PunctualScheduler.refusal is not None:
+        sys.exit(f"leasehold: {PunctualScheduler.refusal}")
 
 
 if __name__ == "__main__":

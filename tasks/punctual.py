@@ -1,13 +1,52 @@
-"""Beat's own scheduler, which sleeps until something is due."""
+"""Beat's own scheduler, which sleeps until something is due, and sends nothing for another cluster."""
+
+from typing import Any, ClassVar
 
 from celery.beat import Scheduler
+
+from scheduler.model.validation import InvalidInputError
+from scheduler.ports import DatabaseWentBackError, ForeignClusterError, StoreUnavailableError
+from workers.logs import get_logger
+
+log = get_logger(__name__)
 
 
 class PunctualScheduler(Scheduler):
     """Celery's, but it wakes when the next task is due, and no sooner."""
+
+    refusal: ClassVar[str | None] = None
+    """Why beat ended by itself: the line of ForeignClusterError."""
+    _waits = False
 
     def adjust(self, n: float, drift: float = 0.0) -> float:
         """How long to sleep when the next task is due in `n` seconds. Celery's takes 10 ms off, and then asks again and
         again, without a pause, until they have gone: a hundredth of a core for each message a second.
         """
         return n + drift
+
+    def apply_entry(self, entry: Any, producer: Any = None) -> None:
+        """Send a due task if this process still belongs to the cluster of its Redis. Otherwise end, as a worker does;
+        while the database is an older state, send nothing.
+        """
+        if self._may_send():
+            super().apply_entry(entry, producer)
+
+    def _may_send(self) -> bool:
+        from tasks.app import services  # noqa: PLC0415 - the app names this module as its scheduler
+
+        try:
+            services.ensure_membership()
+        except ForeignClusterError as error:
+            type(self).refusal = str(error)
+            raise SystemExit from None
+        except DatabaseWentBackError as error:
+            if not self._waits:
+                sentence = "The database is an older state; nothing is sent until it is restored."
+                log.warning(sentence, action="beat.database_went_back", error=str(error))
+            self._waits = True
+            return False
+        except (StoreUnavailableError, InvalidInputError):
+            # What cannot be asked forbids nothing: each message expires, and its task checks again.
+            pass
+        self._waits = False
+        return True

@@ -1,13 +1,17 @@
 """`python -m workers.exporter`: the process that serves Prometheus."""
 
 import sys
+from functools import partial
 
 from scheduler.model.validation import InvalidInputError
+from scheduler.operations.membership import MembershipCheck
+from scheduler.ports import ForeignClusterError
 from scheduler.store.opening import open_store
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_board import RedisBoard
 from scheduler.view.redis_clock import RedisClock
 from scheduler.view.redis_meter import RedisMeter
+from scheduler.view.redis_record import RedisRecord
 from workers.clock_watch import ClockWatch
 from workers.configuration import load_settings
 from workers.logs import configure_logging
@@ -17,7 +21,7 @@ from workers.services import find_foreign
 
 
 def main() -> int:
-    """Serve until stopped; 1 when the configuration is wrong or the port is taken."""
+    """Serve until stopped; 1 when the configuration is wrong, the port is taken, or Redis is another cluster's."""
     try:
         settings = load_settings()
         configure_logging(settings.log.format, settings.log.level)
@@ -29,7 +33,11 @@ def main() -> int:
         broker = client if settings.broker_url == settings.view_url else make_redis(settings.broker_url or "")
         clock = RedisClock(client, prefix)
         queues, clocks = QueueWatch(broker, clock.now), ClockWatch(client, prefix, clock)
-        serve_metrics(store, meter, settings.metrics.host, settings.metrics.port, board, queues, clocks)
+        check = partial(MembershipCheck().compare, store, RedisRecord(client, prefix))
+        serve_metrics(store, meter, settings.metrics.host, settings.metrics.port, board, queues, clocks, check=check)
+    except ForeignClusterError as error:
+        sys.stderr.write(f"leasehold: {error}\n")
+        return 1
     except InvalidInputError as error:
         sys.stderr.writelines(f"leasehold: {fault}\n" for fault in error.faults)
         return 1

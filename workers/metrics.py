@@ -1,7 +1,7 @@
 """What Prometheus reads: gauges from SQL, and the counters that the processes add up in Redis."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from threading import Thread
 from typing import Any, Protocol
@@ -16,7 +16,13 @@ from leasehold.common.clock import ProcessOffset
 from scheduler.model.accounts import Account
 from scheduler.model.moves import PHASES, SLOT_STATES
 from scheduler.model.rules import Rules
-from scheduler.ports import Store, StoreUnavailableError, ViewUnavailableError
+from scheduler.ports import (
+    DatabaseWentBackError,
+    ForeignClusterError,
+    Store,
+    StoreUnavailableError,
+    ViewUnavailableError,
+)
 from scheduler.view.metric_table import BOOT_OUTCOMES, LAUNCH_RESULTS, METRICS, NOTICE_KINDS, Metric
 from scheduler.view.redis_meter import Labels, Spread, Tally
 from workers.clock_watch import measure_clocks, measure_reference
@@ -70,14 +76,22 @@ def collect(
     yield from (*gauges, *counts, *_read_report(reports, rules, accounts), *_read_queues(queues), *_read_clocks(clocks))
     if rules is not None and probed is not None:
         yield measure_probe_age(store, rules, probed)
+    yield _describe_up(database=rules is not None, redis=bool(counts))
+
+
+def _describe_up(*, database: bool, redis: bool) -> Family:
     up = GaugeMetricFamily("leasehold_up", "Whether the database and Redis could be read", labels=["part"])
-    up.add_metric(["database"], float(rules is not None))
-    up.add_metric(["redis"], float(bool(counts)))
-    yield up
+    up.add_metric(["database"], float(database))
+    up.add_metric(["redis"], float(redis))
+    return up
 
 
 class LeaseholdCollector(Collector):
-    """Asks anew at every scrape, so no process exports what it knew when it still led."""
+    """Asks again at every scrape, so no process exports what it knew when it still led.
+
+    `check` raises ForeignClusterError if the process must not go on: that is given to `refuse`, and the scrape has
+    `leasehold_up` 0 alone. Other errors of the store count as a database that cannot be read.
+    """
 
     def __init__(
         self,
@@ -86,12 +100,25 @@ class LeaseholdCollector(Collector):
         reports: ReportReader | None = None,
         queues: QueueReader | None = None,
         clocks: ClockReader | None = None,
+        *,
+        check: Callable[[], object] = lambda: None,
+        refuse: Callable[[ForeignClusterError], object] = lambda _: None,
     ) -> None:
         self._store, self._meter = store, meter
         self._reports, self._queues, self._clocks = reports, queues, clocks
+        self._check, self._refuse = check, refuse
 
     def collect(self) -> Iterator[Family]:
         """See `collect`."""
+        try:
+            self._check()
+        except ForeignClusterError as error:
+            self._refuse(error)
+            return iter([_describe_up(database=False, redis=False)])
+        except DatabaseWentBackError:
+            return iter([_describe_up(database=False, redis=True)])
+        except StoreUnavailableError:
+            pass  # `collect` leaves out what comes from the database
         return collect(self._store, self._meter, self._reports, self._queues, self._clocks)
 
     def describe(self) -> list[Family]:
@@ -112,8 +139,12 @@ def start_metrics(
 
     End it with the server's `shutdown()` and `server_close()`. Raises OSError when the port is taken.
     """
+    return _start(LeaseholdCollector(store, meter, reports, queues, clocks), host, port)
+
+
+def _start(collector: LeaseholdCollector, host: str, port: int) -> tuple[WSGIServer, Thread]:
     registry = CollectorRegistry()
-    registry.register(LeaseholdCollector(store, meter, reports, queues, clocks))
+    registry.register(collector)
     return start_http_server(port, addr=host, registry=registry)
 
 
@@ -125,10 +156,24 @@ def serve_metrics(
     reports: ReportReader | None = None,
     queues: QueueReader | None = None,
     clocks: ClockReader | None = None,
+    *,
+    check: Callable[[], object] = lambda: None,
 ) -> None:
-    """Serve `/metrics` until the process is told to end. Raises OSError when the port is taken."""
-    _, thread = start_metrics(store, meter, host, port, reports, queues, clocks)
+    """Serve `/metrics` until the process is told to end. Raises OSError when the port is taken, and the
+    ForeignClusterError that `check` raised at a scrape.
+    """
+    refused: list[ForeignClusterError] = []
+
+    def refuse(error: ForeignClusterError) -> None:
+        refused.append(error)
+        Thread(target=server.shutdown).start()  # it waits for the loop of the server, and this scrape is to be answered
+
+    collector = LeaseholdCollector(store, meter, reports, queues, clocks, check=check, refuse=refuse)
+    server, thread = _start(collector, host, port)
     thread.join()
+    server.server_close()
+    if refused:
+        raise refused[0]
 
 
 def _read_gauges(store: Store) -> tuple[list[Family], Rules | None, list[Account]]:

@@ -30,10 +30,14 @@ class MembershipCheck:
 
     def ensure(self, engine: Engine) -> None:
         """Raises ForeignClusterError or DatabaseWentBackError, and StoreUnavailableError without a database."""
+        self.compare(engine.store, engine.record)
+
+    def compare(self, store: Store, record: ClusterRecord | None) -> None:
+        """The same for a process without an engine."""
         if self._checked_at is not None and 0 <= self._clock() - self._checked_at < CHECK_SECONDS:
             return
         began = self._clock()
-        check_membership(engine)
+        compare_membership(store, record)
         self._checked_at = began
 
 
