@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -19,6 +20,15 @@ PROGRAMS = {
     "foreign-metrics": ("workers.exporter",),
     "foreign-apply": ("leasehold.cli", "apply", "leasehold.toml", "--yes"),
 }
+
+
+def scrape(port: int) -> str:
+    """What the metrics page reports; "" while nothing serves it."""
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+            return str(page.read().decode())
+    except OSError:
+        return ""
 
 
 @pytest.fixture
@@ -69,9 +79,16 @@ def test_no_process_of_another_cluster_starts_and_no_reservation_is_lost(
         assert not store.find_reservations()
 
 
-def test_a_worker_ends_when_its_redis_comes_to_belong_to_another_cluster_and_loses_no_message(stack: Stack) -> None:
+def test_every_process_ends_when_its_redis_comes_to_belong_to_another_cluster_and_loses_no_message(
+    stack: Stack, tmp_path: Path
+) -> None:
     """The message goes back to its queue; a supervisor starts the worker again, which then refuses to start."""
-    key, worker = "leasehold:cluster", stack.processes["reservations"]
+    key, worker, beat = "leasehold:cluster", stack.processes["reservations"], stack.processes["beat"]
+    port = find_free_port()
+    metrics = Process(
+        "own-metrics", ("workers.exporter",), stack.environment | {"LEASEHOLD_METRICS__PORT": str(port)}, tmp_path
+    )
+    wait_for(lambda: "leasehold_term" in scrape(port), "the metrics")
     ours = stack.redis.get(key)
     assert isinstance(ours, bytes)
     stack.redis.set(key, "another")
@@ -84,13 +101,23 @@ def test_a_worker_ends_when_its_redis_comes_to_belong_to_another_cluster_and_los
 
         wait_for(send_and_look, "the worker to end")
         assert "another" in worker.read_log()
+        wait_for(lambda: not beat.is_alive, "beat to end")
+        wait_for(lambda: "leasehold_term" not in scrape(port), "the metrics process to refuse")
+        for each, process in (("beat", beat), ("metrics", metrics)):
+            assert process.await_end() != 0, each
+            assert (
+                f"leasehold: Redis belongs to cluster another, the database to cluster {ours.decode()}"
+                in process.read_log()
+            )
     finally:
         stack.redis.set(key, ours)
         ended = {name: each for name, each in stack.processes.items() if "it ends." in each.read_log(100_000)}
+        ended |= {"beat": beat} if not beat.is_alive else {}
         for process in ended.values():
             process.await_end()
             process.start()
-        for name in ended:
+        metrics.stop()
+        for name in ended.keys() - {"beat"}:
             stack.await_canary(name)
     (row,) = wait_for(lambda: stack.services.engine.store.find_reservations(ids=["in-between"]), "the reservation")
     stack.ask("cancel", {"reservation": row.id})
