@@ -3,9 +3,9 @@
 There may be a million, and they cannot form cycles: the garbage collector is spared looking at them (`gc=False`).
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import msgspec
 
@@ -48,10 +48,49 @@ class Shape:
     components: tuple[Component, ...]
     labels: Labels
     prefers: Labels
-    essential: tuple[Instance, ...]
+    essential: "Instances"
     """The essential instances, in the order in which they are placed."""
-    elastic: tuple[Instance, ...]
+    elastic: "Instances"
     """The elastic instances, in the order in which they are granted; they are taken back in the opposite one."""
+
+
+class Instances(Sequence[Instance]):
+    """The instances of some components. They are made when the first one is read: most large gangs that wait are only
+    counted, and 10,000 instances take as long as a tick without them.
+    """
+
+    __slots__ = ("_components", "_found")
+
+    def __init__(self, components: Iterable[Component]) -> None:
+        self._components = tuple(components)
+        self._found: tuple[Instance, ...] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._components)
+
+    def __len__(self) -> int:
+        return sum(component.count for component in self._components)
+
+    def __iter__(self) -> Iterator[Instance]:
+        return iter(self._all())
+
+    @overload
+    def __getitem__(self, index: int) -> Instance: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Instance, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Instance | tuple[Instance, ...]:
+        return self._all()[index]
+
+    def _all(self) -> tuple[Instance, ...]:
+        if self._found is None:
+            self._found = tuple(
+                Instance(component.name if component.count == 1 else f"{component.name}.{index}", component)
+                for component in self._components
+                for index in range(component.count)
+            )
+        return self._found
 
 
 class Callback(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -169,14 +208,9 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How many instances its request has; None: an older version stored it."""
 
 
-def list_instances(request: Request, kind: ComponentKind) -> list[Instance]:
+def list_instances(request: Request, kind: ComponentKind) -> Instances:
     """The component instances of one kind, in the order in which they are placed."""
-    return [
-        Instance(component.name if component.count == 1 else f"{component.name}.{index}", component)
-        for component in request.components
-        if component.kind == kind
-        for index in range(component.count)
-    ]
+    return Instances(component for component in request.components if component.kind == kind)
 
 
 def shape_key(request: Request) -> Hashable:
@@ -196,8 +230,8 @@ def make_shape(request: Request) -> Shape:
         components=request.components,
         labels=request.labels,
         prefers=request.prefers,
-        essential=tuple(list_instances(request, "essential")),
-        elastic=tuple(list_instances(request, "elastic")),
+        essential=list_instances(request, "essential"),
+        elastic=list_instances(request, "elastic"),
     )
 
 

@@ -238,7 +238,7 @@ class LimitRules(Document):
     """Pending reservations of one account."""
     instances_per_account: Count = 2_000_000
     """Instances that the pending reservations of one account have together."""
-    work_per_tick: Count = 50_000
+    work_per_tick: Count = 20_000
     """Steps that a tick spends on the gangs and elastic components of one principal; the others come in later ticks."""
 
 

@@ -46,7 +46,7 @@ CHUNK = 1000
 NOTHING_SEEN: Final[Mapping[str, Slot]] = MappingProxyType({})
 Done = tuple[list[Skipped], Outcome]
 Unit = tuple[Decision, ...]
-"""What is written as a whole or not at all; of several grants to one reservation each by itself."""
+"""What is written as a whole or not at all; of several grants to one reservation, or revokes, each by itself."""
 
 
 def commit(
@@ -110,9 +110,9 @@ def _cut(decisions: Iterable[Decision]) -> list[list[Unit]]:
 
 def _list_units(decisions: Iterable[Decision]) -> list[Unit]:
     """A preemption without a grace, and the revokes of elastic instances that make room for somebody, stand together
-    with the assignment or claim that follows them; grants to one reservation too, and limits of its cores, though each
-    of these is written or not; everything else alone. All grants to one reservation, and all its limits, are one unit:
-    each transaction that changes a reservation writes all its leases.
+    with the assignment or claim that follows them; grants to one reservation too, limits of its cores, and revokes that
+    make room for none, though each of these is written or not; everything else alone. All of one kind for a reservation
+    are one unit: each change of a reservation copies all its leases, and each transaction writes them.
     """
     units: list[list[Decision]] = []
     for decision in decisions:
@@ -126,9 +126,9 @@ def _list_units(decisions: Iterable[Decision]) -> list[Unit]:
 def _goes_on(unit: Sequence[Decision], decision: Decision) -> bool:
     """Whether a decision belongs to the unit before it."""
     last = unit[-1]
-    if isinstance(last, Grant | Cores):
+    if isinstance(last, Grant | Cores | Revoke) and _find_beneficiary(last) is None:
         is_more = isinstance(decision, type(last)) and decision.reservation == last.reservation
-        return is_more and len(unit) < MOST_INSTANCES
+        return is_more and _find_beneficiary(decision) is None and len(unit) < MOST_INSTANCES
     awaited = _find_beneficiary(last)
     return awaited is not None and awaited == _find_newcomer(decision)
 
@@ -195,6 +195,8 @@ class _Writer:
                 return [*self._elastic.grant([each for each in unit if isinstance(each, Grant)])]
             if isinstance(unit[0], Cores):
                 return [*self._cores.write([each for each in unit if isinstance(each, Cores)])]
+            if isinstance(unit[0], Revoke) and unit[0].room_for is None:
+                return self._elastic.revoke([each for each in unit if isinstance(each, Revoke)])
             reason = self._write(unit)
         except IllegalMoveError as error:
             reason = str(error)
@@ -219,9 +221,9 @@ class _Writer:
                 return self._reservations.write(decision)
             case Launch() | Drain() | Terminate() | Reset():
                 return self._slots.write(decision)
-            case Revoke() | Claim():
-                return self._elastic.write(decision)
-            case Grant() | Cores():
+            case Claim():
+                return "nobody gives its place back"
+            case Grant() | Cores() | Revoke():
                 raise AssertionError("these are written with all others of their reservation")
             case Relevel():
                 return self._quota.relevel(decision)

@@ -4,12 +4,13 @@ Each is tested on the rows as they are; a newcomer and the revokes that it needs
 """
 
 from collections.abc import Collection, Sequence
+from itertools import groupby
 from typing import Final
 
-from scheduler.model.decisions import Assign, Claim, Grant, Placement, Revoke
+from scheduler.model.decisions import Assign, Claim, Decision, Grant, Placement, Revoke
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import Rules
-from scheduler.operations.endings import count_restarts, end_instance, revoke_instance, tell_instance
+from scheduler.operations.endings import Parting, take_back_instances, tell_instance
 from scheduler.operations.ledger import Ledger
 from scheduler.operations.write_leases import LeaseWriter
 from scheduler.policy.charging import stop
@@ -21,19 +22,11 @@ DEATHS: Final = frozenset({"slot_gone", "slot_offline"})
 
 
 class ElasticWriter:
-    """One method a decision: None when it was written, else why it no longer holds."""
+    """Writes what becomes of elastic leases; each method returns what no longer holds, and why."""
 
     def __init__(self, ledger: Ledger, rules: Rules) -> None:
         self.ledger, self.rules, self.now = ledger, rules, ledger.now
         self._leases = LeaseWriter(ledger, rules)
-
-    def write(self, decision: Revoke | Claim) -> str | None:
-        """One decision by itself."""
-        match decision:
-            case Revoke():
-                return self._revoke_one(decision)
-            case Claim():
-                return "nobody gives its place back"
 
     def grant(self, decisions: Sequence[Grant]) -> list[tuple[Grant, str]]:
         """Each of these instances of one reservation is leased, under a token of its own; the reservation's stays.
@@ -51,37 +44,45 @@ class ElasticWriter:
             tell_instance(self.ledger, GRANTED, current.id, lease, decision.reason)
         return [(decision, objection) for decision, _, objection in judged if objection is not None]
 
-    def _revoke_one(self, decision: Revoke) -> str | None:
-        """It ends, or its holder has until `revoke_by`."""
-        current = self.ledger.reservations.get(decision.reservation)
-        lease = _find(current, decision)
-        if current is None or lease is None:
-            return "it does not hold that any more"
-        if (objection := self._object_to_revoke(current, lease, decision)) is not None:
-            return objection
-        self._revoke(current, lease, decision)
-        return None
+    def revoke(self, decisions: Sequence[Revoke]) -> list[tuple[Decision, str]]:
+        """Each of these leases of one reservation is taken back. Gives back those that are not, each with why."""
+        current = self.ledger.reservations.get(decisions[0].reservation)
+        held = _Held(current)
+        lost: list[tuple[Decision, str]] = []
+        partings: list[tuple[Lease, Revoke]] = []
+        for decision in decisions:
+            lease = held.pop(decision)
+            if current is None or lease is None:
+                lost.append((decision, "it does not hold that any more"))
+            elif (objection := self._object_to_revoke(current, lease, decision)) is not None:
+                lost.append((decision, objection))
+            else:
+                partings.append((lease, decision))
+        if current is not None and partings:
+            self._take_back(current, partings)
+        return lost
 
     def make_way(self, revokes: Sequence[Revoke], newcomer: Assign | Claim) -> str | None:
         """All of them, or none: whoever gives back, gives back for this one."""
         current = self.ledger.reservations.get(newcomer.reservation)
         if current is None:
             return "the reservation is gone"
+        by_holder = {name: _Held(self.ledger.reservations.get(name)) for name in {each.reservation for each in revokes}}
+        partings: list[tuple[Lease, Revoke]] = []
         for decision in revokes:
             holder = self.ledger.reservations.get(decision.reservation)
-            lease = _find(holder, decision)
+            lease = by_holder[decision.reservation].pop(decision)
             if holder is None or lease is None:
                 return f"{decision.reservation} does not hold {decision.component} on {decision.slot} any more"
             if (objection := self._object_to_revoke(holder, lease, decision)) is not None:
                 return objection
+            # Under quota the newcomer pays for the place from its claim on.
+            partings.append((stop(lease, self.now) if isinstance(newcomer, Claim) else lease, decision))
         parting = {(each.reservation, each.component) for each in revokes}
         if (objection := self._object_to_newcomer(current, newcomer, parting)) is not None:
             return objection
-        for decision in revokes:
-            holder = self.ledger.reservations[decision.reservation]
-            if (lease := _find(holder, decision)) is not None:
-                # Under quota the newcomer pays for the place from its claim on.
-                self._revoke(holder, stop(lease, self.now) if isinstance(newcomer, Claim) else lease, decision)
+        for name, group in groupby(partings, key=lambda each: each[1].reservation):
+            self._take_back(self.ledger.reservations[name], list(group))
         if isinstance(newcomer, Claim):
             self._leases.claim(current, newcomer.leases, newcomer.level)
         else:
@@ -105,18 +106,23 @@ class ElasticWriter:
             return "its holder has time to let go" if lease.state == "revoking" and has_time else None
         return None if self._leases.is_lost(lease, decision.reason) else "its slot is there"
 
-    def _revoke(self, current: Reservation, lease: Lease, decision: Revoke) -> None:
-        if decision.revoke_by is None:
-            if decision.reason in DEATHS and lease.state == "held":
-                current = count_restarts(current, [lease.component])
-            end_instance(self.ledger, self.rules, current, lease, decision.reason, clean=False)
-        else:
-            revoke_instance(self.ledger, current, lease, decision.reason, decision.revoke_by)
+    def _take_back(self, current: Reservation, partings: Sequence[tuple[Lease, Revoke]]) -> None:
+        died = [
+            lease.component
+            for lease, decision in partings
+            if decision.revoke_by is None and decision.reason in DEATHS and lease.state == "held"
+        ]
+        found = [Parting(lease, decision.reason, decision.revoke_by) for lease, decision in partings]
+        take_back_instances(self.ledger, self.rules, current, found, died)
 
 
-def _find(current: Reservation | None, decision: Revoke) -> Lease | None:
-    """The lease that the plan saw, if it is still there."""
-    for lease in current.leases if current is not None else ():
-        if (lease.component, lease.slot, lease.epoch) == (decision.component, decision.slot, decision.epoch):
-            return lease if lease.kind == "elastic" else None
-    return None
+class _Held:
+    """The elastic leases of a reservation, by what a plan saw of them; each may be taken back once."""
+
+    def __init__(self, current: Reservation | None) -> None:
+        leases = () if current is None else current.leases
+        self._leases = {(each.component, each.slot, each.epoch): each for each in leases if each.kind == "elastic"}
+
+    def pop(self, decision: Revoke) -> Lease | None:
+        """The lease that the plan saw, if it is still there."""
+        return self._leases.pop((decision.component, decision.slot, decision.epoch), None)

@@ -7,6 +7,7 @@ import pytest
 from scheduler.model.decisions import Assign, Claim, Decision, Grant, Placement, Revoke
 from scheduler.model.reservations import Component, Reservation
 from scheduler.model.view import Row
+from scheduler.operations.ledger import Ledger
 from tests.operations.rig import NOW, Rig
 from tests.operations.test_commit import SPOT, holds, on, slot, waits, write_all
 
@@ -121,6 +122,37 @@ def test_who_needs_the_room_gets_it_in_the_same_write() -> None:
     assert reasons == []
     assert leases_of(rig, "r1") == [("main", "held", None)]
     assert leases_of(rig, "r2") == [("main", "held", None)]
+
+
+@pytest.mark.parametrize("newcomer", [None, NEWCOMER], ids=["for none", "for a newcomer"])
+def test_however_many_instances_are_taken_back_their_reservation_is_changed_once(
+    newcomer: Assign | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each change copies all leases of the reservation, so that one for each instance would cost their square."""
+    count = 50
+    components = (PARTS[0], Component(name="more", count=count, kind="elastic", resources=CPUS))
+    held = holds("r1", components=components, leases=(on(), *(part(number) for number in range(count))))
+    room_for = None if newcomer is None else newcomer.reservation
+    revokes = [
+        Revoke(
+            reservation="r1", component=each.component, slot="linux-1", reason="reclaimed", epoch=1, room_for=room_for
+        )
+        for each in held.leases[1:]
+    ]
+    changed: list[str] = []
+    put = Ledger.put
+
+    def count_put(ledger: Ledger, row: Row) -> None:
+        changed.append(row.id)
+        put(ledger, row)
+
+    monkeypatch.setattr(Ledger, "put", count_put)
+    decisions: list[Decision] = [*revokes, *([] if newcomer is None else [newcomer])]
+    reasons, _, rig = write_all([slot(), held, waits("r2")], decisions)
+    assert reasons == []
+    assert changed.count("r1") == 1
+    assert leases_of(rig, "r1") == [("main", "held", None)]
+    assert sum(each.name == "reservation_revoked" for each in rig.events) == count
 
 
 def test_with_a_grace_it_claims_the_room() -> None:

@@ -243,7 +243,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "instances_per_principal": 2_000_000,
         "pending_per_account": 1_000_000,
         "instances_per_account": 2_000_000,
-        "work_per_tick": 50_000,
+        "work_per_tick": 20_000,
     }
 
 
