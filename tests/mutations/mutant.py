@@ -1,13 +1,32 @@
-"""What a wrong rule is: a small change of one source file in `scheduler/policy/`."""
+"""What a mutant is: one rule of the code turned into a wrong one."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from tests.mutations.anchor import Anchor
 
 
 @dataclass(frozen=True)
-class Mutant:
-    """`old` stands exactly once in the module; `rule` says what is broken by `new`."""
+class Mutant(Anchor):
+    """`rule` says what the change breaks."""
 
-    module: str
+    rule: str
+
+
+@dataclass(frozen=True)
+class Change:
+    """A mutant without its place: what it breaks, the code, and what replaces it. See `Anchor`."""
+
     rule: str
     old: str
     new: str
+
+
+Changes = Mapping[str, Mapping[str, Sequence[Change]]]
+"""Changes by module and function, so that each name stands in one place."""
+
+
+def list_mutants(changes: Changes) -> Iterator[Mutant]:
+    for module, functions in changes.items():
+        for function, each in functions.items():
+            yield from (Mutant(module, function, one.old, one.new, one.rule) for one in each)

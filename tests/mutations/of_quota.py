@@ -1,43 +1,87 @@
-"""Wrong rules of quota accounts: what they pay, who may run by them, and what is told of them."""
+"""Changes of the rules of quota accounts: charges, levels, preemption and forecasts."""
 
-from tests.mutations.mutant import Mutant
+from typing import Final
 
-OF_QUOTA = (
-    Mutant("charging", "what is above the cap stays", " if paid < cap else paid", ""),
-    Mutant("relevel", "up to 600 saved a lease keeps its level", "SAVED: Final = 600.0", "SAVED: Final = 599.0"),
-    Mutant(
-        "relevel",
-        "down to -600 overdrawn a lease keeps its level",
-        "OVERDRAWN: Final = -600.0",
-        "OVERDRAWN: Final = -599.0",
-    ),
-    Mutant(
-        "preempt", "who has worse work running preempts nobody", "        if not barred[name]:\n", "        if True:\n"
-    ),
-    Mutant("preempt", "only worse levels are preempted", "run.level > level and", "run.level >= level and"),
-    Mutant("fanout", "max_fanout itself is reached", "0 < account.max_fanout <= self", "0 < account.max_fanout < self"),
-    Mutant("fanout", "a limit by label itself may be reached", "> limits[name]", ">= limits[name]"),
-    Mutant(
-        "quota", "those who prefer a slot come before others", "level, preferring=True)", "level, preferring=False)"
-    ),
-    Mutant("quota", "who has claimed a place gets it", "    assign_claims(tick, claimants)\n", ""),
-    Mutant(
-        "forecast",
-        "an account that keeps nothing of what it earns cannot pay again",
-        "account.charge_rate[level] * account.max_charge_seconds <= 0",
-        "account.charge_rate[level] <= 0",
-    ),
-    Mutant("forecast", "what runs slows down what an account earns", " - found.use[level]\n", "\n"),
-    Mutant(
-        "changes_of_accounts",
-        "a balance is asked for at a level at which the account earns",
-        "(each not in earned, -each)",
-        "-each",
-    ),
-    Mutant(
-        "claims",
-        "min_run_time counts from the assignment, not from the claim",
-        'state="held", assigned_at=draft.now)',
-        'state="held")',
-    ),
-)
+from tests.mutations.mutant import Change, Changes
+
+OF_QUOTA: Final[Changes] = {
+    "scheduler.policy.rounds": {
+        "has_room_beside": [
+            Change(
+                "what this tick has assigned is gone",
+                "[*(lease.resources for lease in staying), *given]",
+                "[*(lease.resources for lease in staying)]",
+            ),
+        ],
+    },
+    "scheduler.policy.charging": {
+        "_earn": [
+            Change(
+                "what is above the cap stays",
+                "min(cap, paid + elapsed * rate) if paid < cap else paid",
+                "min(cap, paid + elapsed * rate)",
+            ),
+        ],
+    },
+    "scheduler.policy.relevel": {
+        "": [
+            Change("up to 600 saved a lease keeps its level", "SAVED: Final = 600.0", "SAVED: Final = 599.0"),
+            Change("down to -600 overdrawn a lease keeps its level", "-600.0", "-599.0"),
+        ],
+    },
+    "scheduler.policy.preempt": {
+        "_list_preemptors": [
+            Change("who has worse work running preempts nobody", "not barred[name]", "True"),
+        ],
+        "_list_targets": [
+            Change("only worse levels are preempted", "run.level > level", "run.level >= level"),
+        ],
+    },
+    "scheduler.policy.fanout": {
+        "AccountLimits.is_fanned_out": [
+            Change(
+                "max_fanout itself is reached",
+                "0 < account.max_fanout <= self._alike[lot.likeness]",
+                "0 < account.max_fanout < self._alike[lot.likeness]",
+            ),
+        ],
+        "AccountLimits.refuses": [
+            Change(
+                "a limit by label itself may be reached",
+                "self._labelled[key] + taken[key] > limits[name]",
+                "self._labelled[key] + taken[key] >= limits[name]",
+            ),
+        ],
+    },
+    "scheduler.policy.quota": {
+        "place_by_quota": [
+            Change(
+                "those who prefer a slot come before others",
+                "offer(tick, list(tick.list_open(level)), level, preferring=True)",
+                "offer(tick, list(tick.list_open(level)), level, preferring=False)",
+            ),
+            Change("who has claimed a place gets it", "assign_claims(tick, claimants)", ""),
+        ],
+    },
+    "scheduler.policy.forecast": {
+        "_seconds_until_paid": [
+            Change(
+                "an account that keeps nothing of what it earns cannot pay again",
+                "account.charge_rate[level] * account.max_charge_seconds",
+                "account.charge_rate[level]",
+            ),
+            Change(
+                "what runs slows down what an account earns",
+                "account.charge_rate[level] - found.use[level]",
+                "account.charge_rate[level]",
+            ),
+        ],
+    },
+    "scheduler.policy.changes_of_accounts": {
+        "grant_balance": [
+            Change(
+                "a balance is asked for at a level at which the account earns", "(each not in earned, -each)", "-each"
+            ),
+        ],
+    },
+}

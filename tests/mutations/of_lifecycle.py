@@ -1,0 +1,81 @@
+"""Changes of the rules that end, heal and retire leases and slots."""
+
+from typing import Final
+
+from tests.mutations.mutant import Change, Changes
+
+OF_LIFECYCLE: Final[Changes] = {
+    "scheduler.policy.expire": {
+        "expire": [
+            Change("an expired one gives back what it holds", "draft.end(reservation)", "pass"),
+        ],
+    },
+    "scheduler.policy.heal": {
+        "_heal_stuck": [
+            Change("every state has a timeout of its own", "pool.boot_timeout", "pool.launch_timeout"),
+            Change("a cool-down ends", "place.state = 'empty'", ""),
+        ],
+        "_heal_interrupted": [
+            Change("an interrupted slot takes no leases", "place.state = 'draining'", "place.stuck = False"),
+        ],
+        "_grace_end": [
+            Change("a grace never outlasts the machine", "return min(ends)", "return max(ends)"),
+        ],
+        "_take_back": [
+            Change("`on_interruption: fail` fails", "'fail'", "'never'"),
+        ],
+        "is_restart_due": [
+            Change(
+                "the first restart does not wait for the delay, later ones do",
+                "last is None or draft.is_past(last, draft.settings_of(reservation).restart_delay)",
+                "True",
+            ),
+        ],
+    },
+    "scheduler.policy.losses": {
+        "_find_loss": [
+            Change(
+                "an interrupted instance has until the machine goes",
+                "None if not ends or draft.is_due(min(ends)) else min(ends)",
+                "None if not ends or draft.is_due(min(ends)) else None",
+            ),
+            Change("a revoked instance ends at its deadline", "(reason, None) if is_over else None", "None"),
+        ],
+    },
+    "scheduler.policy.confirming": {
+        "_take_back": [
+            Change("a slot that nobody confirms on is noticed", "1", "0"),
+        ],
+    },
+    "scheduler.policy.fitness": {
+        "find_reason_to_retire": [
+            Change(
+                "where somebody unknown runs no host is used up",
+                "pool.max_uses and slot.uses >= pool.max_uses and (not place.leases) and (slot.stranger is None)",
+                "pool.max_uses and slot.uses >= pool.max_uses and (not place.leases)",
+            ),
+            Change(
+                "a slot whose offering is no longer configured drains",
+                "slot.offering is not None and (not is_configured(slot, pool))",
+                "False",
+            ),
+        ],
+    },
+    "scheduler.policy.wake": {
+        "_wake_after": [
+            Change(
+                "a drain that a tick begins ends in time",
+                "draft.places[decision.slot].pool.drain_timeout",
+                "draft.places[decision.slot].pool.terminating_timeout * 0",
+            ),
+        ],
+    },
+    "scheduler.policy.ttl": {
+        "_own_ttl": [
+            Change("an own ttl of 0 means never", "request.ttl is not None", "request.ttl"),
+        ],
+        "_first_pool": [
+            Change("the first pool that serves its system", "0", "-1"),
+        ],
+    },
+}

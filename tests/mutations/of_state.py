@@ -1,0 +1,87 @@
+"""Changes of the tick's state, its order of steps and its kept plans."""
+
+from typing import Final
+
+from tests.mutations.mutant import Change, Changes
+
+OF_STATE: Final[Changes] = {
+    "scheduler.policy.draft": {
+        "Draft.is_due": [
+            Change("what is due at this very instant is due", "self.now >= instant", "self.now > instant"),
+        ],
+        "Draft.is_past": [
+            Change("idle and offline limits are strict", "self.now - start > limit", "self.now - start >= limit"),
+        ],
+        "Draft.wait": [
+            Change(
+                "of two codes the first in the contract's order is told",
+                "known is None or _RANK_OF_CODE[code] <= _RANK_OF_CODE[known[0]]",
+                "True",
+            ),
+        ],
+        "": [
+            Change(
+                "who returns to the queue keeps the place of its age",
+                "attrgetter('created_at', 'sequence')",
+                "attrgetter('changed_at', 'sequence')",
+            ),
+        ],
+        "Draft.end": [
+            Change("what ended on a slot in this tick is looked after in it", "self.note_restless(place)", "place"),
+        ],
+        "Draft._is_still_there": [
+            Change("the next machine of a slot is not the one that was declined", "reservation.changed_at", "self.now"),
+            Change(
+                "nor is the one that comes in the instant of the decline",
+                "slot is None or slot.state != 'ready' or (slot.epoch and (not slot.uses))",
+                "slot is None or slot.state != 'ready'",
+            ),
+        ],
+    },
+    "scheduler.policy.places": {
+        "Place.has_place": [
+            Change(
+                "no more leases on a slot than allowed",
+                "self.load < self.pool.lease_limit",
+                "self.load <= self.pool.lease_limit",
+            ),
+        ],
+        "Place.uses_left": [
+            Change(
+                "a use that is claimed is not left for others",
+                "most - self.slot.uses - self.given - self.redeemed - claims",
+                "most - self.slot.uses - self.given",
+            ),
+        ],
+        "Place.end_lease": [
+            Change("idle from the end of the last lease on", "self.idle_since = now", ""),
+        ],
+        "Place.is_serving": [
+            Change(
+                "a cordoned slot serves nobody",
+                "(self.state == 'ready' or self.is_coming) and (not self.slot.cordoned)",
+                "self.state == 'ready' or self.is_coming",
+            ),
+        ],
+    },
+    "scheduler.policy.plan": {
+        "plan": [
+            Change("the step heal", "heal(draft)", ""),
+            Change("the step keep", "keep(draft, limits)", ""),
+            Change("the step shrink", "shrink(draft)", ""),
+            Change("the step wake", "wake(draft)", ""),
+        ],
+    },
+    "scheduler.policy.recall": {
+        "keep_in_mind": [
+            Change(
+                "a plan is not kept beyond what falls due", "inf if outcome.wake_at is None else outcome.wake_at", "inf"
+            ),
+            Change(
+                "a plan is not kept beyond the next one whom the starvation guard protects",
+                "min([falls_due, *_list_protections(view, rules, now)])",
+                "falls_due",
+            ),
+        ],
+    },
+}

@@ -1,0 +1,144 @@
+"""Play a mutant: call the tests of the rules on a package of which one module was changed at its import.
+
+The tests of MODULES are called as plain functions, in one process a mutant. That is much faster than pytest.
+"""
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import multiprocessing
+import pkgutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, product
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any, Final
+
+import msgspec  # noqa: F401  so that the forks find it loaded
+import pydantic  # noqa: F401  as above
+import pytest  # noqa: F401  as above
+
+import scheduler.model
+from tests.mutations.anchor import Anchor, change
+
+ROOT: Final = Path(__file__).parents[2]
+SCENARIOS: Final = (
+    *("cases", "keeping_and_shrinking", "waiting", "interruption", "draining"),
+    *("rebalance", "timeouts", "expiry", "failures", "failed_launches"),
+    *("faults_not_to_copy", "wakes", "guard_and_profile", "found"),
+    *("arvados_full", "arvados_refusals", "arvados_slots"),
+    *("orchard_placement", "orchard_failures", "machine_lives", "launched_in_vain", "per_system"),
+    *("zoe_queues", "zoe_figure_1", "zoe_elastic", "zoe_launches", "zoe_losses"),
+    *("qscheduler_cases", "qscheduler_notices", "qscheduler_faults"),
+)
+MODULES: Final = (
+    *(f"tests.scenarios.test_{name}" for name in SCENARIOS),
+    *("tests.policy.test_changes_of_accounts", "tests.scenarios.test_zoe_cores", "tests.policy.test_rooms"),
+    "tests.scenarios.test_zoe_quota",
+)
+"""Where the tests are, in the order in which they are tried."""
+RULELESS: Final = (
+    *("scheduler.ports", "scheduler.operations.repeating", "scheduler.simulation.scenario", "scheduler.view.memory"),
+    *("scheduler.simulation.cloud", "scheduler.store.retention", "scheduler.store.world"),
+)
+"""What the tests need and what imports no rule, beside the model: the forks find it imported."""
+PROCESSES: Final = 2
+SURVIVED: Final = "(nothing)"
+
+
+class _Patched(importlib.machinery.SourceFileLoader):
+    """Loads a module from its source with one change, past every cache."""
+
+    def __init__(self, anchor: Anchor) -> None:
+        super().__init__(anchor.module, str(find_file(anchor.module)))
+        self._anchor = anchor
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(change(read(self._anchor.module), self._anchor), self.path, "exec")
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the one module that is to be changed."""
+
+    def __init__(self, anchor: Anchor) -> None:
+        self._anchor = anchor
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._anchor.module:
+            return None
+        return importlib.util.spec_from_loader(fullname, _Patched(self._anchor))
+
+
+def find_file(module: str) -> Path:
+    return ROOT.joinpath(*module.split(".")).with_suffix(".py")
+
+
+def read(module: str) -> str:
+    """Return the source of a module."""
+    return find_file(module).read_text(encoding="utf-8")
+
+
+def install(anchor: Anchor) -> None:
+    """Change the module at its import, which is still to come."""
+    if anchor.module in sys.modules:
+        raise RuntimeError(f"{anchor.module} is imported already and cannot be changed")
+    sys.meta_path.insert(0, _Finder(anchor))
+
+
+def find_killer(anchor: Anchor | None, known: str = "") -> str:
+    """Return a test that fails with this change (None: without any): `known` if it does, else the first that does."""
+    if anchor is not None:
+        install(anchor)
+    named = (each for each in _list_tests(find_homes(known, MODULES)) if each[0] == known)
+    for name, test in chain(named, _list_tests(MODULES)):
+        try:
+            test()
+        except Exception:  # noqa: BLE001  a broken rule may break anything
+            return name
+    return SURVIVED
+
+
+def find_homes(test: str, modules: Sequence[str]) -> list[str]:
+    """Return the modules that define a test of this name, read from their text: importing all takes longer."""
+    definition = f"def {test.partition('[')[0]}("
+    return [name for name in modules if test and definition in read(name)]
+
+
+def _list_tests(modules: Sequence[str]) -> Iterator[tuple[str, Callable[[], object]]]:
+    for name in modules:
+        module = importlib.import_module(name)
+        for key, function in vars(module).items():
+            if key.startswith("test_") and callable(function):
+                yield from _list_calls(function)
+
+
+def _list_calls(function: Callable[..., object]) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield the calls that pytest would make of a test, parameters and all."""
+    tables = [_list_rows(mark.args) for mark in getattr(function, "pytestmark", ()) if mark.name == "parametrize"]
+    for rows in product(*tables):
+        arguments = {name: value for row in rows for name, value in row.items()}
+        label = ", ".join(str(value) for value in arguments.values() if isinstance(value, str | float | int))
+        name = f"{function.__name__}[{label}]" if label else function.__name__
+        yield name, lambda arguments=arguments: function(**arguments)  # type: ignore[misc]
+
+
+def _list_rows(arguments: tuple[Any, ...]) -> list[dict[str, Any]]:
+    names, values = arguments[0], arguments[1]
+    if isinstance(names, str):
+        return [{names: value} for value in values]
+    return [dict(zip(names, row, strict=True)) for row in values]
+
+
+def play(find: Callable[[Anchor | None, str], str], calls: Iterable[tuple[Anchor | None, str]]) -> list[str]:
+    """Call `find` for each pair in a fork of its own; to be called in a process that has imported no rule yet."""
+    for module in pkgutil.iter_modules(scheduler.model.__path__):
+        importlib.import_module(f"scheduler.model.{module.name}")
+    for name in RULELESS:
+        importlib.import_module(name)
+    context = multiprocessing.get_context("fork")
+    with context.Pool(PROCESSES, maxtasksperchild=1) as pool:
+        return pool.starmap(find, calls, chunksize=1)
