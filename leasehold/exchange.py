@@ -46,7 +46,7 @@ class Pending:
         """A copy was handed to the broker."""
         now = time.monotonic()
         self.sent_at, self._held_until = sent_at, now + LONGEST_HOLD_SECONDS
-        self.due = now + self._backoff.take()
+        self.due = now + self._backoff.take()  # promise: request-sent-again
 
     def may_be_held(self) -> bool:
         """Whether a copy was sent, and not too long ago to be held to be waiting."""

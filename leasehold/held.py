@@ -204,7 +204,7 @@ class Held(ABC):
         """Our time counts from when the renewal was sent first, whatever it took to be answered."""
         with self._guard:
             self._ttl = answer.ttl
-            self._trusted_until = None if answer.ttl is None else sent + answer.ttl
+            self._trusted_until = None if answer.ttl is None else sent + answer.ttl  # promise: holder-clock
         self._wake()
 
     def _patience(self) -> float:

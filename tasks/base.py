@@ -139,6 +139,7 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
             args, kwargs = self.read_arguments(args, kwargs)
         except InvalidInputError as error:
             shown = describe_arguments([*args, kwargs] if kwargs else args)
+            # promise: bad-message-refused
             log.warning("A message was refused.", action="task.refused", error=str(error), arguments=shown)
             self._report("arguments", error.faults)
             return "refused"

@@ -47,7 +47,7 @@ def read_steady_time() -> datetime:
 def _every(seconds: float, task: str, kwargs: dict[str, Any] | None = None) -> dict[str, Any]:
     return {
         "task": task,
-        "schedule": schedule(run_every=seconds, nowfun=read_steady_time),
+        "schedule": schedule(run_every=seconds, nowfun=read_steady_time),  # promise: steady-beat
         "kwargs": kwargs or {},
         "options": {"expires": 2 * seconds},
     }

@@ -106,7 +106,7 @@ def _register(verb: str) -> None:
     def carry_out(document: Any) -> str:
         address = find_address(document)
         answer = _accept(verb, document)
-        send_answer(address, answer)
+        send_answer(address, answer)  # promise: answer-after-commit
         return describe_answer(answer)
 
     carry_out.__doc__ = WISHES[verb].__doc__

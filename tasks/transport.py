@@ -149,6 +149,7 @@ class QoS(redis.QoS):
         expired.report()
         if self.channel.set_aside_wrong_keys():
             self._note_again()
+        # promise: cluster-time-visibility
         self.visibility_timeout = self.channel.visibility_timeout - (_read_clock() - time.time())
         super().restore_visible(start, num, interval)
 
@@ -266,6 +267,7 @@ class Transport(redis.Transport):
                     queue, find_defect(error), error.faults, task=described["task"], message=described["task_id"]
                 )
                 return
+            # promise: cluster-time-expiry
             if is_expired(message, _read_clock()):
                 described = describe_message(message)
                 log.info("A message came too late.", action="message.expired", queue=queue, **described)

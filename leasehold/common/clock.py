@@ -158,6 +158,7 @@ class PublishedClock(ClusterClock):
             return True
         if self._doubted is None:
             self._doubted = published
+        # promise: jump-of-redis
         if published in {self._doubted, b""}:
             return False
         self._doubted = None

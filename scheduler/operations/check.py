@@ -115,7 +115,7 @@ def _mirror_gone(ledger: Ledger, rules: Rules, slot: Slot) -> None:
     """Its machine is gone: the slot is empty; one that never served is a boot that failed."""
     if slot.state in BOOTING:
         note_failed_boot(ledger, rules.pools.get(slot.pool), slot, f"lost its machine while {slot.state}")
-    ledger.move_slot(slot, "empty", reason="gone")
+    ledger.move_slot(slot, "empty", reason="gone")  # promise: empty-confirmed
 
 
 def _mirror_missing(ledger: Ledger, rules: Rules, slot: Slot) -> None:

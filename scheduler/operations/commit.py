@@ -67,7 +67,7 @@ def commit(
     for chunk in _cut(decisions) or ([[]] if charged else []):
         each = [decision for unit in chunk for decision in unit]
         with store.transaction() as transaction:
-            transaction.check_term(tenure)
+            transaction.check_term(tenure)  # promise: term-checked
             transaction.note_tick(tenure, planned_at)
             ledger = Ledger(transaction, "tick", tenure.term)
             ledger.load(
@@ -82,6 +82,7 @@ def commit(
             if pools := {decision.pool for decision in each if isinstance(decision, Launch)}:
                 end_quota_holds(ledger, transaction.load_holds(list_quota_holds_of(rules, pools)))
             writer = _Writer(ledger, rules, new_id)
+            # promise: decision-rechecked
             skipped = [Skipped(lost, reason) for unit in chunk for lost, reason in writer.write_unit(unit)]
             outcome = ledger.flush()
         charged = ()
@@ -130,7 +131,7 @@ def _goes_on(unit: Sequence[Decision], decision: Decision) -> bool:
         is_more = isinstance(decision, type(last)) and decision.reservation == last.reservation
         return is_more and _find_beneficiary(decision) is None and len(unit) < MOST_INSTANCES
     awaited = _find_beneficiary(last)
-    return awaited is not None and awaited == _find_newcomer(decision)
+    return awaited is not None and awaited == _find_newcomer(decision)  # promise: unit-whole
 
 
 def _find_beneficiary(decision: Decision) -> str | None:

@@ -80,7 +80,7 @@ def hear_before_judging(engine: Engine, view: View, rules: Rules, tenure: Tenure
     ages = {slot.id: _heard_ago(slot, heard) for slot in silent}
     for slot in silent:
         if not is_silent(slot, rules.pools.get(slot.pool), tenure.ticked_at):
-            ages[slot.id] = min(ages[slot.id], heard.kept_for)
+            ages[slot.id] = min(ages[slot.id], heard.kept_for)  # promise: lost-heartbeats-no-silence
     for row in _note(engine, rules, ages, silent, heard):
         view.apply(row)
 

@@ -92,8 +92,8 @@ def _accept(engine: Engine, verb: str, document: object, *, operator: bool, prin
     cause = _find_cause(verb, operator=operator or (principal is not None and principal.role == "operator"))
     sender = None if principal is None else principal.name
     with engine.store.transaction() as transaction:
-        known = transaction.find_answers([request]).get(request)
-        if known is not None and known.principal != sender:
+        known = transaction.find_answers([request]).get(request)  # promise: first-answer-again
+        if known is not None and known.principal != sender:  # promise: answer-of-sender-only
             return _refuse([Fault("request", "an id that no other principal has used", show(request))])
         if known is not None:
             answer, outcome = known.answer, None
@@ -103,10 +103,10 @@ def _accept(engine: Engine, verb: str, document: object, *, operator: bool, prin
                 results, outcome = submit(ledger, rules, words, misfits, engine.admission)
             else:
                 results, outcome = _carry_out(ledger, rules, verb, words)
-            answer = _join(results, single=is_single)
+            answer = _join(results, single=is_single)  # promise: list-by-index
             transaction.save_answers([Answered(request, ledger.now, answer, sender)])
     if outcome is None:
-        _repeat(engine, answer)
+        _repeat(engine, answer)  # promise: repeat-answered-again
     else:
         if verb == "submit":
             engine.admission.note(outcome.rows)

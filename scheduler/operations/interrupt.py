@@ -57,7 +57,7 @@ def heed_notices(engine: Engine, feed: NoticeFeed, wait_seconds: float = 0.0) ->
         heeded.changed += _heed(engine, found.meant)
         kept = {each.receipt for each in found.unplaced}
         heeded.left += len(kept)
-        feed.delete([each.receipt for each in batch if each.receipt not in kept])
+        feed.delete([each.receipt for each in batch if each.receipt not in kept])  # promise: notice-kept
         if found.error is not None:
             raise found.error
     return heeded

@@ -31,7 +31,7 @@ def launch(engine: Engine, slot_id: str, launch_id: str) -> str:
     if slot is None:
         return "not_wanted"
     try:
-        frozen = _freeze(engine, rules, slot_id, launch_id)
+        frozen = _freeze(engine, rules, slot_id, launch_id)  # promise: request-stored-first
         if frozen is None or frozen.launch_request is None:
             return "not_wanted"
         machine = engine.fleet.launch(frozen.launch_request)
@@ -117,7 +117,7 @@ def settle_machine(engine: Engine, slot: Slot, machine: Machine) -> str:
     if current is not None and current.launch_id == slot.launch_id and current.instance_id == machine.id:
         return REPEATED
     if not wanted:
-        engine.fleet.terminate([machine.id])
+        engine.fleet.terminate([machine.id])  # promise: unused-machine-ended
         return "aborted"
     announce(engine, outcome, kick=False)
     engine.dispatcher.send_checks([slot.id])

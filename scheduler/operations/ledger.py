@@ -91,7 +91,7 @@ class Ledger:
         slots = list(slots)
         if holders:
             reservations = [*reservations, *(owner for owner, _ in self._list_leases(slots))]
-        for row in self.transaction.load_reservations(reservations).values():
+        for row in self.transaction.load_reservations(reservations).values():  # promise: lock-order
             self.reservations[row.id] = row
             self._index(row.id, row.leases)
         wanted = set(slots)
@@ -200,7 +200,7 @@ class Ledger:
 
     def move_reservation(self, reservation: Reservation, to: Phase, **changes: Any) -> Reservation:
         """Make a legal move of a reservation, with its event."""
-        moved, event = move_reservation(reservation, to, self.cause, self.now, **changes)
+        moved, event = move_reservation(reservation, to, self.cause, self.now, **changes)  # promise: table-of-moves
         self.put(moved)
         self.tell(event)
         return moved
@@ -255,6 +255,7 @@ class Ledger:
     def _bill_lease(self, row: Reservation, lease: Lease, follower: Lease | None) -> None:
         """Note as due what a lease that ends, stops or changes its level has used since its account's last charge."""
         account = None if lease.charged_at is None else self.account_of(row)
+        # promise: paid-once
         if account is not None and (billed := bill(account, lease, follower, self.now)) != account:
             self.put(billed)
 

@@ -60,7 +60,7 @@ def compare_membership(store: Store, record: ClusterRecord | None) -> ClusterRow
         return store.read_cluster()
     row = store.read_cluster()
     if remembered.identity is not None:
-        _refuse_foreign(row, remembered.identity)
+        _refuse_foreign(row, remembered.identity)  # promise: one-cluster
     if remembered.is_restoring:
         raise DatabaseWentBackError(
             f"the database of cluster {row.identity} is being restored: wait for `leasehold restore`,"

@@ -52,7 +52,7 @@ def audit(engine: Engine, view: View, now: float) -> tuple[View, Mended]:
     behind SQL or level with it, and what is ahead of SQL shows that the database went back.
     """
     is_whole = engine.board.matches_copy()
-    differing = compare(view, engine.store.read_stamps())
+    differing = compare(view, engine.store.read_stamps())  # promise: publish-audited
     if is_whole and not differing.is_ahead and differing.count <= max(FEW_ROWS, MUCH_SHARE * _size(view)):
         _lay_over(engine, view, read_fresh(engine, view, differing.names))
         return view, _sum_up(engine, "audit", [now - each for each in differing.marks])

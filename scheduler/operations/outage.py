@@ -50,4 +50,4 @@ def _is_overdue(reservation: Reservation, now: float) -> bool:
 def _fell_silent(slot: Slot, rules: Rules, tenure: Tenure, now: float) -> bool:
     """Whether it is silent now and was not yet when a tick last looked: an outage brings no dead host back."""
     pool = rules.pools.get(slot.pool)
-    return is_silent(slot, pool, now) and not is_silent(slot, pool, tenure.ticked_at)
+    return is_silent(slot, pool, now) and not is_silent(slot, pool, tenure.ticked_at)  # promise: outage-fails-no-host

@@ -63,7 +63,7 @@ def reconcile(engine: Engine, orphan_seconds: float = ORPHAN_SECONDS) -> Reconci
     """
     if not engine.store.rules_version():
         return Reconciled()
-    machines = list(engine.fleet.sweep())
+    machines = list(engine.fleet.sweep())  # promise: stray-machine-found
     identity = engine.store.read_cluster().identity
     ours, foreign = split_foreign(machines, identity)
     reconciled = _reconcile_ours(engine, ours, identity, orphan_seconds)

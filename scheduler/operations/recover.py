@@ -23,13 +23,13 @@ def recover(engine: Engine, resend_seconds: float = RESEND_SECONDS) -> int:
     due = [
         slot
         for slot in engine.store.find_slots(states=["launching", "terminating"])
-        if not is_put_off(slot, now) and not 0 <= now - slot.sent_at < resend_seconds
+        if not is_put_off(slot, now) and not 0 <= now - slot.sent_at < resend_seconds  # promise: lost-work-sent-again
     ]
     claimed = _claim(engine, due, now)
     engine.dispatcher.send_launches([slot for slot in claimed if slot.state == "launching"])
     engine.dispatcher.send_terminations([slot for slot in claimed if slot.state == "terminating"])
     outgoing = engine.store.find_outgoing(sent_before=now - resend_seconds)
-    send_callbacks(engine, outgoing)
+    send_callbacks(engine, outgoing)  # promise: callbacks-sent
     return len(claimed) + len(outgoing)
 
 

@@ -30,6 +30,7 @@ def register(ledger: Ledger, rules: Rules, word: RegisterDocument) -> Slot:
     if current is None:
         # Leases on one that was removed a moment ago may be left, for no tick has ended them yet.
         # Signed heartbeats of an earlier slot of this name do not count: their counters are times before now.
+        # promise: epoch-goes-on
         current = Slot(id=word.slot, pool=word.pool, since=ledger.now, epoch=ledger.last_epoch(word.slot))
         current = msgspec.structs.replace(current, heartbeat=int(ledger.now * 1000))
     _check_identity(ledger, current, word)
@@ -56,7 +57,7 @@ def _check_identity(ledger: Ledger, current: Slot, word: RegisterDocument) -> No
     fault = None
     if current.pool != word.pool:
         fault = Refusal("pool", f"{current.pool}, the pool of {current.id}", word.pool)
-    elif current.machine not in {None, word.machine}:
+    elif current.machine not in {None, word.machine}:  # promise: same-machine
         fault = Refusal("machine", f"the machine that {current.id} belongs to, or that it is removed", word.machine)
     if fault is not None:
         ledger.tell(

@@ -136,7 +136,7 @@ def _jump(engine: Engine, remembered: Remembered, machines: Sequence[Machine]) -
     with engine.store.transaction() as transaction:
         now = transaction.now()
         term, token = find_jump(terms, now), find_jump(tokens, now)
-        transaction.jump(term, token)
+        transaction.jump(term, token)  # promise: jump-after-restore
         event = Event(
             at=now,
             name=RESTORED,

@@ -18,7 +18,7 @@ def terminate(engine: Engine, slot_id: str, epoch: int) -> str:
     cost money for ever.
     """
     slot = next(iter(engine.store.find_slots(ids=[slot_id])), None)
-    if slot is None or slot.state != "terminating" or slot.epoch != epoch:
+    if slot is None or slot.state != "terminating" or slot.epoch != epoch:  # promise: epoch-of-termination
         return "not_wanted"
     if is_put_off(slot, engine.store.now()):
         return "not_due"

@@ -99,7 +99,7 @@ def tick(
         finally:
             again = engine.lock.release()
     if not done:
-        _await_free_lock(engine)
+        _await_free_lock(engine)  # promise: dead-leader-followed
     return done
 
 
@@ -117,7 +117,7 @@ def _tick_once(engine: Engine, leader: Leader) -> Ticked:
     keep_record(engine, cluster)
     ticked = decide(engine, leader, tenure)
     if not _is_trusted(engine, leader):
-        raise PlanTooLateError(f"the plan of term {tenure.term} took too long")
+        raise PlanTooLateError(f"the plan of term {tenure.term} took too long")  # promise: late-plan-dropped
     carry_out(engine, leader, tenure, ticked)
     ticked.seconds = monotonic() - started
     _audit_in_time(engine, leader, ticked)
@@ -136,7 +136,7 @@ def take_tenure(engine: Engine, leader: Leader) -> Tenure:
     mine = leader.tenure
     if mine is None or (present.term, present.holder) != (mine.term, mine.holder):
         with engine.store.transaction() as transaction:
-            mine = transaction.take_term(leader.holder)
+            mine = transaction.take_term(leader.holder)  # promise: term-grows
     leader.tenure = mine
     return msgspec.structs.replace(mine, ticked_at=present.ticked_at)
 
@@ -152,9 +152,9 @@ def decide(engine: Engine, leader: Leader, tenure: Tenure) -> Ticked:
     engine.board.publish_time(now)
     mended = _look_in_time(engine, leader, view, now)
     rules = engine.rules()
-    hear_before_judging(engine, view, rules, tenure, now)
+    hear_before_judging(engine, view, rules, tenure, now)  # promise: heartbeats-before-verdict
     if now - tenure.ticked_at > leader.patience and tenure.ticked_at:
-        forgive_outage(engine, view, rules, tenure, now)
+        forgive_outage(engine, view, rules, tenure, now)  # promise: outage-forgiven
     return Ticked(plan(view, rules, now), rules, tenure.term, now, view, mended=mended)
 
 
@@ -175,6 +175,7 @@ def load_view(engine: Engine, leader: Leader) -> View:
 
 
 def _load_once(engine: Engine) -> View:
+    # promise: view-rebuilt
     return engine.board.catch_up() or engine.board.load() or engine.board.rebuild(engine.store.read_rows())
 
 
@@ -239,6 +240,7 @@ def _find_holders(engine: Engine, slots: set[str]) -> set[str]:
     if not slots:
         return set()
     with engine.store.transaction() as transaction:
+        # promise: losers-planned-again
         return {owner for leases in transaction.load_leases(slots).values() for owner, _ in leases}
 
 

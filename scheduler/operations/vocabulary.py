@@ -68,5 +68,5 @@ def check_question(principal: Principal | None, verb: str, *, slot: str | None =
 
 def say(ledger: Ledger, rules: Rules, verb: str, word: Document) -> Subject:
     """Carry out one word whose rows are loaded, if its sender may; raises Refusal, having changed nothing."""
-    check_rights(ledger, word)
+    check_rights(ledger, word)  # promise: rights-of-principal
     return VERBS[verb](ledger, rules, word)

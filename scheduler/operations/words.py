@@ -75,7 +75,7 @@ def find_alive(ledger: Ledger, word: HolderDocument) -> Reservation:
     current = _find(ledger, word)
     if current.phase in ENDED:
         raise Refusal("reservation", "one that has not ended", f"{current.id} is {current.phase}")
-    _check_key(ledger, current, word)
+    _check_key(ledger, current, word)  # promise: key-of-submitter
     _check_token(ledger, current, word)
     return current
 
@@ -88,7 +88,7 @@ def _find_with_part(ledger: Ledger, word: ReasonDocument) -> tuple[Reservation, 
     named = [each for each in current.leases if each.component == word.component and each.kind == "elastic"]
     if not named or current.phase in ENDED or word.token != named[0].token:
         current = find_alive(ledger, word)
-    _check_key(ledger, current, word)
+    _check_key(ledger, current, word)  # promise: key-of-submitter
     return current, next(iter(named), None)
 
 
@@ -109,7 +109,7 @@ def _check_token(ledger: Ledger, current: Reservation, word: HolderDocument) -> 
         return
     if word.token is None:
         raise Refusal("token", f"the current token of {current.id}", None)
-    if word.token != current.token:
+    if word.token != current.token:  # promise: current-token
         raise Refusal("token", f"the current token of {current.id} (this one is stale)", word.token)
 
 

@@ -176,7 +176,7 @@ class LeaseWriter:
         pool = self.rules.pools.get(slot.pool)
         if pool is None:
             return "the rules have changed"
-        if slot.state != "ready" or slot.epoch != epoch:
+        if slot.state != "ready" or slot.epoch != epoch:  # promise: slot-rechecked
             return f"{slot.id} is {slot.state}" if slot.state != "ready" else f"{slot.id} has another machine"
         is_leaving = slot.drain_reason is not None or slot.interrupted_at is not None
         if slot.cordoned or is_leaving or slot.stranger is not None or is_silent(slot, pool, self.now):
@@ -247,7 +247,7 @@ class LeaseWriter:
         """It gets these leases, with a new token. Those that it had claimed there keep level, cost and since when they
         are charged for; the first of new ones starts with `cost`. `told`: what the event says besides.
         """
-        token = self.ledger.transaction.next_tokens(1)[0]
+        token = self.ledger.transaction.next_tokens(1)[0]  # promise: new-token
         claimed = {(lease.component, lease.slot, lease.epoch): lease for lease in current.leases}
         leases = tuple(
             msgspec.structs.replace(claim, state="held", token=token, assigned_at=self.now)

@@ -27,7 +27,7 @@ def retire_vanished(draft: Draft) -> None:
     """Let go of the machines of pools that the rules no longer list, or they would run and cost for ever: ready ones
     drain and their leases run on, those on their way go at once.
     """
-    for slot in draft.vanished:
+    for slot in draft.vanished:  # promise: vanished-pool-ended
         decision = _find_end(slot, is_free=not draft.leases_on(slot))
         if decision is not None:
             draft.decide(decision)

@@ -67,7 +67,7 @@ class BootClock:
         """
         elapsed = self._monotonic()
         if self._fits(stored) and stored.base_time is not None and stored.base_monotonic is not None:
-            self._ahead = stored.base_time - stored.base_monotonic
+            self._ahead = stored.base_time - stored.base_monotonic  # promise: monotonic-time
         else:
             self._has_base = False
             if self._ahead is None:
@@ -80,7 +80,7 @@ class BootClock:
             if not self._fits(read_stored(connection, SELECT)):
                 elapsed = self._monotonic()
                 own = self._wall() if self._ahead is None else self._ahead + elapsed
-                base = max(own, find_newest(connection))
+                base = max(own, find_newest(connection))  # promise: time-after-reboot
                 connection.execute(_SET_BASE.values(boot=self._boot(), base_time=base, base_monotonic=elapsed))
         self._has_base = True
 

@@ -27,7 +27,7 @@ process that remembers the time, and then corrects the offset itself."""
 _CLUSTER = tables.cluster.c
 _CORRECT: Final = (
     update(tables.cluster)
-    .where(_CLUSTER.id == CLUSTER_ID, _CLUSTER.clock_changes == bindparam("seen"))
+    .where(_CLUSTER.id == CLUSTER_ID, _CLUSTER.clock_changes == bindparam("seen"))  # promise: clock-corrected-once
     .values(clock_offset=bindparam("corrected"), clock_changes=_CLUSTER.clock_changes + 1)
 )
 

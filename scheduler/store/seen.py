@@ -26,7 +26,7 @@ class HighestSeen:
             raise ForeignClusterError(
                 f"the database belongs to cluster {row.identity} now, this process to cluster {identity}: restart it"
             )
-        row.refuse_older(term, token, "this process")
+        row.refuse_older(term, token, "this process")  # promise: no-older-state
         with self._guard:
             self._identity = row.identity
             self._term, self._token = max(self._term, row.term), max(self._token, row.token)

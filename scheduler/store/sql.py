@@ -256,7 +256,7 @@ class SqlStore:
         return old_events + old_requests + prune_ended(self._writing, self._statements, ended_before)
 
     def _check_time(self, seconds: float) -> None:
-        if seconds > self._dialect.longest_seconds:
+        if seconds > self._dialect.longest_seconds:  # promise: no-late-commit
             raise StoreUnavailableError(f"a transaction took {seconds:.0f} seconds: it is not committed")
 
     def _reading(self) -> AbstractContextManager[Session]:

@@ -107,7 +107,7 @@ class SqlTransaction:
         """
         self.check_whole()
         if self._events:
-            self._session.queue_for_events()
+            self._session.queue_for_events()  # promise: event-order
             self._session.write(self._statements.kept.append_events, self._events)
 
     def now(self) -> float:

@@ -118,7 +118,7 @@ class RowStatements:
         given = self._dialect.given(fields)
         values = {column.name: given.c[column.name] for column in columns}
         same_row = self._id == given.c.id
-        same_version = self._version == given.c.version - raised
+        same_version = self._version == given.c.version - raised  # promise: version-checked
         return Bulk(update(self._table).values(values).where(same_row, same_version), fields)
 
 

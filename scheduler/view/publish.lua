@@ -48,8 +48,8 @@ end
 
 local function is_newer(kind, id, version, marked_at)
   local known_version, known_mark = known_copy(kind, id)
-  if not known_version then return version >= tombstone(kind, id) end
-  return version > known_version or (version == known_version and marked_at > known_mark)
+  if not known_version then return version >= tombstone(kind, id) end  -- promise: deleted-row-stays-deleted
+  return version > known_version or (version == known_version and marked_at > known_mark)  -- promise: newer-row-stays
 end
 
 -- The accepted changes' JSON, by kind or "gone". Deletions come last in an entry: a reader has no tombstones, so

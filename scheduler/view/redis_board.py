@@ -74,7 +74,7 @@ class RedisBoard:
     @redis_errors()
     def catch_up(self) -> View | None:
         """See Board.catch_up."""
-        if self._view is not None and not self._apply_deltas(self._view):
+        if self._view is not None and not self._apply_deltas(self._view):  # promise: gap-reloads
             self._view = None
         return self._view
 

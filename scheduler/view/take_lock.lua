@@ -9,7 +9,7 @@
 
 local is_taken = redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
 if not is_taken and redis.call('GET', KEYS[1]) ~= ARGV[1] then
-  redis.call('SET', KEYS[2], 1)
+  redis.call('SET', KEYS[2], 1)  -- promise: kick-kept
   return 0
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])

@@ -6,5 +6,6 @@
 local function is_of_this_server(generation)
   if not generation then return false end
   local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+  -- promise: whole-view
   return string.sub(generation, -#run_id) == run_id
 end

@@ -67,7 +67,7 @@ def freeze_request(order: LaunchOrder, rules: Rules, cluster: str, region: str) 
 
 def client_token(launch_id: str, generation: int) -> str:
     """EC2's idempotency token for this generation of this launch: at most 64 ASCII characters."""
-    token = f"{launch_id}.{generation}"
+    token = f"{launch_id}.{generation}"  # promise: one-machine-per-launch
     if len(token) <= MOST_TOKEN and token.isascii():
         return token
     return hashlib.sha256(token.encode()).hexdigest()
