@@ -1,13 +1,17 @@
 # Everything runs from .venv, which is made on first use. `make` alone lists the targets.
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check coverage chaos bench lock .venv
+.PHONY: help demo up test quick check coverage durations chaos bench lock .venv
 
 # Demo and tests start processes by the dozen; without bytecode each of them compiles all that it imports anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 PYTEST_ARGS ?= --numprocesses auto --dist loadfile
+# The tests of the rules and of the contracts and pages that need no server and no process of the product.
+QUICK := tests/scenarios tests/policy tests/quota tests/second_tick tests/unit tests/store/test_memory.py \
+    tests/view/test_memory.py tests/mutations/test_anchor.py \
+    --ignore=tests/unit/test_tasks.py --ignore=tests/unit/test_clock.py
 
 help: ## list the targets
 	@grep -hE '^[a-z.]+:.*## ' Makefile | sed -E 's/^([a-z.]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -23,6 +27,12 @@ test: check ## every check: `make check`, then pytest (PYTEST_ARGS=...)
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 	@echo "== all checks and tests passed"
 
+quick: .venv ## in two minutes, after a change of a rule: ruff, import contracts, the tests without processes
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet --diff .
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(QUICK)
+
 check: .venv ## everything but pytest: ruff, formatting, mypy, import contracts
 	@echo "== ruff check"
 	@$(BIN)/ruff check --quiet .
@@ -36,6 +46,9 @@ check: .venv ## everything but pytest: ruff, formatting, mypy, import contracts
 
 coverage: .venv ## pytest once more, with branch coverage: its tracing costs a third of the time of what computes
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) --cov --cov-report term:skip-covered
+
+durations: .venv ## pytest once more, and write what each file took to tests/durations.json: it orders later runs
+	@$(BIN)/python -m pytest $(PYTEST_ARGS) --write-durations
 
 chaos: .venv ## break everything for SECONDS=600 over SEEDS=50 and check what is promised (DATABASE=sqlite, OFF=term)
 	@$(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),600) --seeds $(or $(SEEDS),50) --first $(or $(FIRST),1) \

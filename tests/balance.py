@@ -1,75 +1,89 @@
-"""How a run is spread over the processes of pytest-xdist (`--dist loadfile`): so that all of them end together.
+"""How a run is spread over the processes of pytest-xdist (`--dist loadfile`), so that all of them end together.
 
-xdist hands out the files with the fewest tests last, and those are ours that take longest: one process would end a
-minute or more after the other. So the long ones go first. All tests that share the stack of tests/e2e are one piece:
-they wait more than they compute, and one stack serves them, beside a process that computes.
+xdist hands out the files with the fewest tests last. If such a file takes a minute, one process ends a minute after
+the other. So the pieces go by the seconds that they took when they were measured, the longest first. A piece that was
+never measured goes before all others: if it takes long, it does not end last. All tests that share the stack of
+tests/e2e are one piece, because one stack serves them.
+
+`make durations` measures every piece that it runs (`PYTEST_ARGS=...`) and writes DURATIONS.
 """
 
-from collections.abc import Sequence
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from math import inf
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+ROOT: Final = Path(__file__).parents[1]
+DURATIONS: Final = Path(__file__).with_name("durations.json")
 E2E: Final = "tests/e2e"
-LONG: Final = (
-    E2E,
-    "tests/ops/test_containers.py",
-    "tests/chaos/test_chaos.py",
-    "tests/cli/test_stack.py",
-    "tests/ops/test_redis_acl.py",
-    "tests/ops/test_installed_wheel.py",
-    "tests/policy/test_plans.py",
-    "tests/policy/test_suggest.py",
-    "tests/quota/test_same_decisions.py",
-    "tests/mutations/test_mutations.py",
-    "tests/store/test_round_trip.py",
-    "tests/traces/test_trace.py",
-    "tests/operations/test_races.py",
-    "tests/ec2/test_emulator.py",
-    "tests/quota/test_properties.py",
-    "tests/second_tick/test_second_tick.py",
-    "tests/operations/test_killed_anywhere.py",
-    "tests/policy/test_elastic_plans.py",
-    "tests/ops/test_tls.py",
-    "tests/store/test_contract.py",
-    "tests/cli/test_holding.py",
-    "tests/cli/test_hosting.py",
-    "tests/cli/test_commands.py",
-    "tests/store/test_postgresql.py",
-    "tests/unit/test_tasks.py",
-    "tests/ec2/test_fleet.py",
-    "tests/traces/test_page.py",
-    "tests/store/test_reading.py",
-)
-"""Pieces of work in the order in which they are begun; the others follow as they are collected."""
 
 
 def find_piece(nodeid: str) -> str:
-    """What a test is handed out with: all of tests/e2e, else all of its file."""
+    """Return the piece of work that a test is handed out with: all of tests/e2e, or its file."""
     file = nodeid.partition("::")[0]
     return E2E if file.startswith(f"{E2E}/") else file
 
 
-def order(nodeids: Sequence[str]) -> list[str]:
-    """The pieces of LONG first, in its order."""
-    ranks = {piece: rank for rank, piece in enumerate(LONG)}
-    return sorted(nodeids, key=lambda nodeid: ranks.get(find_piece(nodeid), len(LONG)))
+def load_durations(path: Path = DURATIONS) -> dict[str, float]:
+    """Return the measured seconds by piece; nothing if nothing was measured."""
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+
+
+def save_durations(measured: Mapping[str, float], path: Path = DURATIONS, root: Path = ROOT) -> None:
+    """Write the pieces that were measured now; other pieces keep their seconds while they exist."""
+    known = {piece: seconds for piece, seconds in load_durations(path).items() if (root / piece).exists()}
+    rounded = known | {piece: round(seconds, 1) for piece, seconds in measured.items()}
+    path.write_text(json.dumps(rounded, indent=0, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def order(nodeids: Sequence[str], durations: Mapping[str, float]) -> list[str]:
+    """Return the tests of unknown pieces as they come, then all others, the longest piece first."""
+    return sorted(nodeids, key=lambda nodeid: -durations.get(find_piece(nodeid), inf))
+
+
+class _Measuring:
+    """Adds up what the tests of each piece took."""
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[find_piece(report.nodeid)] += report.duration
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """Write only what ran to its end: an interrupted or failed run measures less than the tests take."""
+        if exitstatus == pytest.ExitCode.OK:
+            save_durations(self._seconds)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-durations", action="store_true", help="write the seconds by file to tests/durations.json")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--write-durations") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Measuring())
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """In a process of xdist, where the order of the collection becomes that of the work."""
     if hasattr(config, "workerinput"):
-        places = {nodeid: place for place, nodeid in enumerate(order([item.nodeid for item in items]))}
+        nodeids = order([item.nodeid for item in items], load_durations())
+        places = {nodeid: place for place, nodeid in enumerate(nodeids)}
         items.sort(key=lambda item: places[item.nodeid])
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """See the module; any other `--dist` is xdist's own matter."""
+    """See the module; any other `--dist` is left to xdist."""
     if config.getoption("dist") != "loadfile":
         return None
-    from xdist.scheduler import LoadFileScheduling  # where xdist is switched off, nobody asks
+    from xdist.scheduler import LoadFileScheduling  # imported only where xdist is in use
 
     class Pieces(LoadFileScheduling):  # type: ignore[misc] # xdist ships no types
         def _split_scope(self, nodeid: str) -> str:

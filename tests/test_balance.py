@@ -1,17 +1,12 @@
-"""The long pieces of a run go first, each in one process."""
+"""The pieces of a run that take longest go first, each in one process."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.balance import LONG, find_piece, order
+from tests.balance import find_piece, load_durations, order, save_durations
 
-ROOT = Path(__file__).parents[1]
-
-
-@pytest.mark.parametrize("piece", LONG)
-def test_what_is_listed_as_long_exists(piece: str) -> None:
-    assert (ROOT / piece).exists()
+PLUGINS = ("-p", "xdist.plugin", "-p", "tests.balance", "-n2", "--dist=loadfile")
 
 
 def test_all_that_shares_the_stack_is_one_piece_and_every_other_file_is_one() -> None:
@@ -19,21 +14,54 @@ def test_all_that_shares_the_stack_is_one_piece_and_every_other_file_is_one() ->
     assert find_piece("tests/unit/test_logs.py::test_it[a::b]") == "tests/unit/test_logs.py"
 
 
-def test_the_long_ones_go_first_and_nobody_else_changes_places() -> None:
-    short, shorter = "tests/client/test_b.py::test_z", "tests/client/test_b.py::test_a"
-    stack, plans = "tests/e2e/test_stack.py::test_it", "tests/policy/test_plans.py::test_it"
-    assert order([short, plans, shorter, stack]) == [stack, plans, short, shorter]
+def test_unknown_pieces_go_first_as_they_come_then_the_longest_ones() -> None:
+    new, newer = "tests/client/test_b.py::test_z", "tests/client/test_a.py::test_a"
+    stack, plans, short = "tests/e2e/test_stack.py::test_it", "tests/policy/test_plans.py::test_it", "tests/c.py::test"
+    durations = {"tests/e2e": 200.0, "tests/policy/test_plans.py": 20.0, "tests/c.py": 0.1}
+    assert order([short, new, plans, newer, stack], durations) == [new, newer, stack, plans, short]
 
 
-def test_xdist_hands_them_out_like_that(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_measured_durations_every_piece_is_unknown(tmp_path: Path) -> None:
+    nodeids = ["tests/b.py::test", "tests/a.py::test"]
+    assert order(nodeids, load_durations(tmp_path / "durations.json")) == nodeids
+
+
+def test_a_part_that_is_measured_again_leaves_the_others_and_removed_files_go(tmp_path: Path) -> None:
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).touch()
+    path = tmp_path / "durations.json"
+    save_durations({"a.py": 1.04, "b.py": 2.0, "removed.py": 3.0}, path, tmp_path)
+    save_durations({"b.py": 5.0}, path, tmp_path)
+    assert load_durations(path) == {"a.py": 1.0, "b.py": 5.0}
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     for path in ("a/test_many", "e2e/test_one", "e2e/test_two"):
         file = pytester.path / "tests" / f"{path}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(f"def test_{number}(): pass\n" for number in range(4)))
-    result = pytester.runpytest_inprocess("-p", "xdist.plugin", "-p", "tests.balance", "-n2", "--dist=loadfile", "-v")
+    return pytester
+
+
+def test_xdist_hands_them_out_like_that(project: pytest.Pytester) -> None:
+    result = project.runpytest_inprocess(*PLUGINS, "-v")
     result.assert_outcomes(passed=12)
     passed = [line.split() for line in result.outlines if " PASSED " in line]
     homes = {words[-1]: words[0] for words in passed}
     assert homes["tests/e2e/test_one.py::test_0"] == homes["tests/e2e/test_two.py::test_0"]
     assert homes["tests/e2e/test_one.py::test_0"] != homes["tests/a/test_many.py::test_0"]
+
+
+@pytest.mark.parametrize(
+    ("failing", "measured"), [("", {"tests/a/test_many.py", "tests/e2e"}), ("assert False", set())]
+)
+def test_a_run_that_passes_writes_what_its_pieces_took(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, failing: str, measured: set[str]
+) -> None:
+    path = project.path / "durations.json"
+    monkeypatch.setattr("tests.balance.save_durations.__defaults__", (path, project.path))
+    (project.path / "tests" / "a" / "test_many.py").write_text(f"def test_0():\n    pass\n    {failing}\n")
+    project.runpytest_inprocess(*PLUGINS, "--write-durations")
+    assert load_durations(path).keys() == measured
