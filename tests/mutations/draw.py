@@ -1,0 +1,160 @@
+"""Draw mutants at random and play each against the tests of the rules that start no process.
+
+    python -m tests.mutations.draw --seed 1 --count 20
+    python -m tests.mutations.draw --seed 7 --count 5 --package scheduler.policy.cascade
+
+Kinds: comparison, boolean, arithmetic, constant, dropped call. A mutant is noticed by the first test that fails. A
+survivor is printed with its file, its line and its patch, and as an entry for `explained.py`. It needs a test, or a
+reason there why nothing changes. Status 1 if a survivor has no reason, 2 for bad arguments.
+"""
+
+import argparse
+import ast
+import os
+import pkgutil
+import random
+import resource
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import hypothesis
+import pytest
+
+from tests.mutations.anchor import Anchor, AnchorError, change
+from tests.mutations.drawing import Drawn, list_changes
+from tests.mutations.explained import EXPLAINED
+from tests.mutations.mutant import Mutant, list_mutants
+from tests.mutations.playing import ROOT, SURVIVED, find_file, find_killer, install, play, read
+
+PACKAGE: Final = "scheduler.policy"
+PATHS: Final = ("tests/policy", "tests/quota", "tests/second_tick", "tests/scenarios", "tests/traces")
+"""What pytest runs on a mutant that the plain calls of `find_killer` do not notice."""
+MOST_BYTES: Final = 4 << 30
+"""The address space of a process that plays a mutant: an endless loop may not take the memory of the machine."""
+
+
+class _FirstFailure:
+    test = SURVIVED
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and self.test == SURVIVED:
+            self.test = report.nodeid
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed and self.test == SURVIVED:
+            self.test = report.nodeid
+
+
+def find_quick_killer(anchor: Anchor | None, known: str = "") -> str:
+    """See `find_killer`, with bounded memory."""
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+    return find_killer(anchor, known)
+
+
+def find_thorough_killer(anchor: Anchor | None, known: str = "") -> str:
+    """Return the first test of PATHS that fails under pytest; examples are neither shrunk nor kept."""
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+    if anchor is not None:
+        install(anchor)
+    os.chdir(ROOT)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+    hypothesis.settings.register_profile("mutants", database=None, phases=phases)
+    failure = _FirstFailure()
+    options = ["-x", "-q", "--hypothesis-profile=mutants", "-p", "no:cacheprovider", "-o", "timeout=600"]
+    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # hypothesis is imported before pytest starts
+    status = pytest.main([*options, *PATHS], plugins=[failure])
+    return failure.test if failure.test != SURVIVED or status == pytest.ExitCode.OK else f"pytest: {status!r}"
+
+
+def list_modules(package: str) -> list[str]:
+    """Return the modules of a package, or the module itself; nothing if there is none."""
+    folder = ROOT.joinpath(*package.split("."))
+    if not folder.is_dir():
+        return [package] if find_file(package).is_file() else []
+    found = pkgutil.walk_packages([str(folder)], f"{package}.")
+    return [each.name for each in found if not each.ispkg]
+
+
+def draw(package: str, seed: int, count: int) -> list[Drawn]:
+    """Return different changes of the modules of a package, all of them if there are fewer."""
+    changes = [each for module in list_modules(package) for each in list_changes(module)]
+    return [each.describe() for each in random.Random(seed).sample(changes, min(count, len(changes)))]
+
+
+def find_reason(drawn: Drawn, explained: Iterable[Mutant]) -> str | None:
+    """Return why the mutant changes nothing, if an explained one makes the same change."""
+    source = read(drawn.module)
+    wanted = ast.dump(change(source, drawn))
+    same = (each for each in explained if (each.module, each.function) == (drawn.module, drawn.function))
+    return next((each.rule for each in same if ast.dump(change(source, each)) == wanted), None)
+
+
+def play_drawn(drawn: Sequence[Drawn]) -> int:
+    """Report which test notices each mutant, quick tests first; return the number of survivors."""
+    quick = play(find_quick_killer, [(None, ""), *((each, "") for each in drawn)])
+    if quick[0] != SURVIVED:
+        raise RuntimeError(f"{quick[0]} fails without any change")
+    left = [each for each, killer in zip(drawn, quick[1:], strict=True) if killer == SURVIVED]
+    for each, killer in zip(drawn, quick[1:], strict=True):
+        if killer != SURVIVED:
+            _report(each, killer)
+    _print(f"{len(left)} are left for pytest")
+    thorough = play(find_thorough_killer, [(each, "") for each in left])
+    for each, killer in zip(left, thorough, strict=True):
+        _report(each, killer)
+    return thorough.count(SURVIVED)
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _report(drawn: Drawn, killer: str) -> None:
+    if killer != SURVIVED:
+        _print(f"noticed   {drawn.place}  {drawn.kind}  {killer}")
+        return
+    entry = f"{drawn.module}, {drawn.function!r}: Change('REASON', {drawn.old!r}, {drawn.new!r})"
+    _print(f"SURVIVED  {drawn.place}  {drawn.kind}\n{drawn.patch}{entry}")
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mutations.draw",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seed", type=int, required=True, help="the same seed draws the same mutants of the same code")
+    parser.add_argument("--count", type=int, default=20, help="mutants to draw (default: 20)")
+    parser.add_argument("--package", default=PACKAGE, help=f"package or module to change (default: {PACKAGE})")
+    options = parser.parse_args(arguments)
+    if options.count < 1:
+        parser.error(f"--count: expected a number of 1 or more, got {options.count}")
+    if not list_modules(options.package):
+        parser.error(f"--package: expected a package or module such as {PACKAGE}, got {options.package}")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Draw, play and report; return the exit status."""
+    options = _parse(arguments)
+    explained = list(list_mutants(EXPLAINED))
+    try:
+        reasons = [(each, find_reason(each, explained)) for each in draw(options.package, options.seed, options.count)]
+    except AnchorError as error:
+        _print(f"{error}")
+        return 2
+    for each, reason in reasons:
+        if reason is not None:
+            _print(f"explained {each.place}  {each.kind}  {reason}")
+    played = [each for each, reason in reasons if reason is None]
+    survived = play_drawn(played)
+    noticed, explained_count = len(played) - survived, len(reasons) - len(played)
+    _print(f"{len(reasons)} drawn, {noticed} noticed, {explained_count} explained, {survived} survived")
+    return 1 if survived else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""Drawn mutants are anchored like the ones that were picked by hand, and bad arguments are refused."""
+
+import ast
+
+import pytest
+
+from tests.mutations.anchor import change, is_same
+from tests.mutations.draw import draw, find_reason, list_modules, main
+from tests.mutations.explained import EXPLAINED
+from tests.mutations.mutant import Mutant, list_mutants
+from tests.mutations.playing import read
+
+MODULE = "scheduler.policy.heal"
+DRAWN = draw(MODULE, 1, 10_000)
+
+
+def test_every_kind_of_change_is_drawn_and_each_makes_another_module() -> None:
+    assert {each.kind for each in DRAWN} == {"comparison", "boolean", "arithmetic", "constant", "dropped call"}
+    trees = [change(read(MODULE), each) for each in DRAWN]
+    assert not any(is_same(tree, ast.parse(read(MODULE))) for tree in trees)
+    assert len({ast.dump(tree) for tree in trees}) == len(DRAWN)
+
+
+def test_a_seed_draws_the_same_mutants_again_and_another_seed_others() -> None:
+    assert draw(MODULE, 2, 5) == draw(MODULE, 2, 5) != draw(MODULE, 3, 5)
+
+
+def test_the_patch_shows_the_line_that_the_place_names() -> None:
+    [each] = [each for each in DRAWN if each.old == "_restart(draft)" and each.new == ""]
+    line = read(MODULE).splitlines()[each.line - 1]
+    assert each.place == f"scheduler/policy/heal.py:{each.line}"
+    assert each.patch.splitlines()[-2:] == [f"-{line}", f"+{line.replace('_restart(draft)', 'pass')}"]
+
+
+def test_an_explained_mutant_is_known_whatever_surrounds_its_anchor() -> None:
+    drawn = next(each for each in DRAWN if each.kind == "comparison")
+    explained = Mutant(drawn.module, drawn.function, drawn.old, drawn.new, "the reason")
+    assert find_reason(drawn, [explained]) == "the reason"
+    assert find_reason(drawn, []) is None
+
+
+def test_the_code_of_each_explained_mutant_is_there_once() -> None:
+    for mutant in list_mutants(EXPLAINED):
+        change(read(mutant.module), mutant)
+
+
+def test_a_package_lists_its_modules_and_a_module_itself() -> None:
+    assert MODULE in list_modules("scheduler.policy")
+    assert list_modules(MODULE) == [MODULE]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--seed", "1", "--count", "0"], "--count: expected a number of 1 or more, got 0"),
+        (["--seed", "1", "--package", "scheduler.none"], "--package: expected a package or module such as"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
