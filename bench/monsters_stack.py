@@ -22,11 +22,12 @@ from typing import Any, cast
 from bench._monster_fleets import CPUS, POOL
 from bench._monster_loads import LOADS, SLOTS, SMALL, Load
 from bench._stack import SYSTEM, await_slots, open_stack_with
-from leasehold.client import Client, ReservationFields
+from leasehold.client import Client
 from leasehold.common.signing import format_key_line
 from leasehold.errors import LeaseholdError, NotAnswered
 from leasehold.results import Answer
 from leasehold.stack import Stack
+from leasehold.submitting import ReservationFields
 from leasehold.wire import Wire
 from scheduler.operations.principals import add_principal
 
