@@ -45,6 +45,8 @@ from scheduler.ports import Store, Tenure
 CHUNK = 1000
 NOTHING_SEEN: Final[Mapping[str, Slot]] = MappingProxyType({})
 Done = tuple[list[Skipped], Outcome]
+Part = Grant | Revoke | Cores
+"""Decisions about leases of a reservation on one slot: its other leases, of which there may be 10,000, stay."""
 Unit = tuple[Decision, ...]
 """What is written as a whole or not at all; of several grants to one reservation, or revokes, each by itself."""
 
@@ -71,7 +73,10 @@ def commit(
             transaction.note_tick(tenure, planned_at)
             ledger = Ledger(transaction, "tick", tenure.term)
             ledger.load(
-                reservations=[name for decision in each for name in reservations_of(decision)],
+                reservations=[
+                    name for decision in each if not isinstance(decision, Part) for name in reservations_of(decision)
+                ],
+                parts=[decision.reservation for decision in each if isinstance(decision, Part)],
                 slots=[name for decision in each for name in slots_of(decision)],
                 accounts=charged,
                 payers=rules.has_quota,

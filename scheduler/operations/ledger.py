@@ -2,7 +2,7 @@
 through the tables of moves, and leaves an event; nothing is written before `flush`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +67,8 @@ class Ledger:
         self.submitted = 0
         """The newest reservation's number, where `count_submitted` asked for it."""
         self._leases: dict[str, dict[tuple[str, str], Lease]] = {}
+        self._read_slots: set[str] = set()
+        """Slots whose leases were all read."""
         self._changed: dict[tuple[type, str], Row] = {}
         self._marked: dict[tuple[type, str], Row] = {}
         self._deleted: list[Row] = []
@@ -76,12 +78,14 @@ class Ledger:
         self,
         *,
         reservations: Iterable[str] = (),
+        parts: Iterable[str] = (),
         slots: Iterable[str] = (),
         accounts: Iterable[str] = (),
         payers: bool = False,
         holders: bool = False,
     ) -> None:
         """Read and lock these rows and the slots of these reservations' leases, and read all leases on those slots.
+        `parts`: reservations of which only leases on `slots` change; leases on their other slots are read on demand.
         With them come the accounts that pay for leases of these reservations, or, with `payers`, all that would; with
         `holders`, the reservations that have these leases. Raises ConflictError when a lease came meanwhile.
 
@@ -91,21 +95,34 @@ class Ledger:
         slots = list(slots)
         if holders:
             reservations = [*reservations, *(owner for owner, _ in self._list_leases(slots))]
-        for row in self.transaction.load_reservations(reservations).values():  # promise: lock-order
+        whole, wanted, near = set(reservations), set(slots), set(slots)
+        for row in self.transaction.load_reservations([*whole, *parts]).values():  # promise: lock-order
             self.reservations[row.id] = row
             self._index(row.id, row.leases)
-        wanted = set(slots)
-        for reservation in self.reservations.values():
-            wanted.update(lease.slot for lease in reservation.leases)
+            wanted.update(lease.slot for lease in row.leases)
+            if row.id in whole:
+                near.update(lease.slot for lease in row.leases)
         self.slots.update(self.transaction.load_slots(wanted))
-        for slot, leases in self.transaction.load_leases(wanted).items():
-            for owner, lease in leases:
-                self._leases.setdefault(slot, {})[owner, lease.component] = lease
+        self._read_leases(near)
         if holders and any(owner not in self.reservations for owner, _ in self._list_leases(slots)):
             raise ConflictError("a lease came while the rows of its slot were read")
         names = {*accounts, *self._list_payers(all_of_them=payers)}
         if names:
             self.accounts.update(self.transaction.load_accounts(sorted(names)))
+
+    def _read_leases(self, slots: Collection[str]) -> None:
+        """Index the leases on these slots. Those of loaded reservations are known, and may have been changed here."""
+        for slot, leases in self.transaction.load_leases(slots).items():
+            for owner, lease in leases:
+                if owner not in self.reservations:
+                    self._leases.setdefault(slot, {})[owner, lease.component] = lease
+        self._read_slots.update(slots)
+
+    def _find_leases(self, slot: str) -> Mapping[tuple[str, str], Lease]:
+        """All leases that name this slot, in any epoch."""
+        if slot in self.slots and slot not in self._read_slots:
+            self._read_leases([slot])
+        return self._leases.get(slot, {})
 
     def _list_leases(self, slots: Sequence[str]) -> list[tuple[str, Lease]]:
         """(reservation, lease) of every lease on these slots."""
@@ -131,12 +148,12 @@ class Ledger:
 
     def leases_on(self, slot: Slot) -> dict[tuple[str, str], Lease]:
         """The leases of the slot's present epoch, under (reservation, component)."""
-        found = self._leases.get(slot.id, {})
+        found = self._find_leases(slot.id)
         return {key: lease for key, lease in found.items() if lease.epoch == slot.epoch}
 
     def last_epoch(self, slot: str) -> int:
         """The highest epoch of this slot that any lease names, though the slot may be gone; 0 for none."""
-        return max((lease.epoch for lease in self._leases.get(slot, {}).values()), default=0)
+        return max((lease.epoch for lease in self._find_leases(slot).values()), default=0)
 
     def is_there(self, lease: Lease) -> bool:
         """Whether the slot still is the one, in the epoch, that the lease was given on."""

@@ -50,11 +50,17 @@ def read_principals(session: Session) -> list[StoredPrincipal]:
     return PRINCIPALS.read_all(session.fetch(_PRINCIPALS))
 
 
-def read_reservations(session: Session, statements: Statements, rows: Sequence[Record]) -> Iterator[Reservation]:
-    """The reservations of a result that has RESERVATIONS.columns, each with its leases, in the same order."""
+def read_reservations(
+    session: Session, statements: Statements, rows: Sequence[Record], last: dict[str, int] | None = None
+) -> Iterator[Reservation]:
+    """The reservations of a result that has RESERVATIONS.columns, each with its leases, in the same order. `last` is
+    filled with the position of the last lease of each reservation that has one.
+    """
     leases: dict[str, list[Lease]] = {}
-    for *values, owner in session.fetch_for(statements.leases.load, (row[_ID] for row in rows)):
+    for *values, position, owner in session.fetch_for(statements.leases.load, (row[_ID] for row in rows)):
         leases.setdefault(owner, []).append(LEASES.read(values))
+        if last is not None:
+            last[owner] = position
     for row in rows:
         yield RESERVATIONS.read(row, leases=tuple(leases.get(row[_ID], ())))
 

@@ -27,11 +27,12 @@ from scheduler.ports import (
 )
 from scheduler.store import principal_rows, tables
 from scheduler.store.dialect import Bulk
+from scheduler.store.lease_rows import LeaseRows, lay_out_leases
 from scheduler.store.marks import take_marks
 from scheduler.store.reading import RulesReader, load_tenure, read_reservations
 from scheduler.store.retention import LONG_AGO, VERSIONS_A_RESTORE
 from scheduler.store.session import Session
-from scheduler.store.shapes import ACCOUNTS, ANSWERS, HOLDS, LEASES, SLOTS, StoredLease
+from scheduler.store.shapes import ACCOUNTS, ANSWERS, HOLDS, LEASES, SLOTS
 from scheduler.store.statements import RowStatements, Statements
 
 Lost = TypeVar("Lost", StaleWriteError, DeposedError)
@@ -94,6 +95,7 @@ class SqlTransaction:
         self._session, self._statements, self._rules = session, statements, rules
         self._now = now
         self._events: list[Event] = []
+        self._leases = LeaseRows(session, statements.leases, self._write)
         self._lost: StaleWriteError | DeposedError | None = None
 
     def check_whole(self) -> None:
@@ -139,7 +141,10 @@ class SqlTransaction:
     def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
         """See Transaction."""
         rows = list(self._session.fetch_for(self._statements.reservations.load, ids))
-        return {row.id: row for row in read_reservations(self._session, self._statements, rows)}
+        last: dict[str, int] = {}
+        found = {row.id: row for row in read_reservations(self._session, self._statements, rows, last)}
+        self._leases.note_loaded(found.values(), last)
+        return found
 
     def load_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
         """See Transaction."""
@@ -213,7 +218,7 @@ class SqlTransaction:
             for row, number in zip(fresh.values(), numbers, strict=True)
         ]
         self._write(self._statements.reservations.insert, stored)
-        self._insert_leases(stored)
+        self._leases.write(stored, are_new=True)
         return stored
 
     def save(self, rows: Sequence[Row]) -> list[Row]:
@@ -244,7 +249,9 @@ class SqlTransaction:
             marked.append(take_marks(known, row, self._now))
         for kind, alike in _by_kind(marked).items():
             self._write(self._statements_for(kind).mark, alike)
-        self._session.write(self._statements.leases.confirm, _lay_out_leases(marked))
+        self._session.write(
+            self._statements.leases.confirm, lay_out_leases(row for row in marked if isinstance(row, Reservation))
+        )
         return marked
 
     def delete(self, rows: Sequence[Row]) -> list[Gone]:
@@ -332,11 +339,7 @@ class SqlTransaction:
 
     def _save_reservations(self, rows: Sequence[Reservation]) -> None:
         self._write(self._statements.reservations.update, rows)
-        self._session.change_for(self._statements.leases.forget, [row.id for row in rows])
-        self._insert_leases(rows)
-
-    def _insert_leases(self, rows: Sequence[Row]) -> None:
-        self._write(self._statements.leases.insert, _lay_out_leases(rows))
+        self._leases.write(rows)
 
     def _load_current(self, rows: Sequence[Row]) -> dict[tuple[type, str], Row]:
         found: dict[tuple[type, str], Row] = {}
@@ -380,12 +383,3 @@ def _by_kind(rows: Sequence[Row]) -> dict[type[Row], list[Row]]:
     for row in rows:
         found[type(row)].append(row)
     return {kind: alike for kind, alike in found.items() if alike}
-
-
-def _lay_out_leases(rows: Sequence[Row]) -> list[StoredLease]:
-    return [
-        StoredLease(row.id, position, lease)
-        for row in rows
-        if isinstance(row, Reservation)
-        for position, lease in enumerate(row.leases)
-    ]

@@ -134,6 +134,26 @@ class LeaseStatements:
         return _insert(self._dialect, self._shape, self._table.c)
 
     @cached_property
+    def update(self) -> Bulk:
+        """Write the rows (StoredLeases) over the leases of the same reservation and component; positions stay."""
+        table = self._table.c
+        key = [table.reservation, table.component]
+        changing = [column for column in table if column is not table.position]
+        fields = tuple(self._shape.fields(changing))
+        given = self._dialect.given(fields)
+        values = {column.name: given.c[column.name] for column in changing if column not in set(key)}
+        return Bulk(update(self._table).values(values).where(*(each == given.c[each.name] for each in key)), fields)
+
+    @cached_property
+    def delete(self) -> Bulk:
+        """Delete the leases of the same reservations and components as the rows (StoredLeases)."""
+        key = [self._table.c.reservation, self._table.c.component]
+        fields = tuple(self._shape.fields(key))
+        given = self._dialect.given(fields)
+        same = tuple_(*key).in_(select(*(given.c[each.name] for each in key)))
+        return Bulk(delete(self._table).where(same), fields)
+
+    @cached_property
     def confirm(self) -> Bulk:
         """Write `confirmed_at` of the rows (StoredLeases) over the leases of the same component and token."""
         table = self._table.c
@@ -150,9 +170,11 @@ class LeaseStatements:
 
     @cached_property
     def load(self) -> Select[Any]:
-        """(lease's columns..., reservation) of the reservations of these ids, in the order of their leases."""
+        """(lease's columns..., position, reservation) of the reservations of these ids, in the order of leases."""
         table = self._table.c
-        found = select(*LEASES.columns, table.reservation).where(table.reservation.in_(self._dialect.ids()))
+        found = select(*LEASES.columns, table.position, table.reservation).where(
+            table.reservation.in_(self._dialect.ids())
+        )
         return found.order_by(table.reservation, table.position)
 
     @cached_property

@@ -1,0 +1,81 @@
+"""The rows of leases in one transaction: only those that changed are written.
+
+A reservation may have 10,000 leases, and most changes concern a few of them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from scheduler.model.reservations import Lease, Reservation
+from scheduler.store.dialect import Bulk
+from scheduler.store.session import Session
+from scheduler.store.shapes import StoredLease
+from scheduler.store.statements import LeaseStatements
+
+
+class LeaseRows:
+    """What a transaction knows of the stored leases of the reservations that it has loaded and locked."""
+
+    def __init__(
+        self, session: Session, statements: LeaseStatements, write: Callable[[Bulk, Sequence[StoredLease]], None]
+    ) -> None:
+        """`write`: writes these rows, and raises StaleWriteError when any of them was not written."""
+        self._session, self._statements, self._write = session, statements, write
+        self._stored: dict[str, tuple[tuple[Lease, ...], int]] = {}
+        """By reservation: its leases as they are stored, and the position of the last one (-1: it has none)."""
+
+    def note_loaded(self, rows: Iterable[Reservation], last: Mapping[str, int]) -> None:
+        """These reservations were read. `last`: the position of the last lease of each one that has any."""
+        for row in rows:
+            self._stored[row.id] = row.leases, last.get(row.id, -1)
+
+    def write(self, rows: Sequence[Reservation], *, are_new: bool = False) -> None:
+        """Write the leases of reservations. `are_new`: nothing is stored of them."""
+        changed: list[StoredLease] = []
+        gone: list[StoredLease] = []
+        added: list[StoredLease] = []
+        whole: list[Reservation] = []
+        for row in rows:
+            known, last = ((), -1) if are_new else self._stored.get(row.id, (None, -1))
+            kept = None if known is None else _find_kept(known, row.leases)
+            if known is None or kept is None:
+                whole.append(row)
+                added += lay_out_leases([row])
+                self._stored[row.id] = row.leases, len(row.leases) - 1
+                continue
+            before = {lease.component: lease for lease in known}
+            changed += (
+                StoredLease(row.id, 0, each) for each in row.leases[:kept] if each is not before[each.component]
+            )
+            staying = {lease.component for lease in row.leases}
+            gone += (StoredLease(row.id, 0, lease) for lease in known if lease.component not in staying)
+            added += (StoredLease(row.id, last + 1 + at, lease) for at, lease in enumerate(row.leases[kept:]))
+            self._stored[row.id] = row.leases, last + len(row.leases) - kept
+        if whole:
+            self._session.change_for(self._statements.forget, [row.id for row in whole])
+        for statement, leases in (
+            (self._statements.delete, gone),
+            (self._statements.update, changed),
+            (self._statements.insert, added),
+        ):
+            if leases:
+                self._write(statement, leases)
+
+
+def lay_out_leases(rows: Iterable[Reservation]) -> list[StoredLease]:
+    """All leases of these reservations as they are written."""
+    return [StoredLease(row.id, position, lease) for row in rows for position, lease in enumerate(row.leases)]
+
+
+def _find_kept(known: Sequence[Lease], leases: Sequence[Lease]) -> int | None:
+    """How many of the first leases are stored ones, in their stored order, if all others are new ones; else None."""
+    places = {lease.component: at for at, lease in enumerate(known)}
+    last, kept = -1, 0
+    for lease in leases:
+        at = places.get(lease.component)
+        if at is None:
+            break
+        if at <= last:
+            return None
+        last, kept = at, kept + 1
+    is_rest_new = all(lease.component not in places for lease in leases[kept:])
+    return kept if is_rest_new else None
