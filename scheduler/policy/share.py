@@ -7,6 +7,7 @@ were found right are looked at, so a tick that changes nothing looks at none. So
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from math import fsum
 from operator import attrgetter
 from typing import Final
@@ -60,7 +61,10 @@ def share(draft: Draft) -> None:
     rows = draft.view.reservations
     # Those of one reservation stand together, so that they are written together.
     found.sort(key=lambda each: (rows[each.reservation].sequence, each.reservation))
-    draft.decisions += found
+    for name, changes in groupby(found, key=attrgetter("reservation")):
+        # A reservation that is new in this view has its leases in the decisions of this tick.
+        if name not in rows or draft.turns.may_share(rows[name]):
+            draft.decisions += changes
 
 
 def _has_something_to_share(draft: Draft) -> bool:

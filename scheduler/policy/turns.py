@@ -14,6 +14,10 @@ LEASE_STEPS: Final = 5
 """A lease of a gang that is given counts as much: the commit writes it."""
 GRANT_STEPS: Final = 25
 """An elastic lease that is granted counts as much: each chunk of grants writes all leases of its reservation."""
+CORES_STEPS: Final = 2
+"""A change of the cores that a reservation may use counts as much for each of its leases: all of them are read, and the
+view gets them again.
+"""
 PAUSE_SECONDS: Final = 1.0
 """After a tick that decided nothing, the next turns come after this time."""
 NEXT_TURN: Final = (
@@ -97,6 +101,23 @@ class Turns:
         """From now on launches are charged, from a budget of their own."""
         self._spent.clear()
         self._began, self._present = steps, None
+
+    def may_share(self, reservation: Reservation) -> bool:
+        """Whether the cores of a reservation with several leases may change in this tick; if not, a later tick finds
+        the same change again. These changes have a budget and turns of their own.
+        """
+        if not self._most or len(reservation.leases) <= 1:
+            return True
+        payer = ("cores", find_payer(reservation))
+        if reservation.id in self._memory.get(payer, ()):
+            self.short.add(payer)
+            return False
+        if self.is_spent(payer):
+            self._is_over.add(payer)
+            return False
+        self._tried.setdefault(payer, set()).add(reservation.id)
+        self.spend(payer, CORES_STEPS * len(reservation.leases))
+        return True
 
     def spend(self, payer: Payer, steps: int) -> None:
         """This much of the payer's budget is spent."""

@@ -2,17 +2,18 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from scheduler.model.decisions import Assign, Grant, Plan
+from scheduler.model.decisions import Assign, Cores, Grant, Plan
 from scheduler.model.reservations import Component, Request, Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.view import View
 from scheduler.policy.plan import plan
-from scheduler.policy.turns import GRANT_STEPS, LEASE_STEPS, PAUSE_SECONDS
+from scheduler.policy.turns import CORES_STEPS, GRANT_STEPS, LEASE_STEPS, PAUSE_SECONDS
 from scheduler.simulation.cloud_documents import CloudDocument
 from scheduler.simulation.stage import build_stage
-from tests.builders import NOW, SYSTEM, a_slot, some_rules
+from tests.builders import NOW, SYSTEM, a_lease, a_slot, some_rules
 
 SLOTS = 20
 
@@ -117,6 +118,26 @@ def test_launches_have_a_budget_of_their_own_and_go_on_in_a_later_tick() -> None
     found = plan(view, rules, NOW)
     assert 3 <= len(found.decisions) < 18
     assert found.wake_at == NOW
+
+
+def a_held_gang(number: int, principal: str = "greedy") -> Reservation:
+    """A gang with a lease of one cpu on each slot, none of which has a share of the spare cpus yet."""
+    leases = [a_lease(slot=f"linux-{at}", component=f"rank.{at}", resources={"cpus": 1}) for at in range(1, SLOTS + 1)]
+    held = a_gang(number, 1, principal, count=SLOTS)
+    return msgspec.structs.replace(held, phase="leased", token=number + 1, leased_at=NOW, leases=tuple(leases))
+
+
+def list_shared(found: Plan) -> set[str]:
+    return {each.reservation for each in found.decisions if isinstance(each, Cores)}
+
+
+def test_cores_of_gangs_change_in_turns_and_those_of_another_principal_at_once() -> None:
+    view = a_fleet(a_held_gang(0), a_held_gang(1), a_held_gang(2), a_held_gang(3, "other"))
+    rules = rules_with(CORES_STEPS * SLOTS)
+    turns = [list_shared(plan(view, rules, NOW + tick)) for tick in range(4)]
+    assert turns == [{"g0", "g3"}, {"g1", "g3"}, {"g2", "g3"}, {"g0", "g3"}]
+    assert plan(view, rules, NOW + 4).wake_at == NOW + 4
+    assert list_shared(plan(view, rules_with(0), NOW)) == {"g0", "g1", "g2", "g3"}
 
 
 def test_a_simulation_has_no_bound() -> None:
