@@ -25,6 +25,8 @@ class Load:
     about: str
     monsters: tuple[dict[str, Any], ...]
     pool: dict[str, Any] = field(default_factory=lambda: STATIC)
+    others: str | None = None
+    """The system of a pool with one slot for the small reservations alone; None: they share the pool."""
 
 
 STATIC: Final[dict[str, Any]] = {
@@ -73,5 +75,6 @@ LOADS: Final[dict[str, Load]] = {
         "the elastic ones before empty slots, of which ten may be launched",
         _elastic(ELASTIC),
         LAUNCHED | {"launch_for_elastic": True, "max_slots": 10},
+        others="small",
     ),
 }

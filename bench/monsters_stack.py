@@ -20,7 +20,7 @@ from time import monotonic, perf_counter
 from typing import Any, cast
 
 from bench._monster_fleets import CPUS, POOL
-from bench._monster_loads import LOADS, SLOTS, SMALL, Load
+from bench._monster_loads import LAUNCHED, LOADS, SLOTS, SMALL, Load
 from bench._stack import SYSTEM, await_slots, open_stack_with
 from leasehold.client import Client
 from leasehold.common.signing import format_key_line
@@ -74,6 +74,7 @@ class Others:
 
     client: Client
     account: str | None
+    system: str
     waits: list[float] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     _is_over: Event = field(default_factory=Event)
@@ -98,13 +99,18 @@ class Others:
             number += 1
 
     def _submit_one(self, due: float) -> None:
-        fields: dict[str, Any] = {"system": SYSTEM, "resources": SMALL} | name_account(self.account)
+        fields: dict[str, Any] = {"system": self.system, "resources": SMALL} | name_account(self.account)
         try:
             leased = self.client.wait(self.client.submit(fields).id, timeout=TIMEOUT_SECONDS)
             self.waits.append(perf_counter() - due)
             self.client.release(leased.id, leased.token)
         except LeaseholdError as error:
             self.lost.append(str(error))
+
+
+def pool_of_others(load: Load) -> dict[str, dict[str, Any]]:
+    """A pool with one slot for the small reservations, if they have one of their own."""
+    return {} if load.others is None else {load.others: LAUNCHED | {"system": load.others, "max_slots": 1}}
 
 
 def name_account(account: str | None) -> dict[str, str]:
@@ -183,14 +189,14 @@ def measure(name: str, mode: str, seconds: float) -> dict[str, Any]:
     load = LOADS[name]
     accounts = ("greedy", "other") if mode == "accounts" else (None, None)
     with ExitStack() as opened:
-        stack, first = opened.enter_context(open_stack_with({POOL: load.pool}))
+        stack, first = opened.enter_context(open_stack_with({POOL: load.pool, **pool_of_others(load)}))
         view = stack.surroundings.settings.view
         wire = opened.enter_context(closing(Wire(stack.url, view.prefix, stack.surroundings.settings.view_url)))
         if load.pool.get("provider") == "static":
             register_hosts(wire, SLOTS)
-        await_slots(first, SLOTS if load.pool.get("provider") == "static" else 1)
+        await_slots(first, SLOTS if load.pool.get("provider") == "static" else 1 + bool(load.others))
         greedy, other = opened.enter_context(open_clients(stack, mode))
-        ticks, others = Ticks(wire), Others(other, accounts[1])
+        ticks, others = Ticks(wire), Others(other, accounts[1], load.others or SYSTEM)
         with ticks.watch(), others.submit():
             Event().wait(seconds / 4)
             calm = list(others.waits)

@@ -127,13 +127,13 @@ def send_notices(engine: Engine, outcome: Outcome) -> None:
 
 def push_to_hosts(engine: Engine, outcome: Outcome) -> None:
     """Tell static hosts that their slot or its leases changed: every lease that comes or goes writes its slot."""
-    for slot in outcome.hosts:
-        push_to_host(engine, slot)
+    if outcome.hosts:
+        hint_to_hosts(engine, outcome.hosts)
 
 
-def push_to_host(engine: Engine, slot: Slot) -> None:
-    """Hint to the host of this slot that it should ask for its leases."""
-    engine.bell.push(slot.id, {"slot": slot.id, "state": slot.state, "cordoned": slot.cordoned})
+def hint_to_hosts(engine: Engine, slots: Iterable[Slot]) -> None:
+    """Hint to the hosts of these slots that they should ask for their leases."""
+    engine.bell.push({slot.id: {"slot": slot.id, "state": slot.state, "cordoned": slot.cordoned} for slot in slots})
 
 
 def last_by_reservation(events: Iterable[Event]) -> Iterable[Event]:

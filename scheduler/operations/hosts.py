@@ -16,7 +16,7 @@ from scheduler.model.reservations import Lease, usable_cores
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row, View
-from scheduler.operations.engine import Engine, announce, push_to_host
+from scheduler.operations.engine import Engine, announce, hint_to_hosts
 from scheduler.operations.heartbeats import SAME_BEAT_SECONDS, judge_heartbeats
 from scheduler.operations.ledger import Ledger
 from scheduler.operations.register import check_host
@@ -42,8 +42,8 @@ def hear_hosts(engine: Engine) -> int:
     hosts = engine.store.find_slots(states=sorted(HOLDING), pools=sorted(pools))
     heard = _listen(engine, hosts)
     moved = _note(engine, rules, {slot.id: _heard_ago(slot, heard) for slot in hosts}, hosts, heard)
-    for slot in choose_hints(find_behind(hosts, heard, rules), engine.store.now()):
-        push_to_host(engine, slot)
+    if hints := list(choose_hints(find_behind(hosts, heard, rules), engine.store.now())):
+        hint_to_hosts(engine, hints)
     return len(moved)
 
 

@@ -22,7 +22,7 @@ from scheduler.policy.places import Place
 from scheduler.policy.quota import place_by_quota, split_by_queue
 from scheduler.policy.refusals import lacks_quota
 from scheduler.policy.ttl import Terms
-from scheduler.policy.turns import LEASE_STEPS, NEXT_TURN
+from scheduler.policy.turns import NEXT_TURN
 
 Leases = tuple[Placement, ...]
 UNPLACED, COVERED, LEASED = range(3)
@@ -78,7 +78,7 @@ def _serve(draft: Draft, waiters: Queue, search: "_Search", guard: Guard) -> Que
             if places is not None:
                 decide(_assign(reservation, demand, places))
                 fates[at] = LEASED
-                draft.turns.charge(LEASE_STEPS * (len(places) - 1))
+                draft.turns.charge_leases(len(places))
                 continue
         if places is None and guard.keeps_any and guard.keeps_out(demand):
             draft.wait(reservation.id, "behind_queue", DETAILS["behind_queue"])

@@ -44,9 +44,11 @@ class Turns:
         self._began = 0
         self._present: Payer | None = None
         """Whose budget pays for the work at present."""
+        self._asking: Payer | None = None
+        """Who pays for the leases of the reservation that was asked for last."""
         self._tried: Memory = {}
         self._first: dict[Payer, str] = {}
-        """Its first reservation in the order of the queue: it has a turn in every tick and pays nothing."""
+        """Its first reservation in the order of the queue: it has a turn in every tick and pays for its leases only."""
         self.short: set[Payer] = set()
         """Payers with work that waits for a later tick."""
         self._is_over: set[Payer] = set()
@@ -60,6 +62,7 @@ class Turns:
             return True
         payer = find_payer(reservation)
         self._close(steps)
+        self._asking = payer
         if self._first.setdefault(payer, reservation.id) == reservation.id:
             return True
         if reservation.id in self._memory.get(payer, ()):
@@ -77,8 +80,15 @@ class Turns:
         self.charge(steps - self._began)
         self._began, self._present = steps, None
 
+    def charge_leases(self, count: int) -> None:
+        """The reservation that has its turn gets so many leases. The first one of a payer pays for these, too: the
+        commit writes them. A single lease is not counted.
+        """
+        if self._most and count > 1 and self._asking is not None:
+            self.spend(self._asking, LEASE_STEPS * count)
+
     def charge(self, steps: int) -> None:
-        """The reservation that has its turn takes so much besides. The first one of a payer pays nothing."""
+        """The reservation that has its turn takes so much. The first one of a payer pays nothing for its search."""
         if self._present is not None:
             self.spend(self._present, steps)
 

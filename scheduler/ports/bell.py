@@ -24,8 +24,8 @@ class Bell(Protocol):
     def notify(self, reservation: str, notice: Mapping[str, Any]) -> None:
         """Tell those who wait on this reservation's channel; nobody listening is fine."""
 
-    def push(self, slot: str, news: Mapping[str, Any]) -> None:
-        """Tell the host of this slot that something of it changed, so that it looks; nobody listening is fine."""
+    def push(self, news: Mapping[str, Mapping[str, Any]]) -> None:
+        """Send news to hosts, by slot: something of it changed, so that the host looks. No host has to listen."""
 
     def reply(self, address: str, answer: Mapping[str, Any]) -> None:
         """Put an answer where the client waits for it; it is kept for a minute.

@@ -244,9 +244,9 @@ class MemoryBell:
         """See Bell.notify."""
         self.notices.append((reservation, dict(notice)))
 
-    def push(self, slot: str, news: Mapping[str, Any]) -> None:
+    def push(self, news: Mapping[str, Mapping[str, Any]]) -> None:
         """See Bell.push."""
-        self.news.append((slot, dict(news)))
+        self.news += [(slot, dict(each)) for slot, each in news.items()]
 
     def reply(self, address: str, answer: Mapping[str, Any]) -> None:
         """See Bell.reply."""

@@ -56,9 +56,12 @@ class RedisBell:
         self._client.publish(f"{self._prefix}notice:{reservation}", msgspec.json.encode(notice))
 
     @redis_errors()
-    def push(self, slot: str, news: Mapping[str, Any]) -> None:
-        """See Bell.push."""
-        self._client.publish(f"{self._prefix}host:{slot}", msgspec.json.encode(news))
+    def push(self, news: Mapping[str, Mapping[str, Any]]) -> None:
+        """See Bell.push. One round trip, however many hosts there are."""
+        with self._client.pipeline(transaction=False) as pipeline:
+            for slot, each in news.items():
+                pipeline.publish(f"{self._prefix}host:{slot}", msgspec.json.encode(each))
+            pipeline.execute()
 
     @redis_errors()
     def reply(self, address: str, answer: Mapping[str, Any]) -> None:

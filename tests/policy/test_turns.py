@@ -89,15 +89,16 @@ def test_when_all_had_their_turn_they_have_another_one() -> None:
 
 
 def test_leases_that_are_given_count_as_work_of_the_commit() -> None:
-    """The first gang pays nothing; two more are given before the bound is reached, and the rest in the next tick."""
+    """The first gang pays for its leases, too; as many follow as the bound allows, and the rest in the next tick."""
     rows = [a_gang(number, 1) for number in range(5)]
-    view, rules = a_fleet(*rows), rules_with(2 * 9 * LEASE_STEPS)
-    assert list_assigned(plan(view, rules, NOW)) == ["g0", "g1", "g2"]
+    view = a_fleet(*rows)
+    assert list_assigned(plan(view, rules_with(10 * LEASE_STEPS), NOW)) == ["g0"]
+    assert list_assigned(plan(view, rules_with(25 * LEASE_STEPS), NOW)) == ["g0", "g1", "g2"]
 
 
 def test_without_backfill_a_gang_whose_turn_comes_later_holds_up_the_queue() -> None:
     rows = [a_gang(0, 1), a_gang(1, 1), a_gang(2, 1), a_gang(3, 1, "other", count=1)]
-    found = plan(a_fleet(*rows), rules_with(9 * LEASE_STEPS, backfill=False), NOW)
+    found = plan(a_fleet(*rows), rules_with(11 * LEASE_STEPS, backfill=False), NOW)
     assert list_assigned(found) == ["g0", "g1"]
     assert dict(found.waiting.items())["g3"][0] == "behind_queue"
 

@@ -109,7 +109,7 @@ def test_notices_reach_those_who_wait_on_the_reservation(redis_client: redis.Red
 
 
 def test_news_without_a_host_that_listens_are_fine(make_bell: MakeBell) -> None:
-    make_bell(Ticks()).push("lab-1", {"slot": "lab-1"})
+    make_bell(Ticks()).push({"lab-1": {"slot": "lab-1"}})
 
 
 def test_news_reach_the_host_of_the_slot(redis_client: redis.Redis, redis_url: str) -> None:
@@ -118,9 +118,9 @@ def test_news_reach_the_host_of_the_slot(redis_client: redis.Redis, redis_url: s
         hints.listen()
         assert not hints.wait(0.05)
         bell = RedisBell(redis_client, Ticks())
-        bell.push("lab-2", {"slot": "lab-2"})
+        bell.push({"lab-2": {"slot": "lab-2"}})
         assert not hints.wait(0.05)
-        bell.push("lab-1", {"slot": "lab-1"})
+        bell.push({"lab-1": {"slot": "lab-1"}})
         assert hints.wait(5)
         hints.close()
 
