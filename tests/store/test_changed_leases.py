@@ -11,7 +11,7 @@ from tests.builders import a_lease, a_reservation
 
 FOUR = tuple(a_lease(component=f"c{number}", token=number) for number in range(4))
 A, B, C, D = FOUR
-NEW = a_lease(component="new", token=9)
+NEW = a_lease(component="z", token=9)
 OTHER = a_lease(component="other", token=10)
 
 
@@ -67,5 +67,5 @@ def test_several_changes_in_one_transaction_are_stored_as_the_last_one(
 ) -> None:
     with store.transaction() as transaction:
         transaction.insert_reservations([a_reservation("r1", phase="leased", token=1, leases=FOUR)])
-    save(store, [*steps, FOUR, steps[0]])
-    assert read(store) == tuple(steps[0])
+    save(store, [*steps, FOUR, *steps])
+    assert read(store) == tuple(steps[-1])
