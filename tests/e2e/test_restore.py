@@ -10,6 +10,7 @@ import pytest
 
 from leasehold import Client
 from scheduler.store.backup import put_back, read_backup
+from tasks.queues import task_name
 from tests.e2e.processes import PATIENCE, Process, wait_for
 from tests.e2e.stack import Stack, a_pool
 from tests.postgresql_server import PostgresServer, find_binaries
@@ -113,7 +114,10 @@ def test_an_older_state_that_was_put_in_place_by_other_means_is_refused_until_it
     assert record is not None
     wait_for(lambda: record.read().token >= token, "Redis to remember")
     put_back(read_backup(stack.folder / "the.backup"), stack.settings.database_url)
-    for name in ("ticks", "health"):
+    wait_for(lambda: REMEDY in stack.processes["beat"].read_log(), "beat to stop")
+    for name, task in (("ticks", "tick"), ("health", "sweep")):
+        # Beat sends nothing now; what others send is refused.
+        stack.app.send_task(task_name(name, task))
         process = stack.processes[name]
         wait_for(lambda process=process: REMEDY in process.read_log(), name)  # type: ignore[misc]
     late = Process("late", ("tasks.worker", "terminate"), stack.environment, stack.folder)
