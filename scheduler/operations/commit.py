@@ -118,7 +118,7 @@ def _list_units(decisions: Iterable[Decision]) -> list[Unit]:
     """A preemption without a grace, and the revokes of elastic instances that make room for somebody, stand together
     with the assignment or claim that follows them; grants to one reservation too, limits of its cores, and revokes that
     make room for none, though each of these is written or not; everything else alone. All of one kind for a reservation
-    are one unit: each change of a reservation copies all its leases, and each transaction writes them.
+    are one unit: each change of a reservation copies all its leases, and each transaction reads them.
     """
     units: list[list[Decision]] = []
     for decision in decisions:

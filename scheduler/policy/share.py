@@ -62,8 +62,7 @@ def share(draft: Draft) -> None:
     # Those of one reservation stand together, so that they are written together.
     found.sort(key=lambda each: (rows[each.reservation].sequence, each.reservation))
     for name, changes in groupby(found, key=attrgetter("reservation")):
-        # A reservation that is new in this view has its leases in the decisions of this tick.
-        if name not in rows or draft.turns.may_share(rows[name]):
+        if draft.turns.may_share(rows[name]):
             draft.decisions += changes
 
 
