@@ -14,6 +14,12 @@ from typing import Final, NamedTuple
 LARGEST_STEP: Final = 1.0
 """Seconds. A look that puts the clock back by less is waited out: the time stands still until it is reached again."""
 
+EXACT_SECONDS: Final = 0.02
+FIRST_LOOKS: Final = 3
+"""The first look is repeated until an answer took at most EXACT_SECONDS, at most so often: it may have to open a
+connection, and half of the time that it takes is the error of the clock.
+"""
+
 _CLOCKS: Final = ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC")
 _MONOTONIC: Final[int | None] = next((getattr(time, name) for name in _CLOCKS if hasattr(time, name)), None)
 """Linux: CLOCK_BOOTTIME counts while the host sleeps; CLOCK_MONOTONIC does so on macOS. Windows has neither, and its
@@ -108,15 +114,21 @@ class ClusterClock:
         The reference read its clock at some instant between the question and the answer. Carried time that lies
         between the bounds that follow from this is as good as the answer.
         """
-        before = self._monotonic()
-        reference = self._ask()
+        reference, before, after = self._measure()
+        for _ in range(0 if self.has_looked else FIRST_LOOKS - 1):
+            if after - before > EXACT_SECONDS:
+                reference, before, after = self._measure()
         with self._guard:
-            after = self._monotonic()
             latest = reference + after - before
             carried = (reference + latest) / 2 if self._ahead is None else self._ahead + after
-            found = min(max(carried, reference), latest)
-            self._ahead = found - after
-            return self._advance(found)
+            self._ahead = min(max(carried, reference), latest) - after
+            return self._advance(self._ahead + self._monotonic())
+
+    def _measure(self) -> tuple[float, float, float]:
+        """The reference's time, and the monotonic clock before and after it was asked."""
+        before = self._monotonic()
+        reference = self._ask()
+        return reference, before, self._monotonic()
 
     def _advance(self, now: float) -> float:
         self._last = self._last if 0 < self._last - now < LARGEST_STEP else now

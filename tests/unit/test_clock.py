@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.common.clock import LARGEST_STEP, ClusterClock, read_monotonic
+from leasehold.common.clock import FIRST_LOOKS, LARGEST_STEP, ClusterClock, read_monotonic
 
 
 class World:
@@ -43,6 +43,23 @@ def test_between_looks_the_monotonic_clock_carries_the_time() -> None:
     world.wall += 600
     assert (clock.now(), world.looks) == (5007, 1)
     assert clock.offset == -600
+
+
+def test_a_first_look_that_opens_a_connection_is_repeated_for_an_exact_time() -> None:
+    """Half of the 0.6 s that the connection took would be the error of the clock."""
+    world = World()
+
+    def connect_and_look() -> float:
+        world.pass_time(0.0 if world.looks else 0.6)
+        return world.look()
+
+    clock = ClusterClock(connect_and_look, lambda: world.monotonic, lambda: world.wall)
+    assert clock.now() == world.time
+    assert world.looks == 2
+    world.delay = 1.0
+    slow = world.make_clock()
+    assert abs(slow.now() - world.time) <= 1
+    assert world.looks == 2 + FIRST_LOOKS
 
 
 def test_an_answer_that_took_long_corrects_no_more_than_it_proves() -> None:
