@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 PYTEST_ARGS ?= --numprocesses auto --dist loadfile
 # The tests of the rules and of the contracts and pages that need no server and no process of the product.
-QUICK := tests/scenarios tests/policy tests/quota tests/second_tick tests/unit tests/store/test_memory.py \
+QUICK := tests/rules tests/reference_model tests/unit tests/store/test_memory.py \
     tests/view/test_memory.py tests/mutations/test_anchor.py \
     --ignore=tests/unit/test_tasks.py --ignore=tests/unit/test_clock.py
 

@@ -10,8 +10,8 @@ from scheduler.model.reservations import ComponentKind, Lease, Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row, View
-from scheduler.policy.charging import charge, sum_running
 from scheduler.policy.plan import plan
+from scheduler.policy.quota.accounting import charge, sum_running
 
 MOST_TICKS = 10
 """A fleet that has not come to rest by then never will."""

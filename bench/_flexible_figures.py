@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 
 from bench._flexible_play import Ended, Play, Setting
 from bench._flexible_workload import draw_workload
-from scheduler.simulation.figures import percentile
+from scheduler.simulation.metrics import percentile
 
 UNSETTLED = 0.2
 """The first and the last share of the applications are played, but not measured: while they come, the cluster is still

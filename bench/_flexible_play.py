@@ -6,14 +6,14 @@ from math import inf
 from typing import Any
 
 from bench._flexible_workload import CORES, MEMORY_MIB, SYSTEM, Application, Workload, list_wishes
+from scheduler.model.command_schemas import ReservationDocument
 from scheduler.model.reservations import Reservation
-from scheduler.model.wishes import ReservationDocument
-from scheduler.operations.tick import Ticked
-from scheduler.simulation.clockwork import Clockwork
+from scheduler.operations.tick.tick import Ticked
 from scheduler.simulation.cloud_documents import CloudDocument
-from scheduler.simulation.given import GivenSlot
+from scheduler.simulation.cluster import build_stage, put_slot, submit_all
 from scheduler.simulation.holders import Holders
-from scheduler.simulation.stage import build_stage, put_slot, submit_all
+from scheduler.simulation.initial_state import GivenSlot
+from scheduler.simulation.loop import EventLoop
 
 POOL = "machines"
 FOREVER = 1e12
@@ -102,7 +102,7 @@ class Play:
         self._next = next(self._wishes, None)
         self.stage = build_stage(setting.make_config(), CloudDocument())
         self._holders = Holders(self.stage, confirm_needlessly=False)
-        self._clockwork = Clockwork(self.stage, self._tell_events, _ignore, kicks=True, wakes=True)
+        self._clockwork = EventLoop(self.stage, self._tell_events, _ignore, kicks=True, wakes=True)
         self._held: dict[str, _Held] = {}
         self._begun: dict[str, float] = {}
         self._used = {f"{POOL}-{number}": [0.0, 0.0] for number in range(1, machines + 1)}

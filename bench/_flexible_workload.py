@@ -11,7 +11,7 @@ from math import inf, log
 from random import Random
 from typing import Literal
 
-from scheduler.model.wishes import ComponentDocument, ReservationDocument
+from scheduler.model.command_schemas import ComponentDocument, ReservationDocument
 
 SYSTEM = "analytics"
 CORES, MEMORY_MIB = 32.0, 128.0 * 1024

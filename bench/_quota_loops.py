@@ -10,7 +10,7 @@ from scheduler.model.accounts import FREE, PAID, Levels, add, level_of, subtract
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import View
-from scheduler.policy.charging import settle
+from scheduler.policy.quota.accounting import settle
 
 
 @dataclass(frozen=True)

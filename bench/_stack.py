@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic, perf_counter, sleep
 from typing import Any
 
-from leasehold.client import Client
+from leasehold.client.client import Client
 from leasehold.stack import Stack
 from tests.guarding import take_signals_as_interrupts
 from tests.postgresql_server import start_own_postgresql

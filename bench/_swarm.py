@@ -1,6 +1,6 @@
 """Agents of hosts for a bench: as many as a process is asked for, in one event loop, each with connections of its own.
 
-They send what `leasehold.agent` sends, and as often: heartbeats, looks at their leases, copies of what is not answered.
+They send what `leasehold.agent` sends, and as often: heartbeats, looks at their leases, copies of unanswered requests.
 `python -m bench._swarm URL FIRST COUNT OFFLINE_TIMEOUT KIND` runs until it is ended. `KIND`: `present` for the rules of
 this version, `earlier` for agents that look every ten seconds and send a copy every two.
 """
@@ -19,13 +19,13 @@ from uuid import uuid4
 
 import redis.asyncio as redis
 
-from leasehold.agent import ASK_SECONDS, LONGEST_RETRY_SECONDS, LOOK_SECONDS, RETRY_SECONDS, find_beat
+from leasehold.agent.agent import ASK_SECONDS, LONGEST_RETRY_SECONDS, LOOK_SECONDS, RETRY_SECONDS, find_beat
+from leasehold.client.backoff import Backoff, shorten
+from leasehold.client.discovery import DEFAULT_PREFIX
+from leasehold.client.exchange import Pending, read_retry
+from leasehold.client.hosts import HEARTBEAT_SECONDS
+from leasehold.client.transport import QUEUE, TASK_PREFIX
 from leasehold.common.heartbeats import Heartbeat, format_heartbeat
-from leasehold.exchange import Pending, read_retry
-from leasehold.hosts import HEARTBEAT_SECONDS
-from leasehold.pacing import Backoff, shorten
-from leasehold.running import DEFAULT_PREFIX
-from leasehold.wire import QUEUE, TASK_PREFIX
 
 EARLIER_LOOK_SECONDS: Final = 10.0
 EARLIER_RESEND_SECONDS: Final = 2.0
@@ -111,7 +111,7 @@ class EarlierAgent:
 
 
 class PresentAgent(EarlierAgent):
-    """An agent of this version: its heartbeats carry what it knows, and its requests follow `leasehold.exchange`."""
+    """An agent of this version: its heartbeats carry what it knows, its requests follow `leasehold.client.exchange`."""
 
     version: str | None = None
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from bench._stack import SYSTEM, await_slots, open_stack_with
 from bench._swarm import name_machine, name_slot
-from leasehold.client import Client
+from leasehold.client.client import Client
+from leasehold.client.transport import QUEUE, RequestTransport
 from leasehold.errors import NotAnswered
 from leasehold.stack import Stack
-from leasehold.wire import QUEUE, Wire
 
 OFFLINE_TIMEOUT = 180.0
 """Seconds, as in the default rules."""
@@ -35,7 +35,7 @@ START_SECONDS = 300.0
 HOSTS_A_REQUEST = 500
 
 
-def register(wire: Wire, agents: int) -> None:
+def register(wire: RequestTransport, agents: int) -> None:
     """Register all hosts, many with a message."""
     for first in range(0, agents, HOSTS_A_REQUEST):
         items = [
@@ -66,7 +66,7 @@ def run_agents(url: str, agents: int, kind: str) -> Iterator[None]:
             process.wait()
 
 
-def submit_one_at_a_time(client: Client, wire: Wire, seconds: float) -> dict[str, Any]:
+def submit_one_at_a_time(client: Client, wire: RequestTransport, seconds: float) -> dict[str, Any]:
     """How long each reservation took until it was accepted, and how many messages waited meanwhile."""
     until, times, depths, unanswered = monotonic() + seconds, [], [], 0
     while monotonic() < until:
@@ -84,7 +84,9 @@ def submit_one_at_a_time(client: Client, wire: Wire, seconds: float) -> dict[str
 def measure(agents: int, seconds: float, kind: str) -> dict[str, Any]:
     """One run on a stack of its own."""
     with open_stack_with({"lab": POOL}) as (stack, client):
-        wire = Wire(stack.url, stack.surroundings.settings.view.prefix, stack.surroundings.settings.view_url)
+        wire = RequestTransport(
+            stack.url, stack.surroundings.settings.view.prefix, stack.surroundings.settings.view_url
+        )
         register(wire, agents)
         await_slots(client, agents)
         with run_agents(stack.url, agents, kind):
@@ -100,12 +102,12 @@ def measure(agents: int, seconds: float, kind: str) -> dict[str, Any]:
     return {"agents": agents, "kind": kind, "seconds": seconds, **figures, **found}
 
 
-def count_heartbeats(wire: Wire) -> int:
+def count_heartbeats(wire: RequestTransport) -> int:
     """How many hosts have sent a heartbeat."""
     return sum(1 for _ in wire.redis.scan_iter(f"{wire.prefix}heartbeat:host-*", count=1000))
 
 
-def await_heartbeats(wire: Wire, agents: int) -> None:
+def await_heartbeats(wire: RequestTransport, agents: int) -> None:
     """Return when each agent has sent a heartbeat."""
     until = monotonic() + START_SECONDS
     while count_heartbeats(wire) < agents:

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from time import perf_counter
 
 from bench._stack import SYSTEM, open_postgresql, open_stack
-from leasehold.client import Client
-from leasehold.submitting import ReservationFields
-from leasehold.wire import Wire
+from leasehold.client.client import Client
+from leasehold.client.submitting import ReservationFields
+from leasehold.client.transport import RequestTransport
 
 RESERVATIONS = 10_000
 TASKS = 2_000
@@ -33,7 +33,7 @@ def rate_of_intake(client: Client, number: int) -> float:
     return RESERVATIONS / took
 
 
-def rate_of_tasks(wire: Wire) -> float:
+def rate_of_tasks(wire: RequestTransport) -> float:
     """Celery tasks that do nothing but answer, a second: from the first one sent to the last one answered."""
     address = f"{wire.prefix}reply:bench-rate"
     began = perf_counter()
@@ -65,7 +65,9 @@ def main() -> None:
         open_database(sys.argv[1:]) as database_url,
         open_stack(slots=1, leases_per_slot=1, database_url=database_url) as (stack, client),
     ):
-        wire = Wire(stack.url, stack.surroundings.settings.view.prefix, stack.surroundings.settings.view_url)
+        wire = RequestTransport(
+            stack.url, stack.surroundings.settings.view.prefix, stack.surroundings.settings.view_url
+        )
         tasks = rate_of_tasks(wire)
         rates = [rate_of_intake(client, number) for number in range(ROUNDS)]
         wire.close()

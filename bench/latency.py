@@ -7,13 +7,13 @@ import secrets
 from time import perf_counter
 
 from bench._stack import open_stack, show_quantiles, time_lease
-from leasehold.wire import Wire
+from leasehold.client.transport import RequestTransport
 
 ROUNDS = 300
 WARM_UP = 20
 
 
-def time_no_op(wire: Wire) -> float:
+def time_no_op(wire: RequestTransport) -> float:
     """Seconds from sending a task that does nothing to its answer."""
     address = f"{wire.prefix}reply:bench-{secrets.token_hex(6)}"
     began = perf_counter()
@@ -25,7 +25,9 @@ def time_no_op(wire: Wire) -> float:
 def main() -> None:
     """Measure both in one run."""
     with open_stack(slots=4, leases_per_slot=4) as (stack, client):
-        wire = Wire(stack.url, stack.surroundings.settings.view.prefix, stack.surroundings.settings.view_url)
+        wire = RequestTransport(
+            stack.url, stack.surroundings.settings.view.prefix, stack.surroundings.settings.view_url
+        )
         for _ in range(WARM_UP):
             time_lease(client)
             time_no_op(wire)

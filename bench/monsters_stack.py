@@ -22,13 +22,13 @@ from typing import Any, cast
 from bench._monster_fleets import CPUS, POOL
 from bench._monster_loads import LAUNCHED, LOADS, SLOTS, SMALL, Load
 from bench._stack import SYSTEM, await_slots, open_stack_with
-from leasehold.client import Client
+from leasehold.client.client import Client
+from leasehold.client.models import Answer
+from leasehold.client.submitting import ReservationFields
+from leasehold.client.transport import RequestTransport
 from leasehold.common.signing import format_key_line
 from leasehold.errors import LeaseholdError, NotAnswered
-from leasehold.results import Answer
 from leasehold.stack import Stack
-from leasehold.submitting import ReservationFields
-from leasehold.wire import Wire
 from scheduler.operations.principals import add_principal
 
 PAUSE_SECONDS = 0.2
@@ -45,7 +45,7 @@ OTHERS_AT_ONCE = 32
 class Ticks:
     """How long ticks took, as the report of each tick says."""
 
-    wire: Wire
+    wire: RequestTransport
     seconds: dict[float, float] = field(default_factory=dict)
     _is_over: Event = field(default_factory=Event)
 
@@ -138,7 +138,7 @@ def add_producer(stack: Stack, name: str) -> str:
         return format_key_line(added.name, added.key, store.read_cluster().identity)
 
 
-def register_hosts(wire: Wire, slots: int) -> None:
+def register_hosts(wire: RequestTransport, slots: int) -> None:
     """Register the hosts of the static pool."""
     for first in range(1, slots + 1, HOSTS_A_REQUEST):
         items = [
@@ -191,7 +191,9 @@ def measure(name: str, mode: str, seconds: float) -> dict[str, Any]:
     with ExitStack() as opened:
         stack, first = opened.enter_context(open_stack_with({POOL: load.pool, **pool_of_others(load)}))
         view = stack.surroundings.settings.view
-        wire = opened.enter_context(closing(Wire(stack.url, view.prefix, stack.surroundings.settings.view_url)))
+        wire = opened.enter_context(
+            closing(RequestTransport(stack.url, view.prefix, stack.surroundings.settings.view_url))
+        )
         if load.pool.get("provider") == "static":
             register_hosts(wire, SLOTS)
         await_slots(first, SLOTS if load.pool.get("provider") == "static" else 1 + bool(load.others))

@@ -12,17 +12,17 @@ from time import time
 from typing import Any
 
 from bench._stack import open_stack, time_lease
-from leasehold.client import Client
-from leasehold.exchange import LONGEST_RESEND_SECONDS, RESEND_SECONDS
-from leasehold.pacing import Backoff
-from leasehold.wire import Wire
+from leasehold.client.backoff import Backoff
+from leasehold.client.client import Client
+from leasehold.client.exchange import LONGEST_RESEND_SECONDS, RESEND_SECONDS
+from leasehold.client.transport import RequestTransport
 
 ROUNDS = 10
 MOST_LOST = 2
 """Copies of a request that vanish before one arrives."""
 
 
-class LossyWire(Wire):
+class LossyWire(RequestTransport):
     """Throws away the first copies of every request, as a broker does that dies at the wrong moment."""
 
     lost = 0

@@ -11,11 +11,11 @@ from time import perf_counter
 from uuid import uuid4
 
 from bench._stack import SYSTEM, open_stack
-from leasehold.client import Client
+from leasehold.client.client import Client
+from leasehold.client.credentials import read_credentials
+from leasehold.client.transport import RequestTransport
 from leasehold.common.signing import format_key_line
-from leasehold.credentials import read_credentials
 from leasehold.stack import Stack
-from leasehold.wire import Wire
 from scheduler.operations.principals import add_principal
 
 IN_BULK = 10_000
@@ -35,7 +35,7 @@ def rate_in_bulk(client: Client) -> float:
     return IN_BULK / took
 
 
-def rate_of_single_requests(wire: Wire) -> float:
+def rate_of_single_requests(wire: RequestTransport) -> float:
     """Requests accepted a second, eight on their way at once: each is a message with a signature of its own."""
     prefix = uuid4().hex
     documents = [{"id": f"{prefix}-{n}", "system": SYSTEM} for n in range(SINGLE)]
@@ -71,7 +71,7 @@ def main() -> None:
         signed = opened.enter_context(stack.client(key=key))
         view = stack.surroundings.settings.view
         keys = (None, read_credentials(key, None, "bench"))
-        wires = [opened.enter_context(closing(Wire(stack.url, view.prefix, None, each))) for each in keys]
+        wires = [opened.enter_context(closing(RequestTransport(stack.url, view.prefix, None, each))) for each in keys]
         rounds = [(rate_in_bulk(unsigned), rate_in_bulk(signed)) for _ in range(ROUNDS + 1)][1:]
         show("reserve_many", *zip(*rounds, strict=True))
         rounds = [(rate_of_single_requests(wires[0]), rate_of_single_requests(wires[1])) for _ in range(ROUNDS + 1)][1:]

@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from typing import Any
 
-from tests.e2e.stack import Stack, a_pool
-from tests.e2e.takeover import kill_holder, second_scheduler
+from tests.system.stack import Stack, a_pool
+from tests.system.takeover import kill_holder, second_scheduler
 from workers.settings import TickSettings
 
 RULES = {"pools": {"warm": a_pool(system="warm-linux", min_slots=1, max_slots=1)}}
@@ -27,10 +27,10 @@ SETTINGS = {
 def time_takeover(stack: Stack) -> float:
     """Seconds from the kill of a leader to the next committed tick."""
     with second_scheduler(stack) as second:
-        store = stack.services.engine.store
+        store = stack.services.ports.store
         kill_holder(stack, second)
-        began, ticked_at = monotonic(), store.load_tenure().ticked_at
-        while store.load_tenure().ticked_at <= ticked_at:
+        began, ticked_at = monotonic(), store.load_leader_term().ticked_at
+        while store.load_leader_term().ticked_at <= ticked_at:
             assert monotonic() < began + 60, "nobody took over"
             # As exact as the figure has to be.
             sleep(0.01)

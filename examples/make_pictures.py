@@ -20,11 +20,11 @@ from typing import Any
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
+from leasehold.client.models import read_explanation
 from leasehold.demo.run import report
 from leasehold.demo.summary import Summary
-from leasehold.results import read_explanation
 from scheduler.operations.explain import explain
-from scheduler.simulation.play import Player
+from scheduler.simulation.runner import Runner
 from scheduler.simulation.scenario import load_scenario
 
 ROOT = Path(__file__).parent.parent
@@ -68,10 +68,10 @@ def draw_demo(console: Console) -> None:
 
 def draw_explanation(console: Console) -> None:
     """The explanation of the reservation that waits at the end of the scenario."""
-    player = Player(load_scenario(SCENARIO))
+    player = Runner(load_scenario(SCENARIO))
     for _line in player.play():
         pass
-    found = read_explanation(explain(player.stage.engine, WAITS))
+    found = read_explanation(explain(player.stage.ports, WAITS))
     console.print(f"$ leasehold explain {WAITS}", style="bold")
     console.print(str(found), markup=False)
 

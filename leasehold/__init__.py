@@ -21,9 +21,9 @@ from leasehold.errors import (
 )
 
 if TYPE_CHECKING:
-    from leasehold.aio import AsyncClient
     from leasehold.client import Client
-    from leasehold.lease import Lease
+    from leasehold.client.async_client import AsyncClient
+    from leasehold.client.lease import Lease
 
     __version__: str
 
@@ -49,10 +49,8 @@ def __getattr__(name: str) -> Any:
     `__version__` is the version of the installed distribution.
     """
     match name:
-        case "Client" | "Lease":
-            return getattr(import_module(f"leasehold.{name.lower()}"), name)
-        case "AsyncClient":
-            return import_module("leasehold.aio").AsyncClient
+        case "Client" | "Lease" | "AsyncClient":
+            return getattr(import_module("leasehold.client"), name)
         case "__version__":
             return version("leasehold")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,7 +3,7 @@
 Copies of a request that was answered after the copy was sent are thrown away: they would do nothing but give the same
 answer once more. So are copies of an unsigned request that runs. The main process does not verify signatures: a signed
 request that runs may be a forged one, so its copies go to the pool, which gives the stored answer. While more requests
-wait than can be answered in time (`policy/overload.py`), some are answered "come again later", and questions whose
+wait than can be answered in time (`policy/load_shedding.py`), some are answered "come again later", and questions whose
 senders gave up are thrown away.
 
 It keeps `<prefix>queue:taken`: the `sent_at` of the request taken last, by which clients see whether theirs waits; and
@@ -24,9 +24,9 @@ import redis
 
 from leasehold.common.signing import PRINCIPAL, encode_canonically
 from scheduler.model.validation import InvalidInputError
-from scheduler.policy.overload import QUESTIONS, QueueGauge, find_retry
+from scheduler.policy.load_shedding import QUESTIONS, QueueGauge, find_retry
 from scheduler.ports import ForeignAddressError, Meter, ViewUnavailableError
-from scheduler.view.redis_bell import RedisBell
+from scheduler.view.redis_notifier import RedisNotifier
 from tasks.queues import PREFIX, RESERVATIONS
 from workers.access import is_signed
 from workers.logs import get_logger
@@ -133,7 +133,7 @@ class Admission:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._broker, self._view, self._meter, self._prefix = broker, view, meter, prefix
-        self._bell = RedisBell(view, lambda: None, prefix)
+        self._notifier = RedisNotifier(view, lambda: None, prefix)
         self._gauge, self._longest = QueueGauge(concurrency), longest
         self._clock, self._monotonic = clock, monotonic
         self._running: dict[str, _Running] = {}
@@ -222,7 +222,7 @@ class Admission:
         if seconds is None or arrival.reply_to is None or arrival.patience is None:
             return False
         try:
-            self._bell.reply(arrival.reply_to, describe_retry(seconds, wait, self._longest))
+            self._notifier.reply(arrival.reply_to, describe_retry(seconds, wait, self._longest))
         except (ForeignAddressError, ViewUnavailableError):
             # The task refuses the address as it does at any time; without Redis nothing can be answered.
             return False

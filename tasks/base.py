@@ -24,7 +24,7 @@ from structlog.contextvars import bound_contextvars
 
 from scheduler.model.principals import Principal, Role
 from scheduler.model.validation import Fault, InvalidInputError, fault
-from scheduler.operations.tick import PlanTooLateError
+from scheduler.operations.tick.tick import PlanTooLateError
 from scheduler.ports import (
     CloudError,
     DatabaseWentBackError,
@@ -197,4 +197,4 @@ class LeaseholdTask(Task):  # type: ignore[type-arg]
         labels = {"task": self.name or "", "result": result.partition(":")[0]}
         # An engine that cannot be built was spoken of by the task itself.
         with suppress(*DROPPED):
-            services.engine.meter.observe("leasehold_task_seconds", labels, seconds)
+            services.ports.meter.observe("leasehold_task_seconds", labels, seconds)

@@ -33,13 +33,13 @@ class CanaryTask(LeaseholdTask):
         """See LeaseholdTask.answer_refused."""
         with suppress(InvalidInputError):
             (reply_to,), _ = self.read_arguments(args, kwargs)
-            services.engine.bell.reply(reply_to, answer)
+            services.ports.notifier.reply(reply_to, answer)
 
 
 def _register(queue: str) -> None:
     def sing(reply_to: str) -> str:
         answer = {"ok": True, "queue": queue, "host": socket.gethostname(), "pid": os.getpid()}
-        services.engine.bell.reply(reply_to, answer)
+        services.ports.notifier.reply(reply_to, answer)
         return "sung"
 
     app.task(name=task_name(queue, CANARY), base=CanaryTask, needs_membership=False)(sing)

@@ -14,7 +14,7 @@ from kombu import Exchange, Queue
 from kombu.exceptions import OperationalError
 
 from scheduler.model.slots import Slot
-from scheduler.ports import Outgoing
+from scheduler.ports import OutboxMessage
 from tasks.queues import CHECK, LAUNCH_SLOT, TERMINATE_SLOT, TICK
 from workers.logs import get_logger
 
@@ -54,7 +54,7 @@ class CeleryDispatcher:
         """Ask for a tick now."""
         self._send(TICK, [[]], 2 * self._tick_seconds)
 
-    def send_callback(self, outgoing: Outgoing) -> None:
+    def send_callback(self, outgoing: OutboxMessage) -> None:
         """See Dispatcher."""
         name = outgoing.callback.queue
         # The producer's queue, which we neither know nor declare: straight onto the list of that name.

@@ -4,12 +4,12 @@ from typing import Final
 
 import msgspec
 
-from scheduler.operations.check import check
-from scheduler.operations.hosts import hear_hosts
-from scheduler.operations.interrupt import heed_notices
-from scheduler.operations.reconcile import Reconciled, reconcile
-from scheduler.operations.recover import recover, sweep
+from scheduler.operations.machines.check import check
+from scheduler.operations.machines.interrupt import heed_notices
+from scheduler.operations.machines.reconcile import Reconciled, reconcile
+from scheduler.operations.machines.recover import recover, sweep
 from scheduler.operations.refused import record_refused
+from scheduler.operations.tick.heartbeat_intake import hear_hosts
 from tasks.app import app, services
 from tasks.queues import CHECK, HEAR, INTERRUPTIONS, PRUNE, RECONCILE, RECOVER, SWEEP
 from workers.logs import get_logger
@@ -22,35 +22,35 @@ DAY: Final = 86400.0
 @app.task(name=CHECK)
 def check_slots(slot_ids: list[str]) -> str:
     """Mirror what EC2 and the probes say of these slots' machines."""
-    return f"moved: {check(services.engine, slot_ids)}"
+    return f"moved: {check(services.ports, slot_ids)}"
 
 
 @app.task(name=SWEEP)
 def sweep_slots(all_machines: bool = False) -> str:  # noqa: FBT001, FBT002 - an argument of a message
     """Have every slot looked at that is on its way up or down, or every one that has a machine."""
-    return f"sent: {sweep(services.engine, all_machines=all_machines)}"
+    return f"sent: {sweep(services.ports, all_machines=all_machines)}"
 
 
 @app.task(name=HEAR)
 def hear() -> str:
     """Take note of the heartbeats of static hosts."""
-    return f"heard: {hear_hosts(services.engine)}"
+    return f"heard: {hear_hosts(services.ports)}"
 
 
 @app.task(name=RECOVER)
 def recover_lost() -> str:
     """Send again what was decided and neither done nor sent lately; write the events of refused messages."""
-    count = recover(services.engine, services.settings.recover_interval)
+    count = recover(services.ports, services.settings.recover_interval)
     if count:
         log.info("Sent again what was due.", action="recover.sent", count=count)
-    record_refused(services.engine)
+    record_refused(services.ports)
     return f"sent: {count}"
 
 
 @app.task(name=RECONCILE)
 def reconcile_machines() -> str:
     """Hold what EC2 runs under our tags against the slots: nothing is leaked, and no answer stays lost."""
-    found = reconcile(services.engine, services.settings.orphan_age)
+    found = reconcile(services.ports, services.settings.orphan_age)
     if found != Reconciled():
         counts = msgspec.structs.asdict(found)
         log.warning("Machines ran that no slot knew of.", action="reconcile.found", **counts)
@@ -66,7 +66,7 @@ def read_interruptions() -> str:
     feed = services.notices
     if feed is None:
         return "no queue"
-    heeded = heed_notices(services.engine, feed, services.settings.aws.interruption_interval - 1)
+    heeded = heed_notices(services.ports, feed, services.settings.aws.interruption_interval - 1)
     if heeded.changed:
         log.info("Heeded notices of EC2.", action="interruptions.heeded", count=heeded.changed)
     return f"heeded: {heeded.changed}, left: {heeded.left}"
@@ -75,7 +75,7 @@ def read_interruptions() -> str:
 @app.task(name=PRUNE)
 def prune() -> str:
     """Forget events, answers and ended reservations that are older than the settings say."""
-    keep, store = services.settings.keep, services.engine.store
+    keep, store = services.settings.keep, services.ports.store
     now = store.now()
     count = store.prune(
         events_before=now - keep.events_days * DAY,

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 from pydantic import AfterValidator
 
+from scheduler.model.command_schemas import WISHES
 from scheduler.model.principals import ROLES
 from scheduler.model.validation import (
     Document,
@@ -21,13 +22,12 @@ from scheduler.model.validation import (
     read_document,
     show,
 )
-from scheduler.model.wishes import WISHES
+from scheduler.operations.commands.intake import Answer, accept
+from scheduler.operations.commands.lease_commands import CommandRefused
+from scheduler.operations.commands.registry import check_question
 from scheduler.operations.explain import describe_conditions, explain
-from scheduler.operations.hosts import describe_host
-from scheduler.operations.intake import Answer, accept
 from scheduler.operations.notices import describe_row
-from scheduler.operations.vocabulary import check_question
-from scheduler.operations.words import Refusal
+from scheduler.operations.tick.heartbeat_intake import describe_host
 from scheduler.ports import ConflictError, ForeignAddressError, StaleWriteError
 from scheduler.view.addresses import check_reply_address
 from tasks.app import app, services
@@ -93,7 +93,7 @@ class RequestTask(LeaseholdTask):
         with suppress(InvalidInputError):
             (document,), _ = self.read_arguments(args, kwargs)
             if address := find_address(document):
-                services.engine.bell.reply(address, answer)
+                services.ports.notifier.reply(address, answer)
 
     def read_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """See LeaseholdTask.read_arguments."""
@@ -135,7 +135,7 @@ def explain_wait(document: Any) -> str:
 def conditions(document: Any) -> str:
     """Answer what is to be said of slots and pools, in words."""
     return _answer(
-        "conditions", ConditionsDocument, document, lambda word: describe_conditions(services.engine, word.pool)
+        "conditions", ConditionsDocument, document, lambda word: describe_conditions(services.ports, word.pool)
     )
 
 
@@ -143,12 +143,12 @@ def conditions(document: Any) -> str:
 def leases(document: Any) -> str:
     """Answer a host with its slot and the leases on it: see `operations.hosts`."""
     return _answer(
-        "leases", LeasesDocument, document, lambda word: describe_host(services.engine, word.slot, word.machine)
+        "leases", LeasesDocument, document, lambda word: describe_host(services.ports, word.slot, word.machine)
     )
 
 
 def _find_rows(word: QueryDocument) -> Answer:
-    store = services.engine.store
+    store = services.ports.store
     rows = store.find_reservations(ids=word.ids, limit=MOST_QUERIED)
     names = sorted({lease.slot for row in rows for lease in row.leases})
     slots = {slot.id: slot for slot in store.find_slots(ids=names)} if names else {}
@@ -156,7 +156,7 @@ def _find_rows(word: QueryDocument) -> Answer:
 
 
 def _explain(word: ExplainDocument) -> Answer:
-    found = explain(services.engine, word.reservation)
+    found = explain(services.ports, word.reservation)
     if not found:
         raise fault("reservation", "a known reservation", word.reservation)
     return found
@@ -171,14 +171,14 @@ def _answer(verb: str, model: type[AnyQuestion], document: object, act: Callable
         answer: Answer = {"ok": True, **act(word)}
     except InvalidInputError as error:
         answer = {"ok": False, "errors": [{"index": 0, **msgspec.to_builtins(each)} for each in error.faults]}
-    except Refusal as refusal:
+    except CommandRefused as refusal:
         answer = {"ok": False, "errors": [{"index": 0, **msgspec.to_builtins(refusal.fault)}]}
     send_answer(address, answer)
     return describe_answer(answer)
 
 
 def _accept(verb: str, document: object) -> Answer:
-    return _repeat_if_stale(lambda: accept(services.engine, verb, document, principal=current_principal()))
+    return _repeat_if_stale(lambda: accept(services.ports, verb, document, principal=current_principal()))
 
 
 def _repeat_if_stale(act: Callable[[], Answer]) -> Answer:
@@ -204,7 +204,7 @@ def find_address(document: object) -> str | None:
 def send_answer(address: str | None, answer: Answer) -> None:
     """Put the answer there. A producer that names no place gets none; for a refusal that is an UnansweredError."""
     if address is not None:
-        services.engine.bell.reply(address, answer)
+        services.ports.notifier.reply(address, answer)
     elif not answer["ok"]:
         faults = [Fault(each["path"], each["expected"], each["got"]) for each in list_errors(answer)]
         raise UnansweredError(faults, describe_answer(answer))

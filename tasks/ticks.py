@@ -1,6 +1,6 @@
 """Queue `ticks`: one scheduling pass after the other, by whoever gets the lock."""
 
-from scheduler.operations.tick import Ticked, tick
+from scheduler.operations.tick.tick import Ticked, tick
 from scheduler.view.renewal import Renewal
 from tasks.app import app, services
 from tasks.base import LeaseholdTask
@@ -20,21 +20,21 @@ class TickTask(LeaseholdTask):
 @app.task(name=TICK, base=TickTask)
 def run_tick() -> str:
     """Tick, unless another process does: that one ticks once more when it is done."""
-    engine = services.engine
+    ports = services.ports
     try:
-        done = tick(engine, services.leader, _keep_lock)
+        done = tick(ports, services.leader, _keep_lock)
     except Exception:  # whatever it was is counted, and is the task's failure as before
-        engine.meter.count("leasehold_ticks_total", {"result": "error"})
+        ports.meter.count("leasehold_ticks_total", {"result": "error"})
         raise
     for ticked in done:
-        engine.meter.count("leasehold_ticks_total", {"result": "success"})
-        engine.meter.observe("leasehold_tick_duration_seconds", {}, ticked.seconds)
+        ports.meter.count("leasehold_ticks_total", {"result": "success"})
+        ports.meter.observe("leasehold_tick_duration_seconds", {}, ticked.seconds)
         _tell(ticked)
     return f"ticked: {sum(len(each.plan.decisions) for each in done)} decisions" if done else "not_leader"
 
 
 def _keep_lock() -> Renewal:
-    return Renewal(services.engine.lock, services.settings.ticks.lock_seconds)
+    return Renewal(services.ports.lock, services.settings.ticks.lock_seconds)
 
 
 def _tell(ticked: Ticked) -> None:

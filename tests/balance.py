@@ -3,7 +3,7 @@
 xdist hands out the files with the fewest tests last. If such a file takes a minute, one process ends a minute after
 the other. So the pieces go by the seconds that they took when they were measured, the longest first. A piece that was
 never measured goes before all others: if it takes long, it does not end last. All tests that share the stack of
-tests/e2e are one piece, because one stack serves them.
+tests/system are one piece, because one stack serves them.
 
 `make durations` measures every piece that it runs (`PYTEST_ARGS=...`) and writes DURATIONS.
 """
@@ -19,11 +19,11 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[1]
 DURATIONS: Final = Path(__file__).with_name("durations.json")
-E2E: Final = "tests/e2e"
+E2E: Final = "tests/system"
 
 
 def find_piece(nodeid: str) -> str:
-    """Return the piece of work that a test is handed out with: all of tests/e2e, or its file."""
+    """Return the piece of work that a test is handed out with: all of tests/system, or its file."""
     file = nodeid.partition("::")[0]
     return E2E if file.startswith(f"{E2E}/") else file
 

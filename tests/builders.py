@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from scheduler.model.moves import HOLDING, INACTIVE, WITH_MACHINE, SlotState
 from scheduler.model.reservations import Component, Lease, Request, Reservation
 from scheduler.model.rules import Rules, merge_rules, read_rules
 from scheduler.model.slots import Slot
+from scheduler.model.transitions import HOLDING, INACTIVE, WITH_MACHINE, SlotState
 
 NOW = 1_800_000_000.0
 """The time at which builders think it is."""

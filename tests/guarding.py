@@ -1,6 +1,6 @@
 """Whatever tests, benches and chaos start ends with them, however they end.
 
-They have the stack's own guardian (leasehold/stack/guardian.py): a process that hears by the end of a pipe that they
+They have the stack's own guardian (leasehold/stack/reaper.py): a process that hears by the end of a pipe that they
 are gone, killed ones too, and ends what they had started. SIGTERM is taken as Ctrl-C, so that folders go as well.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
 
-from leasehold.stack.programs import Guardian, make_gated, open_gate
+from leasehold.stack.programs import Reaper, make_gated, open_gate
 
 __all__ = ["Guarded", "take_signals_as_interrupts"]
 
@@ -71,14 +71,14 @@ _running: Final[set[Guarded]] = set()
 
 
 @cache
-def _find_guardian() -> Guardian:
+def _find_guardian() -> Reaper:
     """The one of this process."""
-    guardian = Guardian()
+    guardian = Reaper()
     atexit.register(_leave, guardian)
     return guardian
 
 
-def _leave(guardian: Guardian) -> None:
+def _leave(guardian: Reaper) -> None:
     """End what nobody stopped, because its start was interrupted, say; then the guardian has nothing to wait for.
 
     It would wait its whole grace: what has ended and whose parent still waits for the guardian is not quite gone.

@@ -20,7 +20,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from leasehold.stack.surroundings import find_free_port
+from leasehold.stack.configuration import find_free_port
 from scheduler.store.migrating import migrate
 from tests.guarding import Guarded
 

@@ -10,14 +10,18 @@ PLUGINS = ("-p", "xdist.plugin", "-p", "tests.balance", "-n2", "--dist=loadfile"
 
 
 def test_all_that_shares_the_stack_is_one_piece_and_every_other_file_is_one() -> None:
-    assert find_piece("tests/e2e/test_stack.py::test_it[a::b]") == find_piece("tests/e2e/test_doctor.py::test_it")
+    assert find_piece("tests/system/test_stack.py::test_it[a::b]") == find_piece("tests/system/test_doctor.py::test_it")
     assert find_piece("tests/unit/test_logs.py::test_it[a::b]") == "tests/unit/test_logs.py"
 
 
 def test_unknown_pieces_go_first_as_they_come_then_the_longest_ones() -> None:
     new, newer = "tests/client/test_b.py::test_z", "tests/client/test_a.py::test_a"
-    stack, plans, short = "tests/e2e/test_stack.py::test_it", "tests/policy/test_plans.py::test_it", "tests/c.py::test"
-    durations = {"tests/e2e": 200.0, "tests/policy/test_plans.py": 20.0, "tests/c.py": 0.1}
+    stack, plans, short = (
+        "tests/system/test_stack.py::test_it",
+        "tests/rules/test_plans.py::test_it",
+        "tests/c.py::test",
+    )
+    durations = {"tests/system": 200.0, "tests/rules/test_plans.py": 20.0, "tests/c.py": 0.1}
     assert order([short, new, plans, newer, stack], durations) == [new, newer, stack, plans, short]
 
 
@@ -50,12 +54,12 @@ def test_xdist_hands_them_out_like_that(project: pytest.Pytester) -> None:
     result.assert_outcomes(passed=12)
     passed = [line.split() for line in result.outlines if " PASSED " in line]
     homes = {words[-1]: words[0] for words in passed}
-    assert homes["tests/e2e/test_one.py::test_0"] == homes["tests/e2e/test_two.py::test_0"]
-    assert homes["tests/e2e/test_one.py::test_0"] != homes["tests/a/test_many.py::test_0"]
+    assert homes["tests/system/test_one.py::test_0"] == homes["tests/system/test_two.py::test_0"]
+    assert homes["tests/system/test_one.py::test_0"] != homes["tests/a/test_many.py::test_0"]
 
 
 @pytest.mark.parametrize(
-    ("failing", "measured"), [("", {"tests/a/test_many.py", "tests/e2e"}), ("assert False", set())]
+    ("failing", "measured"), [("", {"tests/a/test_many.py", "tests/system"}), ("assert False", set())]
 )
 def test_a_run_that_passes_writes_what_its_pieces_took(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, failing: str, measured: set[str]

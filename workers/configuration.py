@@ -16,8 +16,8 @@ from typing import Any, Final, TypeVar
 from scheduler.model.rules import Pool, Rules, read_rules
 from scheduler.model.validation import Fault, InvalidInputError, fault, format_path, read_document, show, suggest
 from scheduler.simulation.cloud_documents import CloudDocument, read_simulated_cloud
-from workers.commented import write_commented
-from workers.contradictions import find_contradictions, find_misfits
+from workers.config_checks import find_contradictions, find_misfits
+from workers.config_template import write_commented
 from workers.ec2.user_data import VARIABLES, render_user_data
 from workers.settings import Settings, is_loopback, read_settings
 

@@ -8,10 +8,10 @@ from scheduler.operations.membership import MembershipCheck
 from scheduler.ports import ForeignClusterError
 from scheduler.store.opening import open_store
 from scheduler.view.connection import make_redis
-from scheduler.view.redis_board import RedisBoard
 from scheduler.view.redis_clock import RedisClock
 from scheduler.view.redis_meter import RedisMeter
 from scheduler.view.redis_record import RedisRecord
+from scheduler.view.redis_view_cache import RedisViewCache
 from workers.clock_watch import ClockWatch
 from workers.configuration import load_settings
 from workers.logs import configure_logging
@@ -26,7 +26,11 @@ def main() -> int:
         settings = load_settings()
         configure_logging(settings.log.format, settings.log.level)
         client, prefix = make_redis(settings.view_url or ""), settings.view.prefix
-        store, meter, board = open_store(settings.database_url), RedisMeter(client, prefix), RedisBoard(client, prefix)
+        store, meter, view_cache = (
+            open_store(settings.database_url),
+            RedisMeter(client, prefix),
+            RedisViewCache(client, prefix),
+        )
         if line := find_foreign(settings):
             sys.stderr.write(f"leasehold: {line}\n")
             return 1
@@ -34,7 +38,9 @@ def main() -> int:
         clock = RedisClock(client, prefix)
         queues, clocks = QueueWatch(broker, clock.now), ClockWatch(client, prefix, clock)
         check = partial(MembershipCheck().compare, store, RedisRecord(client, prefix))
-        serve_metrics(store, meter, settings.metrics.host, settings.metrics.port, board, queues, clocks, check=check)
+        serve_metrics(
+            store, meter, settings.metrics.host, settings.metrics.port, view_cache, queues, clocks, check=check
+        )
     except ForeignClusterError as error:
         sys.stderr.write(f"leasehold: {error}\n")
         return 1

@@ -12,13 +12,13 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 
 from scheduler.model.decisions import WAITING_CODES
-from scheduler.model.moves import HOLDING, SLOT_STATES, WITH_MACHINE
 from scheduler.model.reservations import Reservation
 from scheduler.model.resources import Resources, add, subtract
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
-from scheduler.policy.places import capacity_of
-from scheduler.policy.timeouts import is_silent
+from scheduler.model.transitions import HOLDING, SLOT_STATES, WITH_MACHINE
+from scheduler.policy.capacity.slot_info import capacity_of
+from scheduler.policy.lifecycle.timeouts import is_silent
 from scheduler.ports import Store
 
 OVER_QUOTA: Final = ("at_quota", "at_max_slots")

@@ -14,8 +14,8 @@ from prometheus_client.registry import Collector
 
 from leasehold.common.clock import ProcessOffset
 from scheduler.model.accounts import Account
-from scheduler.model.moves import PHASES, SLOT_STATES
 from scheduler.model.rules import Rules
+from scheduler.model.transitions import PHASES, SLOT_STATES
 from scheduler.ports import (
     DatabaseWentBackError,
     ForeignClusterError,
@@ -190,10 +190,10 @@ def _read_gauges(store: Store) -> tuple[list[Family], Rules | None, list[Account
 
 
 def _measure_leadership(store: Store) -> Iterator[Family]:
-    tenure = store.load_tenure()
-    yield GaugeMetricFamily("leasehold_term", "Number of the present leadership; it only grows", tenure.term)
-    if tenure.ticked_at:
-        age = max(0.0, store.now() - tenure.ticked_at)
+    leader_term = store.load_leader_term()
+    yield GaugeMetricFamily("leasehold_term", "Number of the present leadership; it only grows", leader_term.term)
+    if leader_term.ticked_at:
+        age = max(0.0, store.now() - leader_term.ticked_at)
         yield GaugeMetricFamily("leasehold_tick_age_seconds", "Time since the last tick was committed", age)
 
 

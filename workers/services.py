@@ -17,10 +17,10 @@ from pydantic import SecretStr
 from redis import Redis
 
 from scheduler.model.validation import InvalidInputError
-from scheduler.operations.engine import Engine
 from scheduler.operations.heartbeats import HostKeys
 from scheduler.operations.membership import MembershipCheck, compare_membership
-from scheduler.operations.tick import Leader
+from scheduler.operations.ports import Ports
+from scheduler.operations.tick.tick import Leader
 from scheduler.ports import (
     CloudError,
     DatabaseWentBackError,
@@ -45,10 +45,10 @@ START_SECONDS: Final = 1.0
 """How long a process that starts waits for the answer of a Redis that may not be there yet."""
 ADAPTERS: Final = (
     "scheduler.store.opening",
-    "scheduler.view.redis_bell",
-    "scheduler.view.redis_board",
+    "scheduler.view.redis_notifier",
+    "scheduler.view.redis_view_cache",
     "scheduler.view.redis_clock",
-    "scheduler.view.redis_lock",
+    "scheduler.view.redis_leader_lock",
     "scheduler.view.redis_meter",
     "scheduler.view.redis_record",
     "workers.probes",
@@ -105,19 +105,19 @@ class Services:
         self.settings = settings
         self._make_dispatcher = make_dispatcher
         self._redis = PerProcess(self._connect)
-        self._engine = PerProcess(self._wire)
+        self._ports = PerProcess(self._wire)
         self._meter = PerProcess(self._make_meter)
         self._leader = PerProcess(self._make_leader)
         self._notices = PerProcess(self._open_notices)
         self._membership = PerProcess(MembershipCheck)
-        self._access = PerProcess(lambda: Access(self.engine.store))
+        self._access = PerProcess(lambda: Access(self.ports.store))
         self._clock = PerProcess(self._make_clock)
         self._process = ("", 0)
 
     @property
-    def engine(self) -> Engine:
+    def ports(self) -> Ports:
         """The adapters that every operation is handed."""
-        return self._engine.get()
+        return self._ports.get()
 
     @property
     def redis(self) -> Redis:
@@ -159,9 +159,9 @@ class Services:
         What cannot be built is said by the tasks that need it.
         """
         with suppress(InvalidInputError, CloudError):
-            engine = self.engine
+            ports = self.ports
             if fleet:
-                _ = engine.fleet.launch
+                _ = ports.fleet.launch
 
     def import_adapters(self) -> None:
         """Import what `engine` is made of, and make nothing: a pool's processes then share what is imported before
@@ -186,7 +186,7 @@ class Services:
         """Check, at most once a second, that database and Redis belong to one cluster and that the database did not go
         back. Raises ForeignClusterError, DatabaseWentBackError, and StoreUnavailableError without a database.
         """
-        self._membership.get().ensure(self.engine)
+        self._membership.get().ensure(self.ports)
 
     def find_foreign(self) -> str | None:
         """See `find_foreign`, for this process's database and Redis."""
@@ -214,22 +214,22 @@ class Services:
         process = f"{socket.gethostname()}:{os.getpid()}"
         return Leader(uuid4().hex, interval=ticks.interval, lock_seconds=ticks.lock_seconds, process=process)
 
-    def _wire(self) -> Engine:
-        from scheduler.view.redis_bell import RedisBell
-        from scheduler.view.redis_board import RedisBoard
-        from scheduler.view.redis_lock import RedisLock
-        from scheduler.view.redis_pulse import RedisPulse
+    def _wire(self) -> Ports:
+        from scheduler.view.redis_heartbeats import RedisHeartbeats
+        from scheduler.view.redis_leader_lock import RedisLeaderLock
+        from scheduler.view.redis_notifier import RedisNotifier
         from scheduler.view.redis_record import RedisRecord
+        from scheduler.view.redis_view_cache import RedisViewCache
         from workers.probes import Probes
 
         view, ticks, prefix = self.settings.view, self.settings.ticks, self.settings.view.prefix
         client, dispatcher = self.redis, self._make_dispatcher()
-        return Engine(
+        return Ports(
             store=self.open_store(),
-            board=RedisBoard(client, prefix, kept_seconds=view.tombstones),
-            lock=RedisLock(client, prefix, lock_seconds=ticks.lock_seconds),
-            bell=RedisBell(client, dispatcher.send_tick, prefix, kick_seconds=ticks.kick_seconds),
-            pulse=RedisPulse(client, prefix),
+            view_cache=RedisViewCache(client, prefix, kept_seconds=view.tombstones),
+            lock=RedisLeaderLock(client, prefix, lock_seconds=ticks.lock_seconds),
+            notifier=RedisNotifier(client, dispatcher.send_tick, prefix, kick_seconds=ticks.kick_seconds),
+            heartbeats=RedisHeartbeats(client, prefix),
             dispatcher=dispatcher,
             meter=self.meter,
             fleet=self._make_fleet(),

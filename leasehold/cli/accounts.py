@@ -34,8 +34,8 @@ from leasehold.errors import Refused
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from leasehold.client import Client
-    from leasehold.results import Account, Answer, Reservation
+    from leasehold.client.client import Client
+    from leasehold.client.models import Account, Answer, Reservation
 
 _COLUMNS: Final = (
     Column("account"),
@@ -104,7 +104,7 @@ def _describe(account: "Account", rows: Iterable["Reservation"]) -> dict[str, An
     """The account with its running leases by level, the free one too, and how many of these rows wait for it."""
     import msgspec
 
-    from leasehold.results import FREE
+    from leasehold.client.models import FREE
 
     owned = [row for row in rows if account.owns(row)]
     found = Counter(lease.level for row in owned for lease in row.leases if lease.state != "claimed")
@@ -130,7 +130,7 @@ def _row(found: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _name_level(level: int) -> str:
-    from leasehold.results import FREE
+    from leasehold.client.models import FREE
 
     return "none (free)" if level == FREE else str(level)
 

@@ -31,7 +31,7 @@ def alive(
     A worker takes a canary from its queue and answers it, beat has sent a task lately, a server answers. Status 1 when
     it does not.
     """
-    from leasehold.living import PROCESSES, find_trouble
+    from leasehold.liveness import PROCESSES, find_trouble
 
     if process not in PROCESSES:
         raise typer.BadParameter(f"expected one of {', '.join(PROCESSES)}, got {process!r}", param_hint="PROCESS")

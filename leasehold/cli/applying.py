@@ -13,12 +13,12 @@ import typer
 
 from leasehold.cli.failures import CommandError, say_error
 from leasehold.cli.output import print_json, print_thing, show_levels
+from leasehold.client.own_transport import open_wire
 from leasehold.errors import LeaseholdError
-from leasehold.own_wire import open_wire
-from leasehold.stack.preparing import QuietDispatcher
+from leasehold.stack.preparation import QuietDispatcher
 from scheduler.operations.apply import RulesChangedError, apply_rules
 from scheduler.operations.preview import Preview, preview_rules
-from workers.commented import format_value
+from workers.config_template import format_value
 from workers.configuration import load_settings, read_configuration
 from workers.services import Services
 from workers.settings import Settings
@@ -89,13 +89,13 @@ class _Change:
 
     def _apply(self, expected: int | None = None) -> tuple[int, bool]:
         self._check_broker()
-        engine = self._services.engine
+        ports = self._services.ports
         try:
-            return apply_rules(engine, self._document, source=self._source, expected=expected)
+            return apply_rules(ports, self._document, source=self._source, expected=expected)
         except RulesChangedError as error:
             raise CommandError(str(error)) from None
         finally:
-            engine.store.close()
+            ports.store.close()
 
     @staticmethod
     def _report(version: int, changed: bool, preview: Preview | None) -> None:

@@ -15,7 +15,7 @@ from leasehold.cli.output import AsJson, example, print_json, print_thing
 
 if TYPE_CHECKING:
     from scheduler.model.reservations import Reservation
-    from scheduler.operations.engine import Engine
+    from scheduler.operations.ports import Ports
     from scheduler.operations.restore import Restored
     from scheduler.ports import Remembered
     from scheduler.store.backup import Backup
@@ -88,7 +88,7 @@ class _Restore:
     """One restore, from the check of the file to the last step."""
 
     def __init__(self, file: Path | None, *, take_over: bool, without_redis: bool) -> None:
-        from leasehold.stack.preparing import QuietDispatcher
+        from leasehold.stack.preparation import QuietDispatcher
         from scheduler.store.backup import read_backup
         from workers.services import Services
 
@@ -116,39 +116,39 @@ class _Restore:
         from scheduler.store.backup import put_back
         from scheduler.store.migrating import migrate
 
-        engine = self._services.engine
-        remembered, kept = self._read_redis(engine)
+        ports = self._services.ports
+        remembered, kept = self._read_redis(ports)
         remembered = self._add_present(remembered)
         if self._backup is not None:
             try:
                 put_back(self._backup, self._settings.database_url)
             except BaseException:
                 # Ctrl-C too: the database is as it was, so the processes may go on.
-                self._let_go(engine, remembered)
+                self._let_go(ports, remembered)
                 raise
             _say_progress(f"{self._backup.path} is in place")
         migrate(self._settings.database_url)
         try:
-            return settle(engine, remembered, kept, resubmit=resubmit, progress=_say_progress)
+            return settle(ports, remembered, kept, resubmit=resubmit, progress=_say_progress)
         finally:
-            engine.store.close()
+            ports.store.close()
 
-    def _read_redis(self, engine: "Engine") -> "tuple[Remembered, dict[str, Reservation]]":
+    def _read_redis(self, ports: "Ports") -> "tuple[Remembered, dict[str, Reservation]]":
         """What Redis remembers, after all processes have stopped to work. Without Redis the engine does without it."""
         from scheduler.ports import ViewUnavailableError
 
         try:
-            return self._stop_work(engine)
+            return self._stop_work(ports)
         except ViewUnavailableError as error:
             if not self._without_redis:
                 raise CommandError(f"{error} (--without-redis goes on without what Redis remembers)") from None
-        return _forgo_redis(engine)
+        return _forgo_redis(ports)
 
-    def _stop_work(self, engine: "Engine") -> "tuple[Remembered, dict[str, Reservation]]":
+    def _stop_work(self, ports: "Ports") -> "tuple[Remembered, dict[str, Reservation]]":
         from scheduler.operations.membership import CHECK_SECONDS
         from scheduler.ports import Remembered
 
-        record = engine.record
+        record = ports.record
         if record is None:
             raise CommandError("this stack has no Redis")
         remembered = record.read()
@@ -157,22 +157,22 @@ class _Restore:
         until = time.monotonic() + self._settings.ticks.lock_seconds + MARGIN_SECONDS
         # What a process has begun before its next look at the mark has to be over.
         time.sleep(2 * CHECK_SECONDS)
-        while engine.lock.seconds_until_free() > 0:
+        while ports.lock.seconds_until_free() > 0:
             if time.monotonic() > until:
-                self._let_go(engine, remembered)
+                self._let_go(ports, remembered)
                 raise CommandError("a process still leads: stop the workers, then restore again")
             # The lock ends by itself; nothing reports it.
             time.sleep(_PAUSE_SECONDS)
         if remembered.identity not in {None, self._identity}:
             return Remembered(), {}
-        kept = engine.board.read_kept()
+        kept = ports.view_cache.read_kept()
         _say_progress(f"Redis remembers {len(kept)} reservations")
         return remembered, kept
 
-    def _let_go(self, engine: "Engine", remembered: "Remembered") -> None:
+    def _let_go(self, ports: "Ports", remembered: "Remembered") -> None:
         """Take the mark away: nothing was changed."""
-        if engine.record is not None:
-            engine.record.end_restore(remembered.identity or self._identity, remembered.term, remembered.token)
+        if ports.record is not None:
+            ports.record.end_restore(remembered.identity or self._identity, remembered.term, remembered.token)
 
     def _check_identity(self, identity: str | None) -> None:
         """Raise CommandError when Redis belongs to another cluster than the state that is restored."""
@@ -187,7 +187,7 @@ class _Restore:
     @cached_property
     def _identity(self) -> str:
         """Of the state that is restored."""
-        return self._backup.identity if self._backup else self._services.engine.store.read_cluster().identity
+        return self._backup.identity if self._backup else self._services.ports.store.read_cluster().identity
 
     def _add_present(self, remembered: "Remembered") -> "Remembered":
         """With the numbers of the database that is about to be replaced, where they can be read and are ours."""
@@ -205,12 +205,17 @@ class _Restore:
         return msgspec.structs.replace(remembered, term=term, token=token)
 
 
-def _forgo_redis(engine: "Engine") -> "tuple[Remembered, dict[str, Reservation]]":
+def _forgo_redis(ports: "Ports") -> "tuple[Remembered, dict[str, Reservation]]":
     """Put what is kept in this process in place of Redis: nothing is remembered, and no holder is notified."""
     from scheduler.ports import Remembered
-    from scheduler.view.memory import MemoryBell, MemoryBoard, MemoryMeter
+    from scheduler.view.memory import MemoryMeter, MemoryNotifier, MemoryViewCache
 
-    engine.board, engine.bell, engine.meter, engine.record = MemoryBoard(), MemoryBell(), MemoryMeter(), None
+    ports.view_cache, ports.notifier, ports.meter, ports.record = (
+        MemoryViewCache(),
+        MemoryNotifier(),
+        MemoryMeter(),
+        None,
+    )
     return Remembered(), {}
 
 

@@ -15,8 +15,8 @@ def check(verb: str, document: Mapping[str, Any]) -> None:
     """What the intake would say of the document of this request; a None says nothing. Raises InvalidInputError."""
     if find_spec("pydantic") is None:
         return
+    from scheduler.model.command_schemas import WISHES
     from scheduler.model.validation import read_document
-    from scheduler.model.wishes import WISHES
 
     said = {name: value for name, value in document.items() if value is not None and name not in _BESIDE}
     read_document(WISHES[verb], said)

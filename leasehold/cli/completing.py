@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from leasehold.running import Address
+    from leasehold.client.discovery import Address
 
 SECONDS: Final = 0.6
 """How long a completion may look for ids."""
@@ -84,14 +84,14 @@ def _describe_account(name: str, row: Row) -> tuple[str, str] | None:
 
 def _find(table: str, incomplete: str, read: Read) -> Found:
     """What is found until time is over; a connection that hangs is left behind. Imports do not count."""
+    from leasehold.client.discovery import find_address
     from leasehold.errors import NoStack, UntrustedFolder
-    from leasehold.running import find_address
 
     try:
         address = find_address()
     except (NoStack, UntrustedFolder):
         return []
-    import leasehold.reading  # noqa: F401 - half of a second's work, for `_scan`
+    import leasehold.client.view_reader  # noqa: F401 - half of a second's work, for `_scan`
 
     found: dict[str, str] = {}
     looking = threading.Thread(target=_collect, args=(found, read, _scan(address, table, incomplete)), daemon=True)
@@ -117,7 +117,7 @@ def _scan(address: "Address", table: str, incomplete: str) -> Iterator[tuple[str
     from redis.backoff import NoBackoff
     from redis.retry import Retry
 
-    from leasehold.reading import ViewKeys
+    from leasehold.client.view_reader import ViewKeys
 
     client = redis.Redis.from_url(
         address.view_url,

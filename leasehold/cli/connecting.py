@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from leasehold.running import URL_VARIABLE, find_running
+from leasehold.client.discovery import URL_VARIABLE, find_running
 
 if TYPE_CHECKING:
-    from leasehold.client import Client
+    from leasehold.client.client import Client
     from scheduler.ports import Store
     from workers.settings import Settings
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def connect(timeout: float = 10.0) -> Iterator["Client"]:
     """A client of the stack. Raises NoStack, Unavailable, and Unavailable at once when Redis is not there."""
     from leasehold.cli.output import use_clock
-    from leasehold.client import Client
+    from leasehold.client.client import Client
 
     with Client(timeout=timeout) as client:
         client.probe.check_redis()

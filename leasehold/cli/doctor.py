@@ -98,7 +98,7 @@ def _say(finding: "Finding") -> None:
 
 
 def _say_sum(findings: "list[Finding]") -> None:
-    from leasehold.doctor.judging import list_outcomes
+    from leasehold.doctor.rules import list_outcomes
 
     counts = list_outcomes(findings)
     typer.echo(", ".join(f"{count} {name}" for name, count in counts.items() if count))

@@ -82,7 +82,7 @@ _OURS: Final = (
     ("scheduler.ports", "StoreUnavailableError"),
     ("scheduler.ports", "ViewUnavailableError"),
     ("scheduler.ports", "StaleWriteError"),
-    ("leasehold.stack.surroundings", "StackError"),
+    ("leasehold.stack.configuration", "StackError"),
 )
 """Errors of packages that only some commands import: who has not imported one cannot have raised it."""
 

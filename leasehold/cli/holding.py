@@ -22,9 +22,9 @@ from leasehold.cli.waiting import show_progress
 from leasehold.errors import Ended, LeaseholdError, NotAnswered, Refused, Unavailable, Unknown
 
 if TYPE_CHECKING:
-    from leasehold.client import Client
-    from leasehold.lease import Lease
-    from leasehold.results import Reservation
+    from leasehold.client.client import Client
+    from leasehold.client.lease import Lease
+    from leasehold.client.models import Reservation
 
 DEFAULT_TTL: Final = 60
 """Seconds after which a lease ends if this process is killed and so renews it no more."""
@@ -71,7 +71,7 @@ def run(items: Any, command: Command, wait: Wait = None, timeout: Timeout = 30) 
     """
     if isinstance(items, list):
         raise CommandError("--file: expected one reservation, got a list", BAD_INPUT)
-    from leasehold.command import OF_A_SIGNAL, CommandGroup, NotStarted, Signals, Stopped
+    from leasehold.leased_command import OF_A_SIGNAL, CommandGroup, NotStarted, Signals, Stopped
 
     fields = {"id": f"r-{secrets.token_hex(8)}", "ttl": DEFAULT_TTL, **items}
     group = CommandGroup()
@@ -92,7 +92,7 @@ def run(items: Any, command: Command, wait: Wait = None, timeout: Timeout = 30) 
 def _run(
     client: "Client", fields: dict[str, Any], words: list[str], wait: float | None, group: Any, signals: Any
 ) -> int:
-    from leasehold.command import LeasedCommand
+    from leasehold.leased_command import LeasedCommand
 
     submit(client, fields)
     with contextlib.ExitStack() as stack:
@@ -110,7 +110,7 @@ def _refuse_held(client: "Client", name: str) -> None:
 
 def _enter(client: "Client", fields: dict[str, Any], wait: float | None, stack: contextlib.ExitStack) -> "Lease":
     """Wait for the lease; it is left with the stack."""
-    from leasehold.command import NOT_IN_TIME
+    from leasehold.leased_command import NOT_IN_TIME
 
     name, began = fields["id"], time.monotonic()
     try:
@@ -155,7 +155,7 @@ def wait_for(reservation: AnyId, phase: Phase = "leased", timeout: Patience = No
 
 def _wait(client: "Client", name: str, phase: str, timeout: float | None) -> "Reservation":
     """As `Client.wait` does; a worker is asked for one that ended so long ago that it left the view."""
-    from leasehold.results import list_phases
+    from leasehold.client.models import list_phases
 
     try:
         return client.wait(name, phase, timeout)

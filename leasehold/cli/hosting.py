@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from leasehold.agent import HostSpec
-    from leasehold.enforcing import Enforcer
-    from leasehold.results import Answer
+    from leasehold.agent.agent import HostSpec
+    from leasehold.agent.enforcer import Enforcer
+    from leasehold.client.models import Answer
 
 SlotId = Annotated[str | None, typer.Argument(metavar="SLOT", help="Its slot; left out: the name of this host.")]
 Pool = Annotated[str, typer.Option(help='A pool with provider = "static".')]
@@ -84,8 +84,8 @@ def run(spec: "HostSpec", state: State = None, cgroup: Cgroup = None, as_json: A
     what `host exec` started for them. Ctrl-C or SIGTERM drains the host and ends when its last lease has ended, a
     second one at once.
     """
-    from leasehold.agent import HostAgent
-    from leasehold.client import Client
+    from leasehold.agent.agent import HostAgent
+    from leasehold.client.client import Client
 
     tell = _print_json_line if as_json else _print_event
     enforcer = _make_enforcer(spec.slot, state, cgroup, tell)
@@ -103,10 +103,10 @@ def run(spec: "HostSpec", state: State = None, cgroup: Cgroup = None, as_json: A
 def _make_enforcer(
     slot: str, state: Path | None, cgroup: Path | None, tell: "Callable[[Mapping[str, Any]], object]"
 ) -> "Enforcer":
-    from leasehold.enforcing import Enforcer
-    from leasehold.limits import find_limits
-    from leasehold.machine import find_state_folder
-    from leasehold.processes import notes_folder
+    from leasehold.agent.cpu_limits import find_limits
+    from leasehold.agent.enforcer import Enforcer
+    from leasehold.agent.machine import find_state_folder
+    from leasehold.agent.processes import notes_folder
 
     try:
         limits = find_limits(cgroup)
@@ -134,8 +134,8 @@ def execute(
     This process becomes the command. `host run` limits it, and all that it starts, to the cores that the lease may use.
     Without a lease on this host the command is refused. Without an agent there is no limit.
     """
-    from leasehold.machine import find_state_folder
-    from leasehold.processes import notes_folder, write_note
+    from leasehold.agent.machine import find_state_folder
+    from leasehold.agent.processes import notes_folder, write_note
 
     name, who = _find_identity(slot, machine, state)
     _check_lease(name, who, reservation, component, timeout)
@@ -276,8 +276,8 @@ def _describe(  # noqa: PLR0913, PLR0917 - an option each
     state: State = None,
 ) -> "HostSpec":
     """Who this host is and what it has, given or found out. Raises InvalidInputError for bad values."""
-    from leasehold.agent import HostSpec
-    from leasehold.machine import find_resources
+    from leasehold.agent.agent import HostSpec
+    from leasehold.agent.machine import find_resources
 
     resources: dict[str, Any] = find_resources()
     for option, name, value in (("--cpus", "cpus", cpus), ("--memory", "memory_mib", memory)):
@@ -293,7 +293,7 @@ def _describe(  # noqa: PLR0913, PLR0917 - an option each
 
 def _find_identity(slot: str | None, machine: str | None, state: Path | None) -> tuple[str, str]:
     """The slot and the machine, given or found out. Raises InvalidInputError for one that is no id."""
-    from leasehold.machine import find_machine_id, find_slot_name, find_state_folder
+    from leasehold.agent.machine import find_machine_id, find_slot_name, find_state_folder
 
     name = find_slot_name() if slot is None else slot
     who = find_machine_id(state or find_state_folder()) if machine is None else machine

@@ -31,8 +31,8 @@ from leasehold.cli.output import (
 from leasehold.cli.showing import RESERVATIONS, SLOTS, Field, SeenReservation, SeenSlot, choose_fields
 
 if TYPE_CHECKING:
-    from leasehold.client import Client
-    from leasehold.results import Conditions, Reservation
+    from leasehold.client.client import Client
+    from leasehold.client.models import Conditions, Reservation
 
 WORKER_SECONDS = 5.0
 """How long a worker may take to answer what the view alone does not tell."""
@@ -264,8 +264,8 @@ def _belongs(row: "Reservation", account: str | None, tags: Mapping[str, str]) -
 
 def _read_conditions(client: "Client", pool: str | None) -> "Conditions":
     from leasehold.cli.failures import say_error
+    from leasehold.client.models import Conditions
     from leasehold.errors import NotAnswered
-    from leasehold.results import Conditions
 
     try:
         return client.conditions(pool, timeout=WORKER_SECONDS)

@@ -10,9 +10,9 @@ import typer
 
 from leasehold.cli.failures import CommandError
 from leasehold.cli.output import example
+from leasehold.client.discovery import list_folders
 from leasehold.common.visible import make_visible
 from leasehold.private_files import open_folder
-from leasehold.running import list_folders
 
 if TYPE_CHECKING:
     from leasehold.stack.process_logs import LogReader

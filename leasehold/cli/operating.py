@@ -24,7 +24,7 @@ from leasehold.errors import Refused
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from leasehold.results import Answer
+    from leasehold.client.models import Answer
 
 SlotIds = Annotated[
     list[str],

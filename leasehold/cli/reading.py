@@ -31,8 +31,8 @@ from leasehold.common.visible import make_visible
 from leasehold.errors import NotAnswered, Unknown
 
 if TYPE_CHECKING:
-    from leasehold.client import Client
-    from leasehold.results import Explanation, Placement, Reservation
+    from leasehold.client.client import Client
+    from leasehold.client.models import Explanation, Placement, Reservation
     from scheduler.model.events import Event
 
 FOLLOW_SECONDS = 1.0
@@ -118,7 +118,7 @@ def _describe_restarts(row: "Reservation") -> str:
 
 def _describe_lease(lease: "Placement") -> str:
     """Where it is; what it pays, where it pays; and whether it is still to come or to be given back."""
-    from leasehold.results import cost_until
+    from leasehold.client.models import cost_until
 
     where = " ".join(filter(None, (lease.slot, lease.instance_id, lease.address, lease.type, lease.zone)))
     told = [where, "" if lease.state == "held" else lease.state]
@@ -128,7 +128,7 @@ def _describe_lease(lease: "Placement") -> str:
 
 
 def _name_level(lease: "Placement") -> str:
-    from leasehold.results import FREE
+    from leasehold.client.models import FREE
 
     return "free level" if lease.level == FREE else f"level {lease.level}"
 
@@ -175,7 +175,7 @@ def _explain(client: "Client", reservation: str, row: "Reservation | None") -> "
 
 def _describe_course(row: "Reservation") -> Iterator[str]:
     """Where one that is leased is, since when, until when; of one that ended when, why, and what it had."""
-    from leasehold.results import ENDED
+    from leasehold.client.models import ENDED
 
     for lease in row.leases:
         if lease.state != "claimed":

@@ -24,8 +24,8 @@ from leasehold.errors import Refused
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from leasehold.client import Client
-    from leasehold.results import Answer, Note, Reservation, Wait
+    from leasehold.client.client import Client
+    from leasehold.client.models import Answer, Note, Reservation, Wait
 
 LiveId = Annotated[
     str, typer.Argument(metavar="RESERVATION", help="Its id.", autocompletion=complete_live_reservations)

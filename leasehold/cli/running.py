@@ -17,10 +17,10 @@ import typer
 from leasehold.cli.failures import ERROR_PREFIX, INTERRUPTED, CommandError
 from leasehold.cli.interrupts import list_ending
 from leasehold.cli.output import example, print_thing, show_seconds
+from leasehold.client.discovery import FOLDER, RUN_FILE, find_running, is_locked, read_running
 from leasehold.errors import UntrustedFolder
 from leasehold.private_files import make_private_folder, open_private
 from leasehold.process_identity import send_signal
-from leasehold.running import FOLDER, RUN_FILE, find_running, is_locked, read_running
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -8,7 +8,7 @@ from leasehold.cli.output import show_age, show_amounts, show_texts, show_time
 from leasehold.cli.tables import Cell, Column
 
 if TYPE_CHECKING:
-    from leasehold.results import Conditions, Placement, Reservation, Slot
+    from leasehold.client.models import Conditions, Placement, Reservation, Slot
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from leasehold.cli.output import AsJson, Watched, example, make_table, print_jso
 from leasehold.errors import LeaseholdError, UntrustedFolder
 
 if TYPE_CHECKING:
-    from leasehold.client import Client
+    from leasehold.client.client import Client
 
 OK: Final = 0
 DEGRADED: Final = 1
@@ -96,7 +96,7 @@ def status(
 
 
 def _read(probe: bool) -> tuple[Status, int]:
-    from leasehold.client import Client
+    from leasehold.client.client import Client
 
     try:
         with Client(timeout=_CANARY_SECONDS) as client:
@@ -131,8 +131,8 @@ def _assess(client: "Client", probe: bool) -> tuple[Status, int]:
 
 
 def _find_urls(broker_url: str) -> dict[str, str]:
+    from leasehold.client.discovery import find_running
     from leasehold.common.masking import show_url
-    from leasehold.running import find_running
 
     running = None
     with suppress(UntrustedFolder):
@@ -199,7 +199,7 @@ def _describe(found: Status) -> list[object]:
 
 
 def _join_levels(levels: dict[str, int]) -> str:
-    from leasehold.results import FREE
+    from leasehold.client.models import FREE
 
     return "  ".join(f"{name} {'free' if level == FREE else f'level {level}'}" for name, level in levels.items())
 

@@ -16,8 +16,8 @@ from leasehold.cli.output import show_seconds
 from leasehold.common.visible import make_visible
 
 if TYPE_CHECKING:
-    from leasehold.client import Client
-    from leasehold.results import Slot
+    from leasehold.client.client import Client
+    from leasehold.client.models import Slot
 
 Wait = Annotated[
     float | None,

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 
-from leasehold.client import Client
+from leasehold.client.client import Client
+from leasehold.client.models import ENDED, Reservation
+from leasehold.client.submitting import ReservationFields
 from leasehold.demo.stretch import Stretch
 from leasehold.errors import LeaseholdError
-from leasehold.results import ENDED, Reservation
-from leasehold.submitting import ReservationFields
 from scheduler.simulation.swf import Job
 
 POLL_SECONDS = 0.1

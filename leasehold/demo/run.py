@@ -14,13 +14,13 @@ from redis import Redis as Broker
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from leasehold.client import Client
+from leasehold.client.client import Client
+from leasehold.client.models import Slot
 from leasehold.demo.fleet import describe_fleet
 from leasehold.demo.holders import POLL_SECONDS, Holders
 from leasehold.demo.show import describe, draw, tabulate
 from leasehold.demo.stretch import Stretch
 from leasehold.demo.summary import Summary, summarise
-from leasehold.results import Slot
 from leasehold.stack import Stack
 from leasehold.stack.readiness import QUEUES
 

@@ -9,10 +9,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from leasehold.client.models import Slot
 from leasehold.demo.holders import Progress
 from leasehold.demo.stretch import Stretch
 from leasehold.demo.summary import Summary
-from leasehold.results import Slot
 
 COLOURS = {
     "empty": "bright_black",

@@ -9,9 +9,13 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import redis
 from redis.exceptions import NoPermissionError
 
+from leasehold.canaries import QUEUES, Canaries, Probe
+from leasehold.client.own_transport import open_wire
+from leasehold.client.transport import RequestTransport, explain_redis
+from leasehold.client.view_reader import ViewReader
 from leasehold.common.masking import show_url
 from leasehold.doctor.findings import Finding, failure, ok, skipped
-from leasehold.doctor.judging import (
+from leasehold.doctor.rules import (
     judge_access,
     judge_clock,
     judge_clocks,
@@ -22,10 +26,6 @@ from leasehold.doctor.judging import (
     judge_unread,
 )
 from leasehold.errors import LeaseholdError, Unavailable
-from leasehold.own_wire import open_wire
-from leasehold.probing import QUEUES, Canaries, Probe
-from leasehold.reading import ViewReader
-from leasehold.wire import Wire, explain_redis
 from scheduler.ports import ViewUnavailableError
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_clock import RedisClock
@@ -153,7 +153,7 @@ def look_at_queues(settings: Settings, seconds: float) -> Iterator[Finding]:
         yield from (judge_queue(queue, lengths[queue], took.get(queue), seconds) for queue in QUEUES)
 
 
-def _await(wire: Wire, canaries: Canaries, started: float, seconds: float) -> dict[str, float]:
+def _await(wire: RequestTransport, canaries: Canaries, started: float, seconds: float) -> dict[str, float]:
     took: dict[str, float] = {}
     while len(took) < len(QUEUES) and time.monotonic() - started < seconds:
         for queue in QUEUES:

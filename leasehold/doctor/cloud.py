@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final, Literal
 
 from leasehold.doctor.findings import Finding, failure, ok, skipped
-from leasehold.doctor.judging import judge_permission
+from leasehold.doctor.rules import judge_permission
 from scheduler.model.rules import Pool, Rules
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import CloudError, LaunchOrder, StoreUnavailableError

@@ -6,7 +6,7 @@ from typing import Final
 
 from leasehold.common.masking import show_url
 from leasehold.doctor.findings import Finding, failure, ok, skipped, warning
-from leasehold.doctor.judging import judge_clock, judge_membership, judge_rules, judge_schema
+from leasehold.doctor.rules import judge_clock, judge_membership, judge_rules, judge_schema
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import NotPermittedError, StaleWriteError, Store, StoreUnavailableError, ViewUnavailableError
 from scheduler.store.migrating import schema_state
@@ -95,5 +95,5 @@ def read_tick_age(url: str) -> float | None:
     StoreUnavailableError, InvalidInputError.
     """
     with closing(open_store(url)) as store:
-        ticked_at = store.load_tenure().ticked_at
+        ticked_at = store.load_leader_term().ticked_at
         return store.now() - ticked_at if ticked_at else None

@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Iterator
 from queue import Empty, SimpleQueue
 from typing import Final
 
+from leasehold.canaries import QUEUES
 from leasehold.doctor.broker import look_at_clocks, look_at_queues, look_at_redis, open_clock
 from leasehold.doctor.cloud import Ability, look_at_cloud
 from leasehold.doctor.database import WRITES, look_at_database
 from leasehold.doctor.findings import Finding, failure, skipped
 from leasehold.doctor.programs import look_at_programs, look_at_ticks
-from leasehold.probing import QUEUES
 from workers.configuration import Configuration
 
 GRACE_SECONDS: Final = 2.0

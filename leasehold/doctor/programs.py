@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import version
 
+from leasehold.client.discovery import find_running
 from leasehold.doctor.broker import read_report_age
 from leasehold.doctor.database import read_tick_age
 from leasehold.doctor.findings import Finding, skipped
-from leasehold.doctor.judging import judge_celery, judge_flower, judge_ticks
+from leasehold.doctor.rules import judge_celery, judge_flower, judge_ticks
 from leasehold.errors import LeaseholdError, UntrustedFolder
-from leasehold.running import find_running
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import StoreUnavailableError
 from workers.settings import Settings, is_loopback

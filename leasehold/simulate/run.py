@@ -11,8 +11,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 from leasehold.simulate.choices import Combination
 from scheduler.model.validation import InvalidInputError
 from scheduler.simulation.cloud_documents import CloudDocument, read_simulated_cloud
-from scheduler.simulation.figures import Picture, Summary
 from scheduler.simulation.fleet import Fleet, make_fleet
+from scheduler.simulation.metrics import Picture, Summary
 from scheduler.simulation.trace import TracePlay
 from scheduler.simulation.workload import Workload, read_workload
 

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from leasehold.cli.output import show_seconds
 from leasehold.simulate.run import Run
-from scheduler.simulation.figures import Spread, Summary
+from scheduler.simulation.metrics import Spread, Summary
 
 Show = Callable[[Summary], str]
 

@@ -3,7 +3,7 @@
 `Stack` is what `leasehold up` and `leasehold demo` run; tests and benches use it as a context.
 """
 
+from leasehold.stack.configuration import StackError
 from leasehold.stack.embedded import Stack
-from leasehold.stack.surroundings import StackError
 
 __all__ = ["Stack", "StackError"]

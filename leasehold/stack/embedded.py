@@ -13,29 +13,29 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.request import Request, urlopen
 
-from leasehold.client import Client
+from leasehold.canaries import QUEUES, Canaries
+from leasehold.client.client import Client
+from leasehold.client.discovery import FOLDER
+from leasehold.client.own_transport import open_wire
+from leasehold.client.transport import RequestTransport
 from leasehold.errors import LeaseholdError, UntrustedFolder
-from leasehold.own_wire import open_wire
-from leasehold.probing import QUEUES, Canaries
 from leasehold.process_identity import ProcessIdentity, identify
-from leasehold.running import FOLDER
-from leasehold.stack.folder import AlreadyRunningError, StackFolder
-from leasehold.stack.preparing import prepare_database, prepare_rules
-from leasehold.stack.process_logs import find_last_warning, list_logs
-from leasehold.stack.procfile import ProcfileError, find_procfile, read_procfile
-from leasehold.stack.programs import Guardian, Program
-from leasehold.stack.readiness import Check, answers_ping, listens, serves
-from leasehold.stack.supervisor import Supervisor
-from leasehold.stack.surroundings import (
+from leasehold.stack.configuration import (
     EMULATOR,
     EXAMPLE_RULES,
     REDIS,
     SECRET_KEY_VARIABLE,
+    StackConfiguration,
     StackError,
-    Surroundings,
     survey,
 )
-from leasehold.wire import Wire
+from leasehold.stack.folder import AlreadyRunningError, StackFolder
+from leasehold.stack.preparation import prepare_database, prepare_rules
+from leasehold.stack.process_logs import find_last_warning, list_logs
+from leasehold.stack.procfile import ProcfileError, find_procfile, read_procfile
+from leasehold.stack.programs import Program, Reaper
+from leasehold.stack.readiness import Check, answers_ping, listens, serves
+from leasehold.stack.supervisor import Supervisor
 from scheduler.ports import Store, StoreUnavailableError, ViewUnavailableError
 from scheduler.store.opening import open_store
 from workers.logs import mask_text
@@ -77,8 +77,8 @@ class Stack:
             "emulator": emulator,
         }
         self._on_progress = on_progress
-        self._surroundings: Surroundings | None = None
-        self._guardian: Guardian | None = None
+        self._surroundings: StackConfiguration | None = None
+        self._guardian: Reaper | None = None
         self._supervisor: Supervisor | None = None
         self._phase = "starting"
         self._started_at = 0.0
@@ -96,7 +96,7 @@ class Stack:
         self.stop()
 
     @property
-    def surroundings(self) -> Surroundings:
+    def surroundings(self) -> StackConfiguration:
         """Where everything is. Raises StackError before the start."""
         if self._surroundings is None:
             raise StackError("the stack was not started")
@@ -194,7 +194,7 @@ class Stack:
         self._surroundings = survey(self.directory, self.folder.path, **self._given)
         with self._life:
             self._refuse_when_stopped()
-            self._guardian = Guardian([self.folder.lock_descriptor])
+            self._guardian = Reaper([self.folder.lock_descriptor])
             self._supervisor = Supervisor(self.directory, self.folder.logs, self._guardian, self._write)
             self._supervisor.begin()
         for program in self._surroundings.programs:
@@ -231,7 +231,7 @@ class Stack:
         # Flower may do without a password here, and here only.
         return [Program(each.name, (*each.command, "--local")) if each.name == "flower" else each for each in programs]
 
-    def _make_wire(self) -> Wire:
+    def _make_wire(self) -> RequestTransport:
         return open_wire(self.surroundings.settings)
 
     def _apply_rules(self) -> None:
@@ -245,7 +245,7 @@ class Stack:
             raise StackError(f"{what} cannot be prepared: {error}") from None
         self._on_progress(what, "ready")
 
-    def _list_checks(self, wire: Wire) -> dict[str, Check]:
+    def _list_checks(self, wire: RequestTransport) -> dict[str, Check]:
         """What has to hold of each part before the stack runs."""
         canaries = Canaries(wire)
         try:

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from leasehold.client.discovery import LOCK_FILE, RUN_FILE
 from leasehold.private_files import make_private_folder, open_private
-from leasehold.running import LOCK_FILE, RUN_FILE
 
 _LOCK_TRIES: Final = 10
 _LOCK_PAUSE_SECONDS: Final = 0.05

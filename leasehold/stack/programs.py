@@ -49,7 +49,7 @@ class Program:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-class Guardian:
+class Reaper:
     """A process of its own that ends the rest of us when the supervisor is gone, however it went.
 
     `descriptors` stay open in it: the lock of the stack is held until the last process has ended. It is run by its
@@ -99,7 +99,7 @@ class Guardian:
 class Child:
     """A program that runs, in a session of its own: Ctrl-C in the terminal reaches the supervisor alone."""
 
-    def __init__(self, program: Program, log: Path, folder: Path, guardian: Guardian) -> None:
+    def __init__(self, program: Program, log: Path, folder: Path, guardian: Reaper) -> None:
         self.program, self._guardian = program, guardian
         with open(log, "ab", opener=open_private) as output:
             self._process = subprocess.Popen(  # noqa: S603 - the Procfile's and our own commands

@@ -7,15 +7,15 @@ from urllib.request import urlopen
 
 import redis
 
-from leasehold.probing import QUEUES
-from leasehold.wire import Wire
+from leasehold.canaries import QUEUES
+from leasehold.client.transport import RequestTransport
 
 __all__ = ["QUEUES", "Check", "answers_ping", "listens", "serves"]
 
 Check = Callable[[], bool]
 
 
-def answers_ping(wire: Wire) -> bool:
+def answers_ping(wire: RequestTransport) -> bool:
     """Whether Redis answers."""
     try:
         return bool(wire.redis.ping())

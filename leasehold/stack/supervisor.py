@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from leasehold.process_identity import ProcessIdentity
-from leasehold.stack.programs import Child, Guardian, Program
+from leasehold.stack.programs import Child, Program, Reaper
 
 FIRST_PAUSE_SECONDS: Final = 0.5
 LONGEST_PAUSE_SECONDS: Final = 15.0
@@ -35,7 +35,7 @@ class Watched:
 class Supervisor:
     """Programs under one guardian; a thread looks after them. `on_change` is called after each restart."""
 
-    def __init__(self, folder: Path, logs: Path, guardian: Guardian, on_change: Callable[[], None]) -> None:
+    def __init__(self, folder: Path, logs: Path, guardian: Reaper, on_change: Callable[[], None]) -> None:
         self._folder, self._logs, self._guardian = folder, logs, guardian
         self._on_change = on_change
         self._watched: dict[str, Watched] = {}

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from scheduler.model.moves import Cause
+from scheduler.model.transitions import Cause
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

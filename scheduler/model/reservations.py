@@ -13,8 +13,8 @@ from scheduler.model.accounts import FREE, NOTHING, Levels
 from scheduler.model.events import Event
 from scheduler.model.labels import Labels
 from scheduler.model.labels import shape_of as shape_of_labels
-from scheduler.model.moves import ENDED, RESERVATION_MOVES, Cause, Phase, check_move
 from scheduler.model.resources import shape_of as shape_of_resources
+from scheduler.model.transitions import ENDED, RESERVATION_MOVES, Cause, Phase, check_move
 
 ComponentKind = Literal["essential", "elastic"]
 LeaseState = Literal["held", "revoking", "claimed"]

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import msgspec
 
 from scheduler.model.events import Event
-from scheduler.model.moves import SLOT_MOVES, Cause, SlotState, check_move
+from scheduler.model.transitions import SLOT_MOVES, Cause, SlotState, check_move
 
 Market = Literal["spot", "on-demand"]
 ADOPTED = "adopted"

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from scheduler.model.moves import LEASE_MOVES, RESERVATION_MOVES, SLOT_MOVES, Edges
+from scheduler.model.transitions import LEASE_MOVES, RESERVATION_MOVES, SLOT_MOVES, Edges
 
 INTRODUCTION = """\
 # States and legal moves
 
-This page is made from the tables in `scheduler/model/moves.py` (`python -m scheduler.model.states_page`); a test
+This page is made from the tables in `scheduler/model/transitions.py` (`python -m scheduler.model.states_page`); a test
 holds it against them. Nothing changes its state but through these tables: one function applies a move, checks it
 and appends an event with its cause.
 

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 
 from scheduler.model.accounts import Account, find_account
-from scheduler.model.holds import Hold
-from scheduler.model.line_up import LineUp
-from scheduler.model.moves import PHASES
+from scheduler.model.launch_backoff import Hold
+from scheduler.model.ordered_slots import OrderedSlots
+from scheduler.model.pending_queue import PendingQueue
 from scheduler.model.reservations import Lease, Request, Reservation, Shape, is_over, is_special, make_shape, shape_key
 from scheduler.model.slots import Slot
-from scheduler.model.waiters import Waiters
+from scheduler.model.transitions import PHASES
 
 Row = Slot | Reservation | Hold | Account
 Kind = str
@@ -79,7 +79,7 @@ class View:
         self.has_limits = False
         self._shared_under: object = None
         self.turns: dict[Any, set[str]] = {}
-        """Reservations that had their turn, by what pays for their work (`policy/turns.py`)."""
+        """Reservations that had their turn, by what pays for their work (`policy/cycle/work_budget.py`)."""
         self.noted: dict[str, Any] = {}
         """By id of a slot: what a tick keeps for the next one of what follows from its row and its leases alone. It is
         gone once one of them changes.
@@ -87,9 +87,9 @@ class View:
         self.last: Any = None
         """What a tick keeps for the next one of what follows from all of this: it is gone once anything changes."""
         self._interned: dict[Hashable, Shape] = {}
-        self._slots_of: dict[str, LineUp] = {}
+        self._slots_of: dict[str, OrderedSlots] = {}
         """By pool."""
-        self.waiters = Waiters(self.by_phase["pending"])
+        self.waiters = PendingQueue(self.by_phase["pending"])
         for row in rows:
             self.apply(row)
 
@@ -156,7 +156,7 @@ class View:
         if known is None or known.pool != slot.pool:
             self._displace(known)
         if slot.pool not in self._slots_of:
-            self._slots_of[slot.pool] = LineUp()
+            self._slots_of[slot.pool] = OrderedSlots()
         self._slots_of[slot.pool].put(slot)
 
     def _displace(self, slot: Slot | None) -> None:

@@ -12,10 +12,10 @@ from typing import Final
 
 import msgspec
 
+from scheduler.model.command_schemas import MOST_INSTANCES, ReservationDocument
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import LimitRules
 from scheduler.model.validation import Fault, InvalidInputError
-from scheduler.model.wishes import MOST_INSTANCES, ReservationDocument
 from scheduler.ports import Pending, Transaction
 
 FULL_SECONDS: Final = 1.0

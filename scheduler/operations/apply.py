@@ -7,14 +7,14 @@ import msgspec
 
 from scheduler.model.accounts import NOTHING, Account
 from scheduler.model.events import Event
-from scheduler.model.moves import Cause
 from scheduler.model.rules import Rules, read_rules, slot_ids
 from scheduler.model.slots import Slot
-from scheduler.operations.account_words import drop_account, put_account
-from scheduler.operations.engine import Engine, announce
-from scheduler.operations.ledger import Ledger
+from scheduler.model.transitions import Cause
+from scheduler.operations.commands.accounts import drop_account, put_account
 from scheduler.operations.membership import check_membership
-from scheduler.operations.repeating import repeated_if_overtaken
+from scheduler.operations.ports import Ports, announce
+from scheduler.operations.retry import repeated_if_overtaken
+from scheduler.operations.unit_of_work import UnitOfWork
 
 RULES_CHANGED = "rules_changed"
 """The event of new rules: their `version`, and the `source` that applied them where it is known."""
@@ -26,7 +26,7 @@ class RulesChangedError(Exception):
 
 @repeated_if_overtaken
 def apply_rules(
-    engine: Engine,
+    ports: Ports,
     document: Mapping[str, Any],
     *,
     prefix: str = "",
@@ -41,8 +41,8 @@ def apply_rules(
     nothing written.
     """
     rules = read_rules(dict(document), prefix)
-    check_membership(engine)
-    with engine.store.transaction() as transaction:
+    check_membership(ports)
+    with ports.store.transaction() as transaction:
         stored = transaction.load_rules()
         if expected is not None and stored.version != expected:
             raise RulesChangedError(
@@ -50,19 +50,19 @@ def apply_rules(
             )
         if stored.version and stored.document == document:
             return stored.version, False
-        ledger = Ledger(transaction, cause)
-        ledger.count_submitted()
+        work = UnitOfWork(transaction, cause)
+        work.count_submitted()
         version = transaction.save_rules(document, stored.version)
-        fit_slots(ledger, transaction.load_all_slots(), rules)
-        fit_accounts(ledger, transaction.load_all_accounts(), stored.rules, rules)
+        fit_slots(work, transaction.load_all_slots(), rules)
+        fit_accounts(work, transaction.load_all_accounts(), stored.rules, rules)
         detail: dict[str, Any] = {"version": version} | ({"source": source} if source else {})
-        ledger.tell(Event(at=ledger.now, name=RULES_CHANGED, cause=cause, detail=detail))
-        outcome = ledger.flush()
-    announce(engine, outcome, kick=True)
+        work.tell(Event(at=work.now, name=RULES_CHANGED, cause=cause, detail=detail))
+        change_set = work.flush()
+    announce(ports, change_set, kick=True)
     return version, True
 
 
-def fit_slots(ledger: Ledger, slots: Iterable[Slot], rules: Rules) -> None:
+def fit_slots(work: UnitOfWork, slots: Iterable[Slot], rules: Rules) -> None:
     """Each ec2 pool has the slots `POOL-1` … `POOL-max_slots`; empty ones beyond that, or of a pool that is no
     longer listed, go, and others stay until they are empty.
     """
@@ -70,29 +70,29 @@ def fit_slots(ledger: Ledger, slots: Iterable[Slot], rules: Rules) -> None:
     present = {slot.id: slot for slot in slots}
     for slot_id, pool in wanted.items():
         if slot_id not in present:
-            ledger.put(Slot(id=slot_id, pool=pool, since=ledger.now))
+            work.put(Slot(id=slot_id, pool=pool, since=work.now))
     for slot in present.values():
         listed = rules.pools.get(slot.pool)
         if slot.state == "empty" and slot.id not in wanted and (listed is None or listed.is_elastic):
-            ledger.delete(slot)
+            work.delete(slot)
 
 
-def fit_accounts(ledger: Ledger, accounts: Iterable[Account], before: Rules, rules: Rules) -> None:
+def fit_accounts(work: UnitOfWork, accounts: Iterable[Account], before: Rules, rules: Rules) -> None:
     """An account whose table is new or has changed gets these settings, and a balance where the table's list of it is
     new or has changed; one whose table is gone is forgotten. What was said by a word stays where its table says the
     same as before. When accounts begin to earn and pay at all, they begin now.
     """
-    ledger.accounts.update((account.id, account) for account in accounts)
+    work.accounts.update((account.id, account) for account in accounts)
     if rules.has_quota and not before.has_quota:
-        for account in list(ledger.accounts.values()):
-            ledger.put(msgspec.structs.replace(account, charged_at=ledger.now, due=NOTHING))
+        for account in list(work.accounts.values()):
+            work.put(msgspec.structs.replace(account, charged_at=work.now, due=NOTHING))
     for name, table in rules.accounts.items():
         known = before.accounts.get(name)
         if table != known:
             is_same_balance = known is not None and table.balance == known.balance
             balance = None if is_same_balance else table.balance
-            put_account(ledger, name, table.model_dump(exclude={"balance"}), balance)
+            put_account(work, name, table.model_dump(exclude={"balance"}), balance)
     for name in before.accounts.keys() - rules.accounts.keys():
-        present = ledger.accounts.get(name)
+        present = work.accounts.get(name)
         if present is not None and not present.forgotten:
-            drop_account(ledger, present)
+            drop_account(work, present)

@@ -8,22 +8,22 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, Final
 
+from scheduler.explain.changes.kinds import KINDS_OF_CHANGE
+from scheduler.explain.conditions import describe_pool, describe_slot
+from scheduler.explain.forecast import describe_account, forecast
+from scheduler.explain.search import Search, describe_change, is_served, suggest_change
 from scheduler.model.decisions import Plan
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.view import View
-from scheduler.operations.engine import Engine
-from scheduler.policy.changes import KINDS_OF_CHANGE
-from scheduler.policy.conditions import describe_pool, describe_slot
-from scheduler.policy.forecast import describe_account, forecast
+from scheduler.operations.ports import Ports
 from scheduler.policy.plan import plan
-from scheduler.policy.suggest import Search, describe_change, is_served, suggest_change
 
 SEARCH_SECONDS: Final = 1.5
 """A search for the smallest change begins no further plan after this: before a client asks again."""
 
 
-def explain(engine: Engine, name: str, patience: float = SEARCH_SECONDS) -> dict[str, Any]:
+def explain(ports: Ports, name: str, patience: float = SEARCH_SECONDS) -> dict[str, Any]:
     """Why this reservation is where it is, on the rows and rules as they are now.
 
     `waiting`: code and detail; `position` of `of` in the queue of those who wait; `change`: see `describe_change`
@@ -33,20 +33,20 @@ def explain(engine: Engine, name: str, patience: float = SEARCH_SECONDS) -> dict
     serve it. {} for a reservation that nobody knows.
     """
     deadline = monotonic() + patience
-    now, rules, row = engine.store.now(), engine.rules(), _find(engine, name)
+    now, rules, row = ports.store.now(), ports.rules(), _find(ports, name)
     if row is not None and row.phase == "pending":
-        view = View(engine.store.read_rows())
+        view = View(ports.store.read_rows())
         current = view.reservations.get(name)
         if current is not None and current.phase == "pending":
             said = _describe(current, now)
             return said | explain_wait(view, rules, current, now, lambda: monotonic() < deadline)
         # It was served, or ended, before the rows were read.
-        row = _find(engine, name)
+        row = _find(ports, name)
     return {} if row is None else _describe(row, now)
 
 
-def _find(engine: Engine, name: str) -> Reservation | None:
-    return next(iter(engine.store.find_reservations(ids=[name])), None)
+def _find(ports: Ports, name: str) -> Reservation | None:
+    return next(iter(ports.store.find_reservations(ids=[name])), None)
 
 
 def _describe(row: Reservation, now: float) -> dict[str, Any]:
@@ -57,13 +57,13 @@ def explain_wait(
     view: View, rules: Rules, row: Reservation, now: float, has_time: Callable[[], bool] = lambda: True
 ) -> dict[str, Any]:
     """The same for one that is pending in this view."""
-    outcome = plan(view, rules, now)
+    change_set = plan(view, rules, now)
     search = Search(view, rules, row, now, has_time)
     change = suggest_change(search, KINDS_OF_CHANGE)
     pools = rules.serving_pools(row.request.pool, row.request.system)
     return {
-        **_find_place(outcome, row.id),
-        "served": is_served(outcome, row.id),
+        **_find_place(change_set, row.id),
+        "served": is_served(change_set, row.id),
         "change": None if change is None else describe_change(view, change),
         "account": _describe_payer(view, rules, row, now),
         "is_complete": not search.is_cut_short,
@@ -78,20 +78,20 @@ def _describe_payer(view: View, rules: Rules, row: Reservation, now: float) -> s
     return describe_account(forecast(view, account, now))
 
 
-def _find_place(outcome: Plan, name: str) -> dict[str, Any]:
+def _find_place(change_set: Plan, name: str) -> dict[str, Any]:
     place, found = next(
-        ((place, each) for place, each in enumerate(outcome.waiting, 1) if each.reservation == name), (None, None)
+        ((place, each) for place, each in enumerate(change_set.waiting, 1) if each.reservation == name), (None, None)
     )
     waiting = {"code": found.code, "detail": found.detail} if found else None
-    return {"waiting": waiting, "position": place, "of": len(outcome.waiting)}
+    return {"waiting": waiting, "position": place, "of": len(change_set.waiting)}
 
 
-def describe_conditions(engine: Engine, pool: str | None = None) -> dict[str, Any]:
+def describe_conditions(ports: Ports, pool: str | None = None) -> dict[str, Any]:
     """Of all slots and pools, or of one pool, what is to be said of them: `slots` and `pools`, texts by id; those of
     which nothing is to be said are left out.
     """
-    now, rules = engine.store.now(), engine.rules()
-    view = View(each for each in engine.store.read_rows() if not isinstance(each, Reservation))
+    now, rules = ports.store.now(), ports.rules()
+    view = View(each for each in ports.store.read_rows() if not isinstance(each, Reservation))
     slots = (each for each in view.slots.values() if pool in {None, each.pool})
     names = [name for name in rules.pools if pool in {None, name}]
     return {

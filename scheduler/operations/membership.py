@@ -6,7 +6,7 @@ from time import monotonic
 from typing import Final
 
 from scheduler.model.slots import Machine
-from scheduler.operations.engine import Engine
+from scheduler.operations.ports import Ports
 from scheduler.ports import (
     ClusterRecord,
     ClusterRow,
@@ -28,9 +28,9 @@ class MembershipCheck:
         self._clock = clock
         self._checked_at: float | None = None
 
-    def ensure(self, engine: Engine) -> None:
+    def ensure(self, ports: Ports) -> None:
         """Raises ForeignClusterError or DatabaseWentBackError, and StoreUnavailableError without a database."""
-        self.compare(engine.store, engine.record)
+        self.compare(ports.store, ports.record)
 
     def compare(self, store: Store, record: ClusterRecord | None) -> None:
         """The same for a process without an engine."""
@@ -41,13 +41,13 @@ class MembershipCheck:
         self._checked_at = began
 
 
-def check_membership(engine: Engine) -> ClusterRow:
+def check_membership(ports: Ports) -> ClusterRow:
     """Compare the database with what Redis remembers; an empty Redis is taken over. The row of the cluster.
 
     Redis is read first: what it remembers was committed before. Without Redis the database alone is checked: nothing
     can be published to a Redis that cannot be reached. Raises ForeignClusterError and DatabaseWentBackError.
     """
-    return compare_membership(engine.store, engine.record)
+    return compare_membership(ports.store, ports.record)
 
 
 def compare_membership(store: Store, record: ClusterRecord | None) -> ClusterRow:
@@ -73,10 +73,10 @@ def compare_membership(store: Store, record: ClusterRecord | None) -> ClusterRow
     return row
 
 
-def keep_record(engine: Engine, row: ClusterRow) -> None:
+def keep_record(ports: Ports, row: ClusterRow) -> None:
     """Write identity and highest numbers into Redis. Raises ForeignClusterError when another cluster was quicker."""
-    if engine.record is not None:
-        _keep(engine.record, row)
+    if ports.record is not None:
+        _keep(ports.record, row)
 
 
 def _keep(record: ClusterRecord, row: ClusterRow) -> None:

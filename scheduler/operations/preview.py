@@ -27,7 +27,7 @@ from scheduler.model.rules import Rules, read_rules
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row, View
 from scheduler.operations.apply import fit_accounts, fit_slots
-from scheduler.operations.ledger import Ledger
+from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.policy.plan import plan
 from scheduler.ports import Store, Transaction
 
@@ -123,12 +123,12 @@ class _Rehearsal:
 def _fit(rows: Iterable[Row], before: Rules, rules: Rules, now: float) -> list[Row]:
     """The rows as `apply_rules` would leave them."""
     known = {(type(row), row.id): row for row in rows}
-    ledger = Ledger(cast("Transaction", _Rehearsal(now)), "operator")
+    work = UnitOfWork(cast("Transaction", _Rehearsal(now)), "operator")
     # Every reservation was submitted before an account is forgotten.
-    ledger.submitted = max((getattr(row, "sequence", 0) for row in known.values()), default=0)
-    fit_slots(ledger, [row for row in known.values() if isinstance(row, Slot)], rules)
-    fit_accounts(ledger, [row for row in known.values() if isinstance(row, Account)], before, rules)
-    written, deleted = ledger.staged
+    work.submitted = max((getattr(row, "sequence", 0) for row in known.values()), default=0)
+    fit_slots(work, [row for row in known.values() if isinstance(row, Slot)], rules)
+    fit_accounts(work, [row for row in known.values() if isinstance(row, Account)], before, rules)
+    written, deleted = work.staged
     known |= {(type(row), row.id): row for row in written}
     gone = {(type(row), row.id) for row in deleted}
     return [row for key, row in known.items() if key not in gone]

@@ -9,7 +9,7 @@ from leasehold.common.signing import make_key
 from scheduler.model.events import Event
 from scheduler.model.principals import WORKER
 from scheduler.model.validation import Document, Fault, InvalidInputError, Name, read_document, show, suggest
-from scheduler.operations.repeating import repeated_if_overtaken
+from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.ports import Store, StoredPrincipal, Transaction
 
 GRACE_SECONDS: Final = 3600.0

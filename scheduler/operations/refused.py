@@ -1,25 +1,25 @@
 """Refused messages become events: a message that was refused without an answer is found by `leasehold events`."""
 
 from scheduler.model.events import Event
-from scheduler.operations.engine import Engine
+from scheduler.operations.ports import Ports
 from scheduler.ports import RefusedMessage, StoreUnavailableError
 
 MESSAGE_REFUSED = "message_refused"
 """The event of a refused message: no change of state. Its cause is `holder`, as of whatever came from a queue."""
 
 
-def record_refused(engine: Engine) -> int:
+def record_refused(ports: Ports) -> int:
     """Append an event for each refused message that was noted since the last call; how many. What the database does not
     take stays noted. Raises StoreUnavailableError.
     """
-    refused = engine.meter.take_refused()
+    refused = ports.meter.take_refused()
     if not refused:
         return 0
     try:
-        with engine.store.transaction() as transaction:
+        with ports.store.transaction() as transaction:
             transaction.append_events([_describe(each) for each in refused])
     except StoreUnavailableError:
-        engine.meter.put_back_refused(refused)
+        ports.meter.put_back_refused(refused)
         raise
     return len(refused)
 

@@ -9,17 +9,17 @@ from typing import Final, Literal
 import msgspec
 
 from scheduler.model.events import Event
-from scheduler.model.moves import ENDED, PHASES
 from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.slots import Machine
-from scheduler.operations.check import check
-from scheduler.operations.endings import end_reservation, return_to_queue
-from scheduler.operations.engine import Engine, announce
-from scheduler.operations.ledger import Ledger
+from scheduler.model.transitions import ENDED, PHASES
+from scheduler.operations.ending_leases import end_reservation, return_to_queue
+from scheduler.operations.machines.check import check
+from scheduler.operations.machines.reconcile import Reconciled, reconcile
 from scheduler.operations.membership import split_foreign
 from scheduler.operations.notices import describe_notice
-from scheduler.operations.reconcile import Reconciled, reconcile
-from scheduler.policy.ttl import expiry_of_pending
+from scheduler.operations.ports import Ports, announce
+from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.policy.cycle.ttl import expiry_of_pending
 from scheduler.ports import CloudError, ForeignMachineError, Remembered
 
 JUMP: Final = 10**10
@@ -82,16 +82,16 @@ def find_jump(known: Iterable[int], now: float) -> int:
     return target
 
 
-def list_machines(engine: Engine) -> tuple[list[Machine], str | None]:
+def list_machines(ports: Ports) -> tuple[list[Machine], str | None]:
     """The machines under the cluster's tags, and why they cannot be listed."""
     try:
-        return list(engine.fleet.sweep()), None
+        return list(ports.fleet.sweep()), None
     except CloudError as error:
         return [], str(error)
 
 
 def restore(
-    engine: Engine,
+    ports: Ports,
     remembered: Remembered,
     kept: Mapping[str, Reservation],
     *,
@@ -102,18 +102,18 @@ def restore(
 
     `remembered` and `kept`: what Redis knew before. `resubmit`: lost reservations that waited are submitted again.
     """
-    machines, fault = list_machines(engine)
+    machines, fault = list_machines(ports)
     progress(f"EC2 cannot be asked: {fault}" if fault else f"{len(machines)} machines run under the cluster's tag")
-    _jump(engine, remembered, machines)
-    row = engine.store.read_cluster()
+    _jump(ports, remembered, machines)
+    row = ports.store.read_cluster()
     progress(f"the term jumps to {row.term}, the highest token to {row.token}")
-    lost = _settle_lost(engine, kept, resubmit=resubmit)
-    ended, requeued, notified = _settle_known(engine, kept)
-    reconciled, fault = _settle_machines(engine, fault)
-    engine.board.rebuild(engine.store.read_rows())
+    lost = _settle_lost(ports, kept, resubmit=resubmit)
+    ended, requeued, notified = _settle_known(ports, kept)
+    reconciled, fault = _settle_machines(ports, fault)
+    ports.view_cache.rebuild(ports.store.read_rows())
     progress("the view in Redis is rebuilt")
-    if engine.record is not None:
-        engine.record.end_restore(row.identity, row.term, row.token)
+    if ports.record is not None:
+        ports.record.end_restore(row.identity, row.term, row.token)
     return Restored(
         identity=row.identity,
         restores=row.restores,
@@ -128,12 +128,12 @@ def restore(
     )
 
 
-def _jump(engine: Engine, remembered: Remembered, machines: Sequence[Machine]) -> None:
-    before = engine.store.read_cluster()
+def _jump(ports: Ports, remembered: Remembered, machines: Sequence[Machine]) -> None:
+    before = ports.store.read_cluster()
     ours, _ = split_foreign(machines, before.identity)
     terms = (before.term, remembered.term, *(machine.highest_term for machine in ours))
     tokens = (before.token, remembered.token, *(machine.highest_token for machine in ours))
-    with engine.store.transaction() as transaction:
+    with ports.store.transaction() as transaction:
         now = transaction.now()
         term, token = find_jump(terms, now), find_jump(tokens, now)
         transaction.jump(term, token)  # promise: jump-after-restore
@@ -146,33 +146,33 @@ def _jump(engine: Engine, remembered: Remembered, machines: Sequence[Machine]) -
         transaction.append_events([event])
 
 
-def _settle_lost(engine: Engine, kept: Mapping[str, Reservation], *, resubmit: bool) -> list[LostReservation]:
+def _settle_lost(ports: Ports, kept: Mapping[str, Reservation], *, resubmit: bool) -> list[LostReservation]:
     """Reservations that the database does not know are written into it again, as pending or as cancelled: so their
     holders and everything that waits for them get an answer, and their tokens stay known.
     """
     alive = sorted((row for row in kept.values() if not is_over(row)), key=lambda row: row.sequence)
     found: list[LostReservation] = []
     for start in range(0, len(alive), CHUNK):
-        found += _write_lost(engine, alive[start : start + CHUNK], resubmit=resubmit)
+        found += _write_lost(ports, alive[start : start + CHUNK], resubmit=resubmit)
     return found
 
 
-def _write_lost(engine: Engine, rows: Sequence[Reservation], *, resubmit: bool) -> list[LostReservation]:
-    rules = engine.rules()
+def _write_lost(ports: Ports, rows: Sequence[Reservation], *, resubmit: bool) -> list[LostReservation]:
+    rules = ports.rules()
     by_id = {row.id: row for row in rows}
-    with engine.store.transaction() as transaction:
-        ledger = Ledger(transaction, "operator")
-        expiry = {row.id: expiry_of_pending(row.request, rules, ledger.now) for row in rows}
+    with ports.store.transaction() as transaction:
+        work = UnitOfWork(transaction, "operator")
+        expiry = {row.id: expiry_of_pending(row.request, rules, work.now) for row in rows}
         inserted = transaction.insert_reservations([_as_pending(row, expiry[row.id]) for row in rows])
         waits = {row.id for row in inserted if resubmit and not by_id[row.id].leases}
         for row in inserted:
-            ledger.reservations[row.id] = row
-            ledger.tell(Event(at=ledger.now, name="reservation_restored", cause="operator", reservation=row.id))
+            work.reservations[row.id] = row
+            work.tell(Event(at=work.now, name="reservation_restored", cause="operator", reservation=row.id))
             if row.id not in waits:
-                end_reservation(ledger, rules, row, "cancelled", RESTORED)
-        outcome = ledger.flush()
+                end_reservation(work, rules, row, "cancelled", RESTORED)
+        outcome = work.flush()
         outcome.rows += [row for row in inserted if row.id in waits]
-    announce(engine, outcome, kick=False)
+    announce(ports, outcome, kick=False)
     return [_describe_lost(by_id[row.id], is_waiting=row.id in waits) for row in inserted]
 
 
@@ -202,25 +202,25 @@ def _describe_lost(row: Reservation, *, is_waiting: bool) -> LostReservation:
     )
 
 
-def _settle_known(engine: Engine, kept: Mapping[str, Reservation]) -> tuple[list[str], list[str], list[str]]:
+def _settle_known(ports: Ports, kept: Mapping[str, Reservation]) -> tuple[list[str], list[str], list[str]]:
     """Reservations that both know, and of which Redis knows more: (ended, requeued, notified)."""
     ended: list[str] = []
     requeued: list[str] = []
     notified: list[str] = []
     phases = [phase for phase in PHASES if phase not in ENDED]
-    present = [row.id for row in engine.store.find_reservations(phases=phases, limit=10**9)]
+    present = [row.id for row in ports.store.find_reservations(phases=phases, limit=10**9)]
     newer = [name for name in present if _knows_more(kept.get(name))]
     for start in range(0, len(newer), CHUNK):
         chunk = newer[start : start + CHUNK]
-        with engine.store.transaction() as transaction:
-            ledger = Ledger(transaction, "operator")
-            ledger.load(reservations=chunk)
+        with ports.store.transaction() as transaction:
+            work = UnitOfWork(transaction, "operator")
+            work.load(reservations=chunk)
             for name in chunk:
-                _settle_one(ledger, engine, kept[name], (ended, requeued, notified))
-            outcome = ledger.flush()
-        announce(engine, outcome, kick=False)
+                _settle_one(work, ports, kept[name], (ended, requeued, notified))
+            outcome = work.flush()
+        announce(ports, outcome, kick=False)
     for name in notified:
-        _notify(engine, name)
+        _notify(ports, name)
     return ended, requeued, notified
 
 
@@ -229,40 +229,40 @@ def _knows_more(row: Reservation | None) -> bool:
 
 
 def _settle_one(
-    ledger: Ledger, engine: Engine, kept: Reservation, found: tuple[list[str], list[str], list[str]]
+    work: UnitOfWork, ports: Ports, kept: Reservation, found: tuple[list[str], list[str], list[str]]
 ) -> None:
     ended, requeued, notified = found
-    current = ledger.reservations.get(kept.id)
+    current = work.reservations.get(kept.id)
     if current is None or current.phase in ENDED:
         return
-    rules = engine.rules()
+    rules = ports.rules()
     if is_over(kept):
         # What has expired expires by itself: no operator may end it so.
         phase = "cancelled" if kept.phase == "expired" else kept.phase
-        end_reservation(ledger, rules, current, phase, kept.reason or RESTORED)
+        end_reservation(work, rules, current, phase, kept.reason or RESTORED)
         ended.append(kept.id)
     elif kept.token > current.token:
         if current.phase != "pending":
-            return_to_queue(ledger, rules, current, RESTORED)
+            return_to_queue(work, rules, current, RESTORED)
             requeued.append(kept.id)
         if kept.leases:
             notified.append(kept.id)
 
 
-def _notify(engine: Engine, name: str) -> None:
+def _notify(ports: Ports, name: str) -> None:
     """Report the row as it is now to the holder of a lease that the database does not know."""
-    for row in engine.store.find_reservations(ids=[name]):
+    for row in ports.store.find_reservations(ids=[name]):
         event = Event(at=row.changed_at, name=f"reservation_{row.phase}", cause="operator", reservation=name)
-        engine.bell.notify(name, describe_notice(event, row, {}))
+        ports.notifier.notify(name, describe_notice(event, row, {}))
 
 
-def _settle_machines(engine: Engine, fault: str | None) -> tuple[Reconciled | None, str | None]:
+def _settle_machines(ports: Ports, fault: str | None) -> tuple[Reconciled | None, str | None]:
     """Empty the slots whose machines are gone; adopt or end the machines that no slot knows, whatever their age."""
     if fault is not None:
         return None, fault
     try:
-        names = sorted(slot.id for slot in engine.store.find_slots() if slot.instance_id)
-        check(engine, names)
-        return reconcile(engine, orphan_seconds=0.0), None
+        names = sorted(slot.id for slot in ports.store.find_slots() if slot.instance_id)
+        check(ports, names)
+        return reconcile(ports, orphan_seconds=0.0), None
     except (CloudError, ForeignMachineError) as error:
         return None, str(error)

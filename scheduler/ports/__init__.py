@@ -4,15 +4,14 @@ Whoever implements one reads nothing else; one suite of tests a port runs on eve
 Times are seconds since the epoch unless a name says otherwise.
 """
 
-from scheduler.ports.bell import Bell, ForeignAddressError
+from scheduler.ports.cluster_record import ClusterRecord, Remembered
 from scheduler.ports.dispatcher import Dispatcher
 from scheduler.ports.fleet import Category, CloudError, Fleet, LaunchOrder, Probe
+from scheduler.ports.heartbeats import Heard, Heartbeats
 from scheduler.ports.meter import Defect, Meter, RefusedMessage
 from scheduler.ports.notices import INTERRUPTION_SECONDS, Message, Notice, NoticeFeed
-from scheduler.ports.pulse import Heard, Pulse
-from scheduler.ports.record import ClusterRecord, Remembered
+from scheduler.ports.notifier import ForeignAddressError, Notifier
 from scheduler.ports.store import (
-    Answered,
     AppliedRules,
     ClusterRow,
     ConflictError,
@@ -21,26 +20,24 @@ from scheduler.ports.store import (
     EventFilter,
     ForeignClusterError,
     ForeignMachineError,
+    LeaderTerm,
     NotPermittedError,
-    Outgoing,
+    OutboxMessage,
     Pending,
+    RowVersion,
     StaleWriteError,
-    Stamp,
     Store,
+    StoredAnswer,
     StoredPrincipal,
     StoredRules,
     StoreUnavailableError,
-    Tenure,
     Transaction,
 )
-from scheduler.ports.view import Board, Lock, SetAside, ViewUnavailableError
+from scheduler.ports.view import LeaderLock, SetAside, ViewCache, ViewUnavailableError
 
 __all__ = [
     "INTERRUPTION_SECONDS",
-    "Answered",
     "AppliedRules",
-    "Bell",
-    "Board",
     "Category",
     "CloudError",
     "ClusterRecord",
@@ -56,27 +53,30 @@ __all__ = [
     "ForeignClusterError",
     "ForeignMachineError",
     "Heard",
+    "Heartbeats",
     "LaunchOrder",
-    "Lock",
+    "LeaderLock",
+    "LeaderTerm",
     "Message",
     "Meter",
     "NotPermittedError",
     "Notice",
     "NoticeFeed",
-    "Outgoing",
+    "Notifier",
+    "OutboxMessage",
     "Pending",
     "Probe",
-    "Pulse",
     "RefusedMessage",
     "Remembered",
+    "RowVersion",
     "SetAside",
     "StaleWriteError",
-    "Stamp",
     "Store",
     "StoreUnavailableError",
+    "StoredAnswer",
     "StoredPrincipal",
     "StoredRules",
-    "Tenure",
     "Transaction",
+    "ViewCache",
     "ViewUnavailableError",
 ]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from scheduler.model.slots import Slot
-from scheduler.ports.store import Outgoing
+from scheduler.ports.store import OutboxMessage
 
 
 class Dispatcher(Protocol):
@@ -19,7 +19,7 @@ class Dispatcher(Protocol):
     def send_checks(self, slots: Sequence[str]) -> None:
         """Ask the health queue to look at these slots."""
 
-    def send_callback(self, outgoing: Outgoing) -> None:
+    def send_callback(self, outgoing: OutboxMessage) -> None:
         """Send a callback to its task and queue; raises ConnectionError when the broker did not take it."""
 
     def wake_at(self, due: float | None, now: float) -> None:

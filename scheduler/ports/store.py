@@ -8,7 +8,7 @@ import msgspec
 
 from scheduler.model.accounts import Account, BalanceSample, Levels
 from scheduler.model.events import Event
-from scheduler.model.holds import Hold
+from scheduler.model.launch_backoff import Hold
 from scheduler.model.principals import Principal, Role
 from scheduler.model.reservations import Callback, Lease, Reservation
 from scheduler.model.rules import Rules
@@ -48,7 +48,7 @@ class ConflictError(StoreUnavailableError):
     """The database gave this transaction up for another one's sake; nothing of it stays. Do it again, whole."""
 
 
-class Tenure(msgspec.Struct, frozen=True):
+class LeaderTerm(msgspec.Struct, frozen=True):
     """One leadership: `term` only ever grows; `ticked_at` is when the last tick was committed (0 = never)."""
 
     term: int
@@ -80,7 +80,7 @@ class ClusterRow(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-class Answered(msgspec.Struct, frozen=True):
+class StoredAnswer(msgspec.Struct, frozen=True):
     """A request that was carried out, with the answer that every repeat of it gets."""
 
     id: str
@@ -97,7 +97,7 @@ class Pending(msgspec.Struct, frozen=True):
     instances: int = 0
 
 
-class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
+class OutboxMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A callback that is to be sent until the broker took it (at least once)."""
 
     id: str
@@ -134,7 +134,7 @@ class StoredPrincipal(msgspec.Struct, frozen=True, kw_only=True):
         return [self.key, *([self.previous_key] if self.previous_key is not None and is_previous_valid else [])]
 
 
-class Stamp(msgspec.Struct, frozen=True, gc=False):
+class RowVersion(msgspec.Struct, frozen=True, gc=False):
     """Which copy of a row is the one in force: enough to tell whether somebody else's is."""
 
     kind: Kind
@@ -188,10 +188,10 @@ class Transaction(Protocol):
     def now(self) -> float:
         """Cluster time when the transaction began (docs/consistency.md, "Time"); virtual time in memory."""
 
-    def check_term(self, tenure: Tenure) -> None:
+    def check_term(self, leader_term: LeaderTerm) -> None:
         """Lock the term row and raise DeposedError unless term and holder are these."""
 
-    def take_term(self, holder: str) -> Tenure:
+    def take_term(self, holder: str) -> LeaderTerm:
         """Advance the term by one for `holder`; the new tenure, with `ticked_at` as it was."""
 
     def jump(self, term: int, token: int) -> None:
@@ -199,7 +199,7 @@ class Transaction(Protocol):
         counts as an outage. Before all else.
         """
 
-    def note_tick(self, tenure: Tenure, now: float) -> None:
+    def note_tick(self, leader_term: LeaderTerm, now: float) -> None:
         """Write down that this tenure ticked at `now`; DeposedError when it is over."""
 
     def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
@@ -276,13 +276,13 @@ class Transaction(Protocol):
     def append_events(self, events: Sequence[Event]) -> None:
         """Append to the history, in this order."""
 
-    def find_answers(self, ids: Iterable[str]) -> dict[str, Answered]:
+    def find_answers(self, ids: Iterable[str]) -> dict[str, StoredAnswer]:
         """The answers to requests that were carried out before."""
 
-    def save_answers(self, answers: Sequence[Answered]) -> None:
+    def save_answers(self, answers: Sequence[StoredAnswer]) -> None:
         """Remember answers; an id that is there already raises StaleWriteError."""
 
-    def save_outgoing(self, rows: Sequence[Outgoing]) -> None:
+    def save_outgoing(self, rows: Sequence[OutboxMessage]) -> None:
         """Insert or replace callbacks that have to be sent."""
 
     def delete_outgoing(self, ids: Iterable[str]) -> None:
@@ -340,7 +340,7 @@ class Store(Protocol):
     def find_principals(self) -> list[StoredPrincipal]:
         """Every principal in the order of the names, without locking them."""
 
-    def load_tenure(self) -> Tenure:
+    def load_leader_term(self) -> LeaderTerm:
         """The present leadership; term 0 before the first."""
 
     def read_rows(self) -> Iterator[Row]:
@@ -348,7 +348,7 @@ class Store(Protocol):
         the moment at which the first row is asked for; nothing is locked.
         """
 
-    def read_stamps(self) -> Iterator[Stamp]:
+    def read_stamps(self) -> Iterator[RowVersion]:
         """The stamps of every slot, hold and account, and of every reservation that is not over, as of one moment,
         which is not earlier than that at which the first is asked for; nothing is locked.
         """
@@ -379,7 +379,7 @@ class Store(Protocol):
     def read_balances(self, account: str, since: float = 0.0) -> list[BalanceSample]:
         """What was kept of its balances at or after `since`, oldest first."""
 
-    def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[Outgoing]:
+    def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[OutboxMessage]:
         """Callbacks that wait to be sent and were not sent since `sent_before`."""
 
     def count_phases(self) -> dict[str, int]:

@@ -24,7 +24,7 @@ class SetAside(msgspec.Struct, frozen=True):
     """As it is listed until its event is committed."""
 
 
-class Board(Protocol):
+class ViewCache(Protocol):
     """Belief: the lagging view, kept where every process sees it (Redis), or in memory.
 
     Every method raises ViewUnavailableError when Redis cannot be reached. Ended reservations and what is
@@ -92,7 +92,7 @@ class Board(Protocol):
         """Those of these slots that the view knows. Raises as `read_reservations` does."""
 
 
-class Lock(Protocol):
+class LeaderLock(Protocol):
     """Who tries to lead. Redis decides who tries; the term in SQL decides who may write.
 
     One tick at a time a process: `take` while this very process holds it is refused and marked as any other.

@@ -10,9 +10,9 @@ import msgspec
 
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Machine, Slot
-from scheduler.ports import Category, CloudError, LaunchOrder, Outgoing
-from scheduler.simulation.agenda import Agenda
+from scheduler.ports import Category, CloudError, LaunchOrder, OutboxMessage
 from scheduler.simulation.cloud_documents import CloudDocument, OutageDocument, PlannedOutage
+from scheduler.simulation.event_queue import EventQueue
 
 SHOWN_SECONDS = 3600.0
 """EC2 shows a machine that is gone for about so long; then it does not know it any more."""
@@ -34,7 +34,7 @@ class _Machine:
 class SimulatedCloud:
     """Fleet and Probe on the virtual clock."""
 
-    def __init__(self, agenda: Agenda, delays: CloudDocument) -> None:
+    def __init__(self, agenda: EventQueue, delays: CloudDocument) -> None:
         self._agenda, self.delays = agenda, delays
         self._machines: dict[str, _Machine] = {}
         self._launched: dict[str, str] = {}
@@ -167,7 +167,7 @@ class SimulatedCloud:
 class SimulatedDispatcher:
     """Plays the slow queues: each task at its own instant of the virtual clock."""
 
-    def __init__(self, agenda: Agenda, cloud: SimulatedCloud) -> None:
+    def __init__(self, agenda: EventQueue, cloud: SimulatedCloud) -> None:
         self._agenda, self._cloud = agenda, cloud
         self.launch: Callable[[str, str], object] = lambda *_: None
         self.terminate: Callable[[str, int], object] = lambda *_: None
@@ -206,7 +206,7 @@ class SimulatedDispatcher:
             for at in self._cloud.next_turns((slot and slot.instance_id) or ""):
                 self._agenda.note(at, lambda name=name: self.check(name))  # type: ignore[misc]
 
-    def send_callback(self, outgoing: Outgoing) -> None:
+    def send_callback(self, outgoing: OutboxMessage) -> None:
         """See Dispatcher. Nobody listens in a simulation."""
 
     def wake_at(self, due: float | None, now: float) -> None:

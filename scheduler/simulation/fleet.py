@@ -9,7 +9,7 @@ from scheduler.model.resources import Resources
 from scheduler.model.rules import Pool, Rules, merge_rules, read_rules
 from scheduler.model.validation import fault, suggest
 from scheduler.simulation.cloud_documents import CloudDocument
-from scheduler.simulation.given import GivenSlot
+from scheduler.simulation.initial_state import GivenSlot
 from scheduler.simulation.workload import PROCESSOR
 
 FOREVER = 1e12

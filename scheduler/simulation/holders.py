@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from math import inf
 
+from scheduler.model.command_schemas import ConfirmDocument, HolderDocument, ReasonDocument
 from scheduler.model.reservations import Reservation
-from scheduler.model.wishes import ConfirmDocument, HolderDocument, ReasonDocument
-from scheduler.operations.authoritative import confirm
-from scheduler.operations.ledger import Ledger
-from scheduler.operations.words import Refusal, release, renew, surrender
-from scheduler.simulation.stage import Stage
+from scheduler.operations.commands.lease_commands import CommandRefused, release, renew, surrender
+from scheduler.operations.commands.reports import confirm
+from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.simulation.cluster import SimulatedCluster
 
 
 @dataclass
@@ -25,7 +25,7 @@ class _Work:
 class Holders:
     """Progress at the rate (leased components) / (all its components) while the essential ones are leased."""
 
-    def __init__(self, stage: Stage, *, confirm_needlessly: bool = True) -> None:
+    def __init__(self, stage: SimulatedCluster, *, confirm_needlessly: bool = True) -> None:
         """`confirm_needlessly`: also where no `confirm_timeout` asks for it, so that `confirmed_at` says when."""
         self._stage = stage
         self._confirm_needlessly = confirm_needlessly
@@ -67,7 +67,7 @@ class Holders:
 
     def _has_to_confirm(self, reservation: Reservation) -> bool:
         request = reservation.request
-        settings = self._stage.engine.rules().settings_of(request.pool, request.system)
+        settings = self._stage.ports.rules().settings_of(request.pool, request.system)
         return self._confirm_needlessly or settings.confirm_timeout > 0
 
     def _note(self, name: str, token: int, at: float, act) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
@@ -84,13 +84,13 @@ class Holders:
         return work is not None and work.token == token
 
     def _say(self, name: str, word, document: HolderDocument) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
-        def speak(ledger: Ledger) -> None:
+        def speak(work: UnitOfWork) -> None:
             try:
-                word(ledger, self._stage.engine.rules(), document)
-            except Refusal:
+                word(work, self._stage.ports.rules(), document)
+            except CommandRefused:
                 return
 
-        self._stage.change(speak, lambda ledger: ledger.load(reservations=[name]))
+        self._stage.change(speak, lambda work: work.load(reservations=[name]))
 
     def _confirm(self, name: str, token: int) -> None:
         if self._is_working(name, token):

@@ -11,7 +11,7 @@ from scheduler.model.json_text import parse_json
 from scheduler.model.rules import Rules, read_rules
 from scheduler.model.validation import Amount, Document, InvalidInputError, Seconds, Text, fault, read_document
 from scheduler.simulation.cloud_documents import CloudDocument, read_simulated_cloud
-from scheduler.simulation.given import GivenHold, GivenReservation, GivenSlot
+from scheduler.simulation.initial_state import GivenHold, GivenReservation, GivenSlot
 from scheduler.simulation.steps import Step, StepReader
 
 

@@ -9,9 +9,9 @@ from leasehold.common.visible import escape_json, make_visible
 from scheduler.model.accounts import PAID
 from scheduler.model.view import View
 from scheduler.operations.explain import explain_wait
-from scheduler.simulation.play import Line, Player
+from scheduler.simulation.cluster import SimulatedCluster
+from scheduler.simulation.runner import Line, Runner
 from scheduler.simulation.scenario import load_scenario
-from scheduler.simulation.stage import Stage
 
 MOST_EXPLAINED: Final = 20
 """Of those who wait when a play is over."""
@@ -24,7 +24,7 @@ def simulate_file(path: Path, *, json_lines: bool, out: TextIO) -> int:
 
     Raises InvalidInputError, with nothing played or printed, when the file is wrong anywhere.
     """
-    player = Player(load_scenario(path))
+    player = Runner(load_scenario(path))
     for line in player.play():
         texts = [escape_json(json.dumps(tidy(line), ensure_ascii=False))] if json_lines else describe_line(line)
         for text in texts:
@@ -35,9 +35,9 @@ def simulate_file(path: Path, *, json_lines: bool, out: TextIO) -> int:
     return 0
 
 
-def describe_waits(stage: Stage) -> Iterator[str]:
+def describe_waits(stage: SimulatedCluster) -> Iterator[str]:
     """For those who wait at the end, why, and the smallest change that would end it: of the first ones."""
-    rules, now = stage.engine.rules(), stage.agenda.now
+    rules, now = stage.ports.rules(), stage.agenda.now
     waiting = stage.store.find_reservations(phases=["pending"], limit=MOST_EXPLAINED + 1)
     if waiting:
         yield ""

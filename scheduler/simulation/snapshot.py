@@ -5,14 +5,14 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler.model.holds import Hold
-from scheduler.model.records import describe_slot_record
+from scheduler.model.launch_backoff import Hold
 from scheduler.model.reservations import Lease, Reservation, is_over
 from scheduler.model.rules import Rules
+from scheduler.model.slot_records import describe_slot_record
 from scheduler.model.slots import Slot, slot_order
 from scheduler.model.view import Row, View
-from scheduler.policy.charging import charge, settle, sum_running
-from scheduler.simulation.given import LIVED, WORN
+from scheduler.policy.quota.accounting import charge, settle, sum_running
+from scheduler.simulation.initial_state import LIVED, WORN
 
 _DIGITS: Final = 6
 """Of a second: times are floats, and the epoch is far away."""

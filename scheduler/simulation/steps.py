@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 from pydantic import RootModel
 
+from scheduler.model.command_schemas import RegisterDocument, ReservationDocument
 from scheduler.model.reservations import list_instances
 from scheduler.model.rules import Rules, list_slot_ids, merge_rules, read_rules
 from scheduler.model.validation import Amount, Document, Name, fault, format_path, read_document, suggest
-from scheduler.model.wishes import RegisterDocument, ReservationDocument
 from scheduler.simulation.actions import ABOUT_SLOTS, ACTIONS, MAY_BE_UNKNOWN, AbsentAction, AccountAction
 from scheduler.simulation.cloud_documents import FoundDocument, OutageDocument, check_offering
-from scheduler.simulation.given import GivenHold, GivenLease, GivenSlot
+from scheduler.simulation.initial_state import GivenHold, GivenLease, GivenSlot
 
 
 class Step(msgspec.Struct, frozen=True):

@@ -7,21 +7,21 @@ from typing import Final
 
 import msgspec
 
+from scheduler.model.command_schemas import ReservationDocument
 from scheduler.model.events import Event
 from scheduler.model.validation import fault
-from scheduler.model.wishes import ReservationDocument
-from scheduler.operations.endings import REVOKED
-from scheduler.operations.ledger import Ledger
-from scheduler.operations.tick import Ticked
-from scheduler.operations.words import INTERRUPTED
-from scheduler.operations.write_elastic import GRANTED
-from scheduler.simulation.clockwork import Clockwork
-from scheduler.simulation.figures import Figures, Picture, Summary
+from scheduler.operations.commands.lease_commands import INTERRUPTED
+from scheduler.operations.ending_leases import REVOKED
+from scheduler.operations.tick.tick import Ticked
+from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.operations.writers.elastic import GRANTED
+from scheduler.simulation.cluster import build_stage, put_slot, submit_all
 from scheduler.simulation.fleet import FOREVER, Fleet
-from scheduler.simulation.hazards import Hazards
 from scheduler.simulation.holders import Holders
+from scheduler.simulation.interruptions import Interruptions
+from scheduler.simulation.loop import EventLoop
+from scheduler.simulation.metrics import Picture, RunMetrics, Summary
 from scheduler.simulation.setbacks import Setbacks
-from scheduler.simulation.stage import build_stage, put_slot, submit_all
 from scheduler.simulation.workload import Workload, list_wishes
 
 ENDED_KEPT: Final = 1000
@@ -38,10 +38,10 @@ class TracePlay:
         self._workload, self._fleet = workload, fleet
         self.stage = build_stage(fleet.document, fleet.cloud)
         self._holders = Holders(self.stage, confirm_needlessly=False)
-        self._hazards = Hazards(self.stage)
+        self._hazards = Interruptions(self.stage)
         self._setbacks = setbacks or Setbacks()
-        self._figures = Figures(fleet.rules)
-        self._clockwork = Clockwork(self.stage, self._tell_events, _ignore, kicks=True, wakes=True)
+        self._figures = RunMetrics(fleet.rules)
+        self._clockwork = EventLoop(self.stage, self._tell_events, _ignore, kicks=True, wakes=True)
         self._wishes = list_wishes(workload, fleet.system, elastic_share)
         self._next = next(self._wishes, None)
         self._seen = len(self.stage.store.events)
@@ -55,12 +55,12 @@ class TracePlay:
         for host in hosts:
             put_slot(self.stage, host)
 
-        def load(ledger: Ledger) -> None:
-            ledger.load(slots=[host.id for host in hosts])
+        def load(work: UnitOfWork) -> None:
+            work.load(slots=[host.id for host in hosts])
 
-        def forget_heartbeats(ledger: Ledger) -> None:
-            for slot in list(ledger.slots.values()):
-                ledger.put(msgspec.structs.replace(slot, last_seen=None))
+        def forget_heartbeats(work: UnitOfWork) -> None:
+            for slot in list(work.slots.values()):
+                work.put(msgspec.structs.replace(slot, last_seen=None))
 
         self.stage.change(forget_heartbeats, load)
 
@@ -97,7 +97,7 @@ class TracePlay:
         found = min(self._next[0] if self._next else inf, self._clockwork.next_instant())
         if found >= FOREVER:
             row = next(iter(self.stage.store.find_reservations(phases=["pending", "leased"], limit=1)))
-            waits = self.stage.engine.board.read_report().get("waiting", {}).get(row.id, [row.phase])
+            waits = self.stage.ports.view_cache.read_report().get("waiting", {}).get(row.id, [row.phase])
             raise fault("config", "a fleet that serves every job of the trace", f"{row.id} waits for ever: {waits}")
         return found
 

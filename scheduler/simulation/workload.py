@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import floor
 from pathlib import Path
 
-from scheduler.model.wishes import MOST_INSTANCES, ComponentDocument, ReservationDocument
+from scheduler.model.command_schemas import MOST_INSTANCES, ComponentDocument, ReservationDocument
 from scheduler.simulation.swf import Job, TraceError, read_jobs
 
 PROCESSOR = {"cpus": 1.0}

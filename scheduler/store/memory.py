@@ -6,19 +6,19 @@ from itertools import islice
 
 from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.events import Event
-from scheduler.model.moves import PHASES
 from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.slots import Slot
+from scheduler.model.transitions import PHASES
 from scheduler.model.view import KINDS, Row
 from scheduler.ports import (
     AppliedRules,
     ClusterRow,
     EventFilter,
-    Outgoing,
-    Stamp,
+    LeaderTerm,
+    OutboxMessage,
+    RowVersion,
     StoredPrincipal,
     StoredRules,
-    Tenure,
 )
 from scheduler.store.memory_transaction import MemoryTransaction
 from scheduler.store.world import World
@@ -57,7 +57,7 @@ class MemoryStore:
         return ClusterRow(
             now=self._clock(),
             identity=world.identity,
-            term=world.tenure.term,
+            term=world.leader_term.term,
             token=world.token,
             restores=world.restores,
             principals_version=self._world.principals_version,
@@ -80,20 +80,20 @@ class MemoryStore:
         """See Store."""
         return [row for _, row in sorted(self._world.principals.items())]
 
-    def load_tenure(self) -> Tenure:
+    def load_leader_term(self) -> LeaderTerm:
         """See Store."""
-        return self._world.tenure
+        return self._world.leader_term
 
     def read_rows(self) -> Iterator[Row]:
         """See Store."""
         world, now = self._world, self._clock()
         yield from [row for row in world.present() if world.is_recent(row, now)]
 
-    def read_stamps(self) -> Iterator[Stamp]:
+    def read_stamps(self) -> Iterator[RowVersion]:
         """See Store."""
         rows = list(self._world.present())
         return (
-            Stamp(KINDS[type(row)], row.id, row.version, row.marked_at)
+            RowVersion(KINDS[type(row)], row.id, row.version, row.marked_at)
             for row in rows
             if not (isinstance(row, Reservation) and is_over(row))
         )
@@ -147,7 +147,7 @@ class MemoryStore:
             key=lambda sample: sample.at,
         )
 
-    def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[Outgoing]:
+    def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[OutboxMessage]:
         """See Store."""
         due = [row for row in self._world.outgoing.values() if row.sent_at < sent_before]
         return sorted(due, key=lambda row: (row.created_at, row.id))[:limit]

@@ -9,24 +9,24 @@ import msgspec
 
 from scheduler.model.accounts import NOTHING, Account, BalanceSample, Levels, add, find_account
 from scheduler.model.events import Event
-from scheduler.model.holds import Hold
-from scheduler.model.moves import INACTIVE
+from scheduler.model.launch_backoff import Hold
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import read_rules
 from scheduler.model.slots import Slot
+from scheduler.model.transitions import INACTIVE
 from scheduler.model.view import KINDS, Gone, Row
-from scheduler.policy.charging import sum_running
+from scheduler.policy.quota.accounting import sum_running
 from scheduler.ports import (
-    Answered,
     AppliedRules,
     DeposedError,
-    Outgoing,
+    LeaderTerm,
+    OutboxMessage,
     Pending,
     StaleWriteError,
+    StoredAnswer,
     StoredPrincipal,
     StoredRules,
     StoreUnavailableError,
-    Tenure,
 )
 from scheduler.store.marks import take_marks
 from scheduler.store.retention import LONG_AGO
@@ -44,8 +44,8 @@ class MemoryTransaction:
         self._world, self._lock, self._clock = world, lock, clock
         self._rows: dict[Key, Row | None] = {}
         self._events: list[Event] = []
-        self._answers: dict[str, Answered] = {}
-        self._outgoing: dict[str, Outgoing | None] = {}
+        self._answers: dict[str, StoredAnswer] = {}
+        self._outgoing: dict[str, OutboxMessage | None] = {}
         self._balances: list[BalanceSample] = []
         self._principals: dict[str, StoredPrincipal | None] = {}
         self._lost: StaleWriteError | DeposedError | None = None
@@ -56,7 +56,7 @@ class MemoryTransaction:
         self._now = self._clock()
         self._sequence, self._token = self._world.sequence, self._world.token
         self._buried, self._restores = self._world.buried, self._world.restores
-        self._tenure, self._rules = self._world.tenure, self._world.rules
+        self._tenure, self._rules = self._world.leader_term, self._world.rules
         return self
 
     def __exit__(
@@ -73,25 +73,25 @@ class MemoryTransaction:
         """See Transaction."""
         return self._now
 
-    def check_term(self, tenure: Tenure) -> None:
+    def check_term(self, leader_term: LeaderTerm) -> None:
         """See Transaction."""
-        if (self._tenure.term, self._tenure.holder) != (tenure.term, tenure.holder):
-            raise self._lose(DeposedError(f"term {tenure.term} is over: it is {self._tenure.term} now"))
+        if (self._tenure.term, self._tenure.holder) != (leader_term.term, leader_term.holder):
+            raise self._lose(DeposedError(f"term {leader_term.term} is over: it is {self._tenure.term} now"))
 
-    def take_term(self, holder: str) -> Tenure:
+    def take_term(self, holder: str) -> LeaderTerm:
         """See Transaction."""
-        self._tenure = Tenure(self._tenure.term + 1, holder, self._tenure.ticked_at)
+        self._tenure = LeaderTerm(self._tenure.term + 1, holder, self._tenure.ticked_at)
         return self._tenure
 
     def jump(self, term: int, token: int) -> None:
         """See Transaction."""
-        self._tenure, self._token = Tenure(term, "", LONG_AGO), token
+        self._tenure, self._token = LeaderTerm(term, "", LONG_AGO), token
         self._restores += 1
 
-    def note_tick(self, tenure: Tenure, now: float) -> None:
+    def note_tick(self, leader_term: LeaderTerm, now: float) -> None:
         """See Transaction."""
-        self.check_term(tenure)
-        self._tenure = Tenure(tenure.term, tenure.holder, now)
+        self.check_term(leader_term)
+        self._tenure = LeaderTerm(leader_term.term, leader_term.holder, now)
 
     def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
         """See Transaction."""
@@ -214,19 +214,19 @@ class MemoryTransaction:
         """See Transaction."""
         self._events.extend(events)
 
-    def find_answers(self, ids: Iterable[str]) -> dict[str, Answered]:
+    def find_answers(self, ids: Iterable[str]) -> dict[str, StoredAnswer]:
         """See Transaction."""
         both = {**self._world.answers, **self._answers} if self._answers else self._world.answers
         return {row_id: both[row_id] for row_id in ids if row_id in both}
 
-    def save_answers(self, answers: Sequence[Answered]) -> None:
+    def save_answers(self, answers: Sequence[StoredAnswer]) -> None:
         """See Transaction."""
         for answered in answers:
             if answered.id in self._answers or answered.id in self._world.answers:
                 raise self._lose(StaleWriteError(f"request {answered.id} has an answer already"))
             self._answers[answered.id] = answered
 
-    def save_outgoing(self, rows: Sequence[Outgoing]) -> None:
+    def save_outgoing(self, rows: Sequence[OutboxMessage]) -> None:
         """See Transaction."""
         self._outgoing.update((row.id, row) for row in rows)
 
@@ -319,7 +319,7 @@ class MemoryTransaction:
         world.buried = self._buried
         if self._rules.version != world.rules.version:
             world.applied.append(AppliedRules(self._rules.version, self._now, self._rules.document))
-        world.tenure, world.rules = self._tenure, self._rules
+        world.leader_term, world.rules = self._tenure, self._rules
 
 
 def _stale(row: Row, current: Row | None) -> str:

@@ -9,10 +9,10 @@ from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import Rules, read_rules
 from scheduler.ports import (
     AppliedRules,
+    LeaderTerm,
     StoredPrincipal,
     StoredRules,
     StoreUnavailableError,
-    Tenure,
 )
 from scheduler.store import tables
 from scheduler.store.session import Session
@@ -38,10 +38,10 @@ def read_rules_history(session: Session, version: int | None, limit: int) -> Ite
     return (AppliedRules(number, at, msgspec.json.decode(text)) for number, at, text in reversed(newest))
 
 
-def load_tenure(session: Session, *, lock: bool = False) -> Tenure:
+def load_leader_term(session: Session, *, lock: bool = False) -> LeaderTerm:
     """The present leadership; `lock`: keep it as it is until the transaction ends."""
     for row in session.fetch(_TENURE_LOCKED if lock else _TENURE):
-        return Tenure(*row)
+        return LeaderTerm(*row)
     raise StoreUnavailableError("the database has no row for the leader: run `leasehold migrate`")
 
 

@@ -9,10 +9,10 @@ from sqlalchemy import Boolean, Column, Row, Table
 
 from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.events import Event
-from scheduler.model.holds import Hold
+from scheduler.model.launch_backoff import Hold
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.slots import Slot
-from scheduler.ports import Answered, Outgoing, StoredPrincipal
+from scheduler.ports import OutboxMessage, StoredAnswer, StoredPrincipal
 from scheduler.store import tables
 from scheduler.store.dialect import Field
 
@@ -96,6 +96,6 @@ RESERVATIONS: Final = Shape(tables.reservations, Reservation, besides=("leases",
 LEASES: Final = Shape(tables.leases, Lease, written=StoredLease)
 BALANCES: Final = Shape(tables.balances, BalanceSample)
 EVENTS: Final = Shape(tables.events, Event)
-ANSWERS: Final = Shape(tables.requests, Answered)
+ANSWERS: Final = Shape(tables.requests, StoredAnswer)
 PRINCIPALS: Final = Shape(tables.principals, StoredPrincipal)
-OUTGOING: Final = Shape(tables.outgoing, Outgoing)
+OUTGOING: Final = Shape(tables.outgoing, OutboxMessage)

@@ -12,27 +12,27 @@ from sqlalchemy import Engine, Select, and_, bindparam, func, or_, select
 
 from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.events import Event
-from scheduler.model.moves import ENDED, PHASES
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
+from scheduler.model.transitions import ENDED, PHASES
 from scheduler.model.view import Row
 from scheduler.ports import (
     AppliedRules,
     ClusterRow,
     EventFilter,
-    Outgoing,
-    Stamp,
+    LeaderTerm,
+    OutboxMessage,
+    RowVersion,
     StoredPrincipal,
     StoredRules,
     StoreUnavailableError,
-    Tenure,
 )
 from scheduler.store import tables
 from scheduler.store.dialect import Dialect
 from scheduler.store.pruning import prune_before, prune_ended
 from scheduler.store.reading import (
     RulesReader,
-    load_tenure,
+    load_leader_term,
     read_principals,
     read_reservations,
     read_rules_history,
@@ -147,10 +147,10 @@ class SqlStore:
         with self._reading() as session:
             return read_principals(session)
 
-    def load_tenure(self) -> Tenure:
+    def load_leader_term(self) -> LeaderTerm:
         """See Store."""
         with self._reading() as session:
-            return load_tenure(session)
+            return load_leader_term(session)
 
     def read_rows(self) -> Iterator[Row]:
         """See Store."""
@@ -165,13 +165,13 @@ class SqlStore:
             for chunk in session.stream(_RECENT, ended_after=ended_after):
                 yield from read_reservations(session, self._statements, chunk)
 
-    def read_stamps(self) -> Iterator[Stamp]:
+    def read_stamps(self) -> Iterator[RowVersion]:
         """See Store."""
         with self._reading() as session:
             for kind, statement in _STAMPS.items():
                 for chunk in session.stream(statement):
                     for row in chunk:
-                        yield Stamp(kind, *row)
+                        yield RowVersion(kind, *row)
 
     def read_changed_since(self, since: float) -> list[Row]:
         """See Store."""
@@ -231,7 +231,7 @@ class SqlStore:
         with self._reading() as session:
             return BALANCES.read_all(session.fetch(_BALANCES, of_account=account, since=since))
 
-    def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[Outgoing]:
+    def find_outgoing(self, *, sent_before: float, limit: int = 1000) -> list[OutboxMessage]:
         """See Store."""
         with self._reading() as session:
             return OUTGOING.read_all(session.fetch(_DUE, sent_before=sent_before, limit=limit))

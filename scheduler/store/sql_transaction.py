@@ -9,27 +9,27 @@ from sqlalchemy import bindparam, case, func, insert, select, update
 from scheduler.model.accounts import FREE, Account, BalanceSample, Levels, at_level
 from scheduler.model.accounts import add as add_levels
 from scheduler.model.events import Event
-from scheduler.model.holds import Hold
-from scheduler.model.moves import INACTIVE
+from scheduler.model.launch_backoff import Hold
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.rules import read_rules
 from scheduler.model.slots import Slot
+from scheduler.model.transitions import INACTIVE
 from scheduler.model.view import KINDS, Gone, Row
 from scheduler.ports import (
-    Answered,
     DeposedError,
-    Outgoing,
+    LeaderTerm,
+    OutboxMessage,
     Pending,
     StaleWriteError,
+    StoredAnswer,
     StoredPrincipal,
     StoredRules,
-    Tenure,
 )
 from scheduler.store import principal_rows, tables
 from scheduler.store.dialect import Bulk
 from scheduler.store.lease_rows import LeaseRows, lay_out_leases
 from scheduler.store.marks import take_marks
-from scheduler.store.reading import RulesReader, load_tenure, read_reservations
+from scheduler.store.reading import RulesReader, load_leader_term, read_reservations
 from scheduler.store.retention import LONG_AGO, VERSIONS_A_RESTORE
 from scheduler.store.session import Session
 from scheduler.store.shapes import ACCOUNTS, ANSWERS, HOLDS, LEASES, SLOTS
@@ -61,7 +61,7 @@ _ACTIVE = select(func.count()).where(
 )
 _ACCOUNT, _LEASE, _OWNER = tables.accounts.c, tables.leases.c, tables.reservations.c
 _ALL_ACCOUNTS = select(*ACCOUNTS.columns).order_by(_ACCOUNT.id).with_for_update()
-# From when on a lease's use is neither paid nor due: see policy/charging.py.
+# From when on a lease's use is neither paid nor due: see policy/quota/accounting.py.
 _USED_FROM = case((_LEASE.charged_at > _ACCOUNT.charged_at, _LEASE.charged_at), else_=_ACCOUNT.charged_at)
 _RUNNING = (
     select(_ACCOUNT.id, _LEASE.level, func.sum(_LEASE.weight * (bindparam("now") - _USED_FROM)))
@@ -116,16 +116,16 @@ class SqlTransaction:
         """See Transaction."""
         return self._now
 
-    def check_term(self, tenure: Tenure) -> None:
+    def check_term(self, leader_term: LeaderTerm) -> None:
         """See Transaction."""
-        current = load_tenure(self._session, lock=True)
-        if (current.term, current.holder) != (tenure.term, tenure.holder):
-            raise self._lose(DeposedError(f"term {tenure.term} is over: it is {current.term} now"))
+        current = load_leader_term(self._session, lock=True)
+        if (current.term, current.holder) != (leader_term.term, leader_term.holder):
+            raise self._lose(DeposedError(f"term {leader_term.term} is over: it is {current.term} now"))
 
-    def take_term(self, holder: str) -> Tenure:
+    def take_term(self, holder: str) -> LeaderTerm:
         """See Transaction."""
         (row,) = self._session.fetch(_TAKE_TERM, me=holder)
-        return Tenure(*row)
+        return LeaderTerm(*row)
 
     def jump(self, term: int, token: int) -> None:
         """See Transaction."""
@@ -133,10 +133,10 @@ class SqlTransaction:
         self._session.change(_JUMP_TOKEN, to=token)
         self._session.change(_COUNT_RESTORE)
 
-    def note_tick(self, tenure: Tenure, now: float) -> None:
+    def note_tick(self, leader_term: LeaderTerm, now: float) -> None:
         """See Transaction."""
-        if self._session.change(_NOTE_TICK, my_term=tenure.term, me=tenure.holder, now=now) != 1:
-            raise self._lose(DeposedError(f"term {tenure.term} is over"))
+        if self._session.change(_NOTE_TICK, my_term=leader_term.term, me=leader_term.holder, now=now) != 1:
+            raise self._lose(DeposedError(f"term {leader_term.term} is over"))
 
     def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
         """See Transaction."""
@@ -275,16 +275,16 @@ class SqlTransaction:
         """See Transaction."""
         self._events += events
 
-    def find_answers(self, ids: Iterable[str]) -> dict[str, Answered]:
+    def find_answers(self, ids: Iterable[str]) -> dict[str, StoredAnswer]:
         """See Transaction."""
         rows = self._session.fetch_for(self._statements.kept.find_answers, ids)
         return {answered.id: answered for answered in map(ANSWERS.read, rows)}
 
-    def save_answers(self, answers: Sequence[Answered]) -> None:
+    def save_answers(self, answers: Sequence[StoredAnswer]) -> None:
         """See Transaction."""
         self._write(self._statements.kept.insert_answers, answers)
 
-    def save_outgoing(self, rows: Sequence[Outgoing]) -> None:
+    def save_outgoing(self, rows: Sequence[OutboxMessage]) -> None:
         """See Transaction."""
         by_id = {row.id: row for row in rows}
         self._session.write(self._statements.kept.put_outgoing, [by_id[key] for key in sorted(by_id)])

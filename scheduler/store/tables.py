@@ -22,7 +22,7 @@ from sqlalchemy import (
     literal_column,
 )
 
-from scheduler.model.moves import ENDED
+from scheduler.model.transitions import ENDED
 
 metadata: Final = MetaData()
 

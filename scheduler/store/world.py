@@ -10,14 +10,22 @@ from uuid import uuid4
 from leasehold.common.signing import make_key
 from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.events import Event
-from scheduler.model.holds import Hold
-from scheduler.model.moves import ENDED, PHASES
+from scheduler.model.launch_backoff import Hold
 from scheduler.model.principals import WORKER
 from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
+from scheduler.model.transitions import ENDED, PHASES
 from scheduler.model.view import KINDS, Row
-from scheduler.ports import Answered, AppliedRules, EventFilter, Outgoing, StoredPrincipal, StoredRules, Tenure
+from scheduler.ports import (
+    AppliedRules,
+    EventFilter,
+    LeaderTerm,
+    OutboxMessage,
+    StoredAnswer,
+    StoredPrincipal,
+    StoredRules,
+)
 from scheduler.store.retention import RECENT_SECONDS
 
 Key = tuple[type[Row], str]
@@ -39,11 +47,11 @@ class World:
         self.phases: dict[str, dict[str, None]] = {phase: {} for phase in PHASES}
         self.events: list[Event] = []
         self.balances: dict[str, dict[float, BalanceSample]] = {}
-        self.answers: dict[str, Answered] = {}
-        self.outgoing: dict[str, Outgoing] = {}
+        self.answers: dict[str, StoredAnswer] = {}
+        self.outgoing: dict[str, OutboxMessage] = {}
         self.rules = StoredRules(version=0, document={}, rules=Rules())
         self.applied: list[AppliedRules] = []
-        self.tenure = Tenure(term=0, holder="")
+        self.leader_term = LeaderTerm(term=0, holder="")
         self.identity = uuid4().hex
         self.principals = {WORKER: StoredPrincipal(name=WORKER, role="worker", key=make_key(), created_at=0.0)}
         self.principals_version = 0

@@ -12,15 +12,15 @@ from scheduler.model.view import Change, Row, View, count_rows
 from scheduler.ports import Heard, RefusedMessage, SetAside, ViewUnavailableError
 from scheduler.ports.meter import MOST_KEPT, MOST_REFUSED, REFUSED_SECONDS
 from scheduler.view.addresses import DEFAULT_PREFIX, check_reply_address
+from scheduler.view.in_memory_redis import InMemoryRedis
 from scheduler.view.metric_table import REFUSED, find_label_values
-from scheduler.view.shelf import Shelf
 
 
-class MemoryBoard:
+class MemoryViewCache:
     """The Board in memory. Boards that share a `shelf` are processes that share a Redis."""
 
-    def __init__(self, shelf: Shelf | None = None, clock: Callable[[], float] = time.time) -> None:
-        self.shelf = shelf or Shelf(clock)
+    def __init__(self, shelf: InMemoryRedis | None = None, clock: Callable[[], float] = time.time) -> None:
+        self.shelf = shelf or InMemoryRedis(clock)
         self._view: View | None = None
         self._position: tuple[int | None, int] = (None, 0)
 
@@ -112,7 +112,7 @@ class MemoryBoard:
         return View(row for rows in self.shelf.rows.values() for row in rows.values())
 
 
-class Seat:
+class LockHolder:
     """What the locks of several processes contend for: who holds it until when, and the mark `again`."""
 
     def __init__(self) -> None:
@@ -121,16 +121,16 @@ class Seat:
         self.again = False
 
 
-class MemoryLock:
+class MemoryLeaderLock:
     """The Lock in memory; `clock` is the one by which `lock_seconds` pass. Not for use by several threads."""
 
     def __init__(
         self,
-        seat: Seat | None = None,
+        seat: LockHolder | None = None,
         lock_seconds: float = 15.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.seat = seat or Seat()
+        self.seat = seat or LockHolder()
         self._lock_seconds, self._clock = lock_seconds, clock
         self._me = object()
 
@@ -169,7 +169,7 @@ class MemoryLock:
         return self.seat.holder if self._clock() < self.seat.until else None
 
 
-class MemoryPulse:
+class MemoryHeartbeats:
     """The Pulse in memory. `beat` is what a host does; `forget` is what a flush does.
 
     `kept_since`: since when heartbeats are kept; in a scenario there was never a time without.
@@ -201,7 +201,7 @@ class MemoryPulse:
         return Heard(ages, now - self._kept_since, versions, signed)
 
 
-class MemoryBell:
+class MemoryNotifier:
     """The Bell in memory. Notices are kept as (reservation, notice), news as (slot, news), replies by address.
 
     `kicks` counts the asks, `ticks_sent` the messages that were sent for them.

@@ -4,7 +4,7 @@ import threading
 from types import TracebackType
 from typing import Self
 
-from scheduler.ports import Lock, ViewUnavailableError
+from scheduler.ports import LeaderLock, ViewUnavailableError
 
 
 class Renewal:
@@ -15,7 +15,7 @@ class Renewal:
     entered again after it was left.
     """
 
-    def __init__(self, lock: Lock, lock_seconds: float) -> None:
+    def __init__(self, lock: LeaderLock, lock_seconds: float) -> None:
         self._lock, self._every_seconds = lock, lock_seconds / 3
         self._is_over = threading.Event()
         self._thread: threading.Thread | None = None

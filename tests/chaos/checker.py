@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from scheduler.model.events import Event
-from scheduler.model.moves import ENDED
+from scheduler.model.transitions import ENDED
 from scheduler.operations.membership import CHECK_SECONDS
 from scheduler.operations.restore import RESTORED
 from scheduler.ports import Store

@@ -15,9 +15,9 @@ from threading import Event, Lock
 from typing import Any, Final
 
 from leasehold import Client
+from leasehold.client.lease import Lease
+from leasehold.client.models import Reservation
 from leasehold.errors import LeaseholdError
-from leasehold.lease import Lease
-from leasehold.results import Reservation
 
 CHUNK: Final = 20
 LOOK_SECONDS: Final = 0.25

@@ -17,9 +17,9 @@ from tasks.queues import QUEUE_NAMES
 from tests.chaos import holders, mallory, worker
 from tests.chaos.checker import HOLDERS
 from tests.chaos.points import Point, find_takers, withdraw_orders
-from tests.e2e.processes import Process
-from tests.e2e.stack import IMAGE, Stack
 from tests.postgresql_server import find_binaries
+from tests.system.processes import Process
+from tests.system.stack import IMAGE, Stack
 from workers.services import Services
 
 REVIVE_SECONDS: Final = 0.3
@@ -108,7 +108,7 @@ class Hosts(Stack):
         super().apply(rules)
 
     def _start_workers(self) -> None:
-        store = self.services.engine.store
+        store = self.services.ports.store
         self.mallory = add_principal(store, {"name": mallory.NAME, "role": "producer"})
         owner = add_principal(store, {"name": HOLDERS, "role": "producer"})
         self.environment |= {"LEASEHOLD_ACCESS__PRINCIPAL": owner.name, "LEASEHOLD_ACCESS__KEY": owner.key}

@@ -9,9 +9,9 @@ from contextlib import closing
 from typing import Any, Final
 from uuid import uuid4
 
+from leasehold.client.credentials import Credentials
+from leasehold.client.transport import RequestTransport
 from leasehold.common.signing import make_key, read_key
-from leasehold.credentials import Credentials
-from leasehold.wire import Wire
 from scheduler.ports import StoredPrincipal
 
 NAME: Final = "mallory"
@@ -38,7 +38,7 @@ class Mallory:
         verb, documents = self._dice.choice(list(self._list_attempts(reservation, slot).items()))
         if by != "signed" and self._dice.random() < 0.2:
             verb, documents = "submit", [{"id": f"{FOREIGN}-{uuid4().hex}", "system": "single"}]
-        with closing(Wire(self._url, credentials=credentials)) as wire:
+        with closing(RequestTransport(self._url, credentials=credentials)) as wire:
             for document in documents:
                 wire.send(verb, {"request": uuid4().hex, **document})
         return f"{by} {verb} about {reservation} and {slot}"

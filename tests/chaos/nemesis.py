@@ -152,7 +152,7 @@ class Nemesis:
     def _watch(self) -> None:
         """Remember what could be sent once more: orders about slots as SQL has them, messages as they wait."""
         with suppress(*PROMPT):
-            slots = self._hosts.services.engine.store.find_slots()
+            slots = self._hosts.services.ports.store.find_slots()
             self._machines = {slot.id: slot.epoch for slot in slots if slot.instance_id}
             for slot in slots:
                 if slot.launch_id:
@@ -253,7 +253,7 @@ class Nemesis:
 
     def _attack(self) -> str:
         """Let a hostile producer send something about what is not its own."""
-        store = self._hosts.services.engine.store
+        store = self._hosts.services.ports.store
         rows = [row.id for row in store.find_reservations()]
         slots = [slot.id for slot in store.find_slots()] or ["single-1"]
         if not rows:

@@ -65,15 +65,15 @@ def pass_by(folder: Path, point: Point | RestorePoint) -> None:
 
 def place_points(folder: Path) -> None:
     """Put the points into the code that this process is about to run."""
-    from scheduler.operations import tick
+    from scheduler.operations.tick import tick
     from scheduler.store import session
-    from scheduler.view.redis_board import RedisBoard
+    from scheduler.view.redis_view_cache import RedisViewCache
     from tasks.dispatch import CeleryDispatcher
     from workers.ec2.fleet import Ec2Fleet
 
     at = _make_passers(folder)
     _wrap(session, "_commit", before=at("before_commit"), after=at("after_commit"))
-    _wrap(RedisBoard, "publish", before=at("before_publish"))
+    _wrap(RedisViewCache, "publish", before=at("before_publish"))
     _wrap(CeleryDispatcher, "_send", before=at("before_dispatch"))
     _wrap(CeleryDispatcher, "send_launches", before=at("before_launches"), when=_has_messages)
     _wrap(CeleryDispatcher, "send_terminations", before=at("before_terminations"), when=_has_messages)

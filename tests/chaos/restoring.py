@@ -17,7 +17,7 @@ from scheduler.ports import StoreUnavailableError, ViewUnavailableError
 from tests.chaos.checker import RESTORES
 from tests.chaos.hosts import Hosts
 from tests.chaos.points import RESTORE_POINTS, give_order
-from tests.e2e.processes import Process
+from tests.system.processes import Process
 
 FILE: Final = "chaos.backup"
 LOOK_SECONDS: Final = 0.05
@@ -81,7 +81,7 @@ class Restorer:
     def _read_token(self) -> int:
         """The highest token of the database; 0 while it cannot be read."""
         with suppress(StoreUnavailableError):
-            return self._hosts.services.engine.store.read_cluster().token
+            return self._hosts.services.ports.store.read_cluster().token
         return 0
 
     def _note(self, what: str) -> None:
@@ -145,13 +145,13 @@ class Restorer:
 
     def _look_at_mark(self) -> None:
         """Note when the mark was set, and what Redis knew then."""
-        record, board = self._hosts.services.engine.record, self._hosts.services.engine.board
+        record, view_cache = self._hosts.services.ports.record, self._hosts.services.ports.view_cache
         if self._way == "without redis" or record is None:
             return
         with suppress(*_FAULTS):
             is_marked = record.read().is_restoring
             if is_marked and not self._is_marked:
-                self._remembered = {row.id: is_over(row) for row in board.read_kept().values()}
+                self._remembered = {row.id: is_over(row) for row in view_cache.read_kept().values()}
                 self._marked_at = time.time()
             self._is_marked = is_marked
 
@@ -170,7 +170,7 @@ class Restorer:
     def _find_held(self) -> list[tuple[str, int]]:
         while True:
             with suppress(StoreUnavailableError):
-                rows = self._hosts.services.engine.store.find_reservations(phases=["leased", "revoking"], limit=10**6)
+                rows = self._hosts.services.ports.store.find_reservations(phases=["leased", "revoking"], limit=10**6)
                 return [(row.id, row.token) for row in rows]
             self._pause.wait(LOOK_SECONDS)
 

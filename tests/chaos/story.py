@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Final
 
-from scheduler.model.moves import ENDED
+from scheduler.model.transitions import ENDED
 from scheduler.ports import StoreUnavailableError
 from tests.chaos.checker import UNDER_WAY, find_violations, gather, is_launch
 from tests.chaos.hosts import LEASE_SECONDS, Hosts
@@ -90,7 +90,7 @@ def tell(
             (folder / f"wishes-{number}.json").write_text(json.dumps(wishes))
             hosts.start(f"holders-{number}", "tests.chaos.holders", str(folder), str(number))
         nemesis = Nemesis(hosts, seed, seconds, only)
-        with Witness(folder, hosts.services.engine.store) as witness:
+        with Witness(folder, hosts.services.ports.store) as witness:
             with nemesis:
                 Event().wait(seconds)
             settled = _settle(hosts, witness, count)
@@ -121,7 +121,7 @@ def _settle(hosts: Hosts, witness: Witness, count: int) -> float:
 
 def _is_quiet(hosts: Hosts, witness: Witness, count: int) -> bool:
     """Whether everything has ended. What ended before a restore is not in SQL any more."""
-    store = hosts.services.engine.store
+    store = hosts.services.ports.store
     try:
         phases, slots = store.count_phases(), store.find_slots()
     except StoreUnavailableError:
@@ -132,7 +132,7 @@ def _is_quiet(hosts: Hosts, witness: Witness, count: int) -> bool:
 
 
 def _judge(hosts: Hosts, seed: int, settled: float) -> Verdict:
-    evidence = gather(hosts.folder, hosts.services.engine.store, hosts.machines())
+    evidence = gather(hosts.folder, hosts.services.ports.store, hosts.machines())
     ends: dict[str, int] = {}
     for phase in evidence.phases.values():
         ends[phase] = ends.get(phase, 0) + 1

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from scheduler.model.slots import Machine
-from scheduler.operations.engine import Engine
+from scheduler.operations.ports import Ports
 
 
 def _term() -> None:
@@ -49,14 +49,14 @@ def _resend() -> None:
 
 def _epoch() -> None:
     """A termination hits whatever machine its slot has by now, wanted or not."""
-    from scheduler.operations.terminate import terminate
+    from scheduler.operations.machines.terminate import terminate
     from tasks import terminate as task
 
-    def end(engine: Engine, slot_id: str, epoch: int) -> str:
-        for slot in engine.store.find_slots(ids=[slot_id]):
+    def end(ports: Ports, slot_id: str, epoch: int) -> str:
+        for slot in ports.store.find_slots(ids=[slot_id]):
             if slot.instance_id and slot.epoch != epoch:
-                engine.fleet.terminate([slot.instance_id])
-        return terminate(engine, slot_id, epoch)
+                ports.fleet.terminate([slot.instance_id])
+        return terminate(ports, slot_id, epoch)
 
     _replace(task, "terminate", end)
 

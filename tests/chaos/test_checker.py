@@ -9,12 +9,12 @@ import pytest
 
 from scheduler.model.events import Event
 from scheduler.model.rules import Rules
-from scheduler.operations.intake import submit
-from scheduler.operations.ledger import Ledger
+from scheduler.operations.commands.intake import submit
+from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.store.memory import MemoryStore
 from tests.chaos.checker import Evidence, Restoration, find_violations, gather
 from tests.chaos.witness import Witness
-from tests.e2e.processes import wait_for
+from tests.system.processes import wait_for
 
 
 def a_use(at: float, reservation: str = "r1", token: int = 1, **changes: Any) -> dict[str, Any]:
@@ -192,8 +192,8 @@ def test_each_broken_promise_is_found(broken: Evidence, said: str) -> None:
 def test_evidence_is_what_the_files_and_sql_say(tmp_path: Path) -> None:
     store = MemoryStore(lambda: 1000.0)
     with store.transaction() as transaction:
-        ledger = Ledger(transaction, "tick", term=7)
-        submit(ledger, Rules(), [])
+        work = UnitOfWork(transaction, "tick", term=7)
+        submit(work, Rules(), [])
         transaction.append_events([])
     accepted = json.dumps({"event": "accepted", "reservation": "r1", "at": 1.0})
     (tmp_path / "holders-0.jsonl").write_text(f"{accepted}\n{json.dumps(a_use(10))}\n" + '{"event": "us')

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.processes import wait_for
-from tests.e2e.stack import ROOT
 from tests.guarding import Guarded
+from tests.system.processes import wait_for
+from tests.system.stack import ROOT
 from workers.embedded_redis import NO_SERVER, find_redis_server
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from scheduler.model.events import Event
-from scheduler.model.moves import ENDED
+from scheduler.model.transitions import ENDED
 from scheduler.ports import EventFilter, Store, StoreUnavailableError
 
 TICKS: Final = "ticks.jsonl"
@@ -59,8 +59,8 @@ class Witness:
 
     def _look_at_tick(self, file: Any) -> None:
         seen = time.time()
-        tenure = self._store.load_tenure()
-        file.write(json.dumps({"term": tenure.term, "at": tenure.ticked_at, "seen": seen}) + "\n")
+        leader_term = self._store.load_leader_term()
+        file.write(json.dumps({"term": leader_term.term, "at": leader_term.ticked_at, "seen": seen}) + "\n")
 
     def _read(self, file: Any, *, is_whole: bool) -> None:
         for event in read_events(self._store, 0 if is_whole else max(self._highest - OVERLAP, 0)):

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from leasehold.running import RunningStack
+from leasehold.client.discovery import RunningStack
 from tests.strangers import run_as_stranger
 
 _READ: Final = """

@@ -11,8 +11,8 @@ import pytest
 from scheduler.model.reservations import Reservation
 from tests.builders import a_lease
 from tests.client.intake import a_row
-from tests.e2e.processes import wait_for
 from tests.guarding import Guarded
+from tests.system.processes import wait_for
 
 LEASEHOLD = (sys.executable, "-m", "leasehold.cli")
 

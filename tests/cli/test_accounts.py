@@ -242,7 +242,7 @@ def test_what_there_is_little_of_is_drawn_too(samples: list[dict[str, Any]], las
 def test_a_reservation_is_shown_with_what_its_leases_pay(
     stack: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasehold.client.Client.now", lambda _client: 1_000.0)
+    monkeypatch.setattr("leasehold.client.client.Client.now", lambda _client: 1_000.0)
     paying = {"level": 1, "cost": (0.0, 2.5, 0.0, 0.0, 0.0), "charged_at": 990.0, "weight": 0.5}
     stack.publish(
         a_row("r6", phase="leased", sequence=6, confirmed_at=1_000.0, leases=(a_lease("linux-3", **paying),)),

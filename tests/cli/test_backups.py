@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.stack.surroundings import find_free_port
+from leasehold.stack.configuration import find_free_port
 from scheduler.store.opening import open_store
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_record import RedisRecord

@@ -14,6 +14,7 @@ from typing import Any, Final
 import pytest
 
 from leasehold import Client, UntrustedFolder
+from leasehold.client.discovery import find_running
 from leasehold.process_identity import (
     ProcessIdentity,
     end_group,
@@ -23,10 +24,9 @@ from leasehold.process_identity import (
     is_running,
     send_signal,
 )
-from leasehold.running import find_running
 from leasehold.stack import Stack, StackError
 from leasehold.stack.folder import StackFolder
-from leasehold.stack.guardian import end_groups
+from leasehold.stack.reaper import end_groups
 from scheduler.store.migrating import migrate
 from tests.cli.conftest import Run
 from tests.guarding import Guarded

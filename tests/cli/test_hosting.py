@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import redis
 
-from leasehold.machine import find_resources, find_slot_name
+from leasehold.agent.machine import find_resources, find_slot_name
 from tests.builders import a_slot
 from tests.cli.conftest import Run
 from tests.client.intake import Document, FakeIntake
-from tests.e2e.processes import wait_for
 from tests.guarding import Guarded
+from tests.system.processes import wait_for
 
 COMMANDS = {"run": "--pool lab", "register": "--pool lab", "heartbeat": "", "leave": "", "remove": ""}
 READY = {"ok": True, "slot": "lab-1", "state": "ready", "cordoned": False}

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.conftest import Run
 from tests.client.intake import FakeIntake, a_row
-from tests.e2e.processes import wait_for
+from tests.system.processes import wait_for
 
 LEASEHOLD = (sys.executable, "-m", "leasehold.cli")
 IGNORING = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")

@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 from leasehold.cli.completing import PHASES, SLOT_STATES
 from leasehold.cli.formats import _list_lines
 from leasehold.cli.tables import Cell, Column, fit
-from scheduler.model import moves
+from scheduler.model import transitions
 from tests.builders import a_lease, a_slot
 from tests.cli.conftest import Run
 from tests.cli.terminal import run_on_terminal, strip_colours
@@ -56,7 +56,7 @@ def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> Fake
         a_row("build-0", sequence=0, phase="failed", reason="slot_gone", created_at=now - HOUR, finished_at=now - 30),
     )  # fmt: skip
     waiting = {"build-9": ["claimed", "waits for build-8"], "build-10": ["at_max_slots", "pool linux has 3 slots"]}
-    intake.board.write_report({"at": now, "waiting": waiting})
+    intake.view_cache.write_report({"at": now, "waiting": waiting})
     return intake
 
 
@@ -168,7 +168,7 @@ def test_a_filter_that_cannot_be_meant_is_refused(words: str, complaint: str, st
 
 
 def test_the_words_of_filters_are_those_of_the_engine() -> None:
-    assert (PHASES, SLOT_STATES) == (moves.PHASES, moves.SLOT_STATES)
+    assert (PHASES, SLOT_STATES) == (transitions.PHASES, transitions.SLOT_STATES)
 
 
 def test_csv_has_a_header_and_instants_with_their_zone(stack: FakeIntake, run: Run) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from examples.make_pictures import FOLDER, PICTURES, make_picture
-from tests.cli.test_pages import ROOT
+from tests.docs.test_pages import ROOT
 
 
 @pytest.mark.parametrize("name", PICTURES)

@@ -37,7 +37,7 @@ class Without:
 sys.meta_path[:] = map(Without, sys.meta_path)
 """
 IMPORTS: Final = """
-import leasehold, leasehold.agent, leasehold.client, leasehold.cli.app
+import leasehold, leasehold.agent.agent, leasehold.client.client, leasehold.cli.app
 leasehold.Client, leasehold.Lease, leasehold.__version__
 print(json.dumps([name for name in sys.modules if name.partition(".")[0] in ("scheduler", "tasks", "workers")]))
 """
@@ -51,12 +51,13 @@ for words in json.loads(sys.argv[1]):
     print(json.dumps([status, out.getvalue(), err.getvalue()]))
 """
 CLIENT: Final = """
-from leasehold import Client, NoStack, running
+from leasehold.client import discovery
+from leasehold import Client, NoStack
 try:
     Client()
 except NoStack as error:
     print(json.dumps(str(error)))
-print(json.dumps(running.is_locked(running.Path("lock"))))
+print(json.dumps(discovery.is_locked(discovery.Path("lock"))))
 client = Client(sys.argv[1])
 print(json.dumps(client.probe.queue_lengths()["reservations"]))
 client.close()

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from leasehold import NoStack
+from leasehold.client.discovery import Address, find_address, find_running
 from leasehold.process_identity import ProcessIdentity
-from leasehold.running import Address, find_address, find_running
 from leasehold.stack import Stack, StackError
 from leasehold.stack.folder import AlreadyRunningError, StackFolder
-from leasehold.stack.guardian import read_processes
 from leasehold.stack.procfile import ProcfileError, find_procfile, read_procfile
+from leasehold.stack.reaper import read_processes
 from tests.cli.conftest import Run
 
 DOCUMENT = {

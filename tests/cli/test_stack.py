@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from leasehold import Client
-from leasehold.results import Reservation
-from leasehold.running import RunningStack, find_running, is_locked
+from leasehold.client.discovery import RunningStack, find_running, is_locked
+from leasehold.client.models import Reservation
 from tests.cli import intruder
 from tests.guarding import Guarded
 from tests.strangers import require_other_user

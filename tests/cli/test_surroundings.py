@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.stack.surroundings import EMULATOR, survey
+from leasehold.stack.configuration import EMULATOR, survey
 
 
 def test_the_queue_that_the_processes_are_told_of_is_the_one_that_the_emulator_makes(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> Fake
     intake.publish(
         a_slot(SLOT, version=1), a_row(LONG, phase="leased", token=7, leases=(lease,)), a_row("second", sequence=2)
     )
-    intake.board.write_report({"at": 5.0, "waiting": {"second": ["at_max_slots", "pool linux has 1 slot"]}})
+    intake.view_cache.write_report({"at": 5.0, "waiting": {"second": ["at_max_slots", "pool linux has 1 slot"]}})
     return intake
 
 
@@ -35,7 +35,9 @@ def test_ids_are_never_folded_nor_cut(
 
 
 def test_the_ids_that_wait_are_not_folded_in_the_status(stack: FakeIntake, monkeypatch: pytest.MonkeyPatch) -> None:
-    stack.board.write_report({"at": 5.0, "term": 1, "waiting": {"second": ["at_max_slots", "full"], LONG: ["x", "y"]}})
+    stack.view_cache.write_report(
+        {"at": 5.0, "term": 1, "waiting": {"second": ["at_max_slots", "full"], LONG: ["x", "y"]}}
+    )
     shown = strip_colours(run_on_terminal(monkeypatch, 80, "status"))
     assert any(LONG in line for line in shown.splitlines()), shown
 

@@ -10,7 +10,7 @@ from tests.builders import a_slot
 from tests.cli.conftest import Run
 from tests.cli.started import Start, leased, start
 from tests.client.intake import FakeIntake, a_row
-from tests.e2e.processes import wait_for
+from tests.system.processes import wait_for
 
 __all__ = ["start"]
 
@@ -47,7 +47,7 @@ def test_wait_is_for_a_phase_and_for_a_time(
 
 
 def test_one_that_ended_long_ago_is_asked_for(stack: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasehold.waiting.UNKNOWN_SECONDS", 0.1)
+    monkeypatch.setattr("leasehold.client.waiting.UNKNOWN_SECONDS", 0.1)
     row = {"id": "r1", "phase": "released", "request": {}}
     stack.handler = lambda _verb, _document: {"ok": True, "reservations": [row]}
     assert run("wait", "r1", "--for", "ended").out == "r1 released\n"

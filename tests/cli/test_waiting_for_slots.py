@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from scheduler.model.moves import SlotState
+from scheduler.model.transitions import SlotState
 from tests.builders import a_lease, a_slot
 from tests.cli.conftest import Run
 from tests.client.intake import Document, FakeIntake, a_row
-from tests.e2e.processes import wait_for
+from tests.system.processes import wait_for
 
 
 @pytest.fixture

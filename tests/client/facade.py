@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from leasehold import AsyncClient
-from leasehold.aio_lease import AsyncLease
-from leasehold.changes import Change
+from leasehold.client.async_lease import AsyncLease
+from leasehold.client.lease_changes import Change
 
 R = TypeVar("R")
 

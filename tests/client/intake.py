@@ -13,7 +13,7 @@ from leasehold import Client
 from scheduler.model.reservations import Reservation
 from scheduler.model.view import Row
 from scheduler.view.connection import make_redis
-from scheduler.view.redis_board import RedisBoard
+from scheduler.view.redis_view_cache import RedisViewCache
 from tests.builders import a_reservation
 from tests.client.facade import open_blocking
 
@@ -42,8 +42,8 @@ class FakeIntake:
         self.answers_each = 1
         """How many copies of each answer are sent."""
         self._redis = make_redis(url)
-        self.board = RedisBoard(make_redis(url))
-        self.board.rebuild([])
+        self.view_cache = RedisViewCache(make_redis(url))
+        self.view_cache.rebuild([])
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -54,14 +54,14 @@ class FakeIntake:
 
     def publish(self, *rows: Row) -> None:
         """Lay rows over the view and hint to those who wait."""
-        self.board.publish(rows)
+        self.view_cache.publish(rows)
         for row in rows:
             if isinstance(row, Reservation):
                 self._redis.publish(f"leasehold:notice:{row.id}", b"{}")
 
     def publish_silently(self, *rows: Row) -> None:
         """The same without the hint: a notice that got lost."""
-        self.board.publish(rows)
+        self.view_cache.publish(rows)
 
     def count_listeners(self, name: str) -> int:
         """How many wait for notices about this reservation."""
@@ -106,7 +106,7 @@ def intake(redis_url: str) -> Iterator[FakeIntake]:
 @pytest.fixture
 def client(intake: FakeIntake, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     """A client of it that sends again quickly."""
-    monkeypatch.setattr("leasehold.exchange.RESEND_SECONDS", 0.1)
+    monkeypatch.setattr("leasehold.client.exchange.RESEND_SECONDS", 0.1)
     with Client(intake.url, timeout=5) as made:
         yield made
 
@@ -116,7 +116,7 @@ def either_client(
     intake: FakeIntake, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Client]:
     """Both kinds of client, one after the other: one suite holds for both."""
-    monkeypatch.setattr("leasehold.exchange.RESEND_SECONDS", 0.1)
+    monkeypatch.setattr("leasehold.client.exchange.RESEND_SECONDS", 0.1)
     if request.param == "blocking":
         with Client(intake.url, timeout=5) as made:
             yield made

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from leasehold import AsyncClient, Client, NotAnswered, Unavailable
-from leasehold.aio import READS_AT_ONCE
+from leasehold.client.async_client import READS_AT_ONCE
 from tests.builders import a_slot
 from tests.client.intake import FakeIntake, a_row
 from tests.client.test_lease import Holder
 from tests.client.test_reading import a_leased_row
-from tests.e2e.processes import wait_for
+from tests.system.processes import wait_for
 
 WAITS = 200
 PATIENCE = 20.0

@@ -84,7 +84,7 @@ def test_the_changes_end_with_the_lease_and_each_reader_gets_all_of_them(intake:
 
 def test_a_reader_may_look_for_a_moment_only(intake: FakeIntake, client: Client) -> None:
     Stretched(intake)
-    intake.board.publish([a_slot("linux-1", version=2)])
+    intake.view_cache.publish([a_slot("linux-1", version=2)])
     with client.lease(id="r1", system="s", wait=WAIT) as lease:
         assert list(lease.changes(timeout=0)) == []
 

@@ -8,9 +8,10 @@ import pytest
 import redis
 import time_machine
 
-from leasehold import Client, cluster_time
-from leasehold.cluster_time import ClientClock
-from leasehold.wire import _import_celery
+from leasehold import Client
+from leasehold.client import cluster_time
+from leasehold.client.cluster_time import ClientClock
+from leasehold.client.transport import _import_celery
 from scheduler.view.connection import make_redis
 from tests.client.intake import Document, FakeIntake
 from tests.client.test_lease import WAIT, Holder

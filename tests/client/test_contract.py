@@ -7,22 +7,23 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from leasehold import probing, reading, results, running, wire
-from scheduler.model import accounts, moves
+from leasehold import canaries
+from leasehold.client import discovery, models, transport, view_reader
+from scheduler.model import accounts, transitions
 from scheduler.model import reservations as stored
 from scheduler.model import slots as stored_slots
-from scheduler.operations.intake import describe_answer
-from scheduler.policy.charging import settle
-from scheduler.view import addresses, connection, redis_bell
-from scheduler.view.redis_board import _ViewKeys
+from scheduler.operations.commands.intake import describe_answer
+from scheduler.policy.quota.accounting import settle
+from scheduler.view import addresses, connection, redis_notifier
+from scheduler.view.redis_view_cache import _ViewKeys
 from tasks import queues
 from tests.builders import a_lease, a_reservation
 from workers import settings
 
 
 def test_keys_channels_and_prefix_are_the_views() -> None:
-    keys, theirs = reading.ViewKeys("x:"), _ViewKeys("x:view:")
-    assert running.DEFAULT_PREFIX == addresses.DEFAULT_PREFIX
+    keys, theirs = view_reader.ViewKeys("x:"), _ViewKeys("x:view:")
+    assert discovery.DEFAULT_PREFIX == addresses.DEFAULT_PREFIX
     assert keys.generation == theirs.generation
     assert keys.report == theirs.report
     ours = {"reservations": keys.reservations, "slots": keys.slots, "accounts": keys.accounts}
@@ -31,9 +32,9 @@ def test_keys_channels_and_prefix_are_the_views() -> None:
 
 def test_answers_are_looked_for_where_the_bell_puts_them(redis_url: str) -> None:
     client = connection.make_redis(redis_url)
-    bell = redis_bell.RedisBell(client, lambda: None)
-    sender = wire.Wire(redis_url)
-    bell.reply(sender.reply_address("a1b2"), {"ok": True})
+    notifier = redis_notifier.RedisNotifier(client, lambda: None)
+    sender = transport.RequestTransport(redis_url)
+    notifier.reply(sender.reply_address("a1b2"), {"ok": True})
     assert sender.redis.lpop(sender.reply_address("a1b2")) == b'{"ok":true}'
     sender.close()
     client.close()
@@ -42,26 +43,26 @@ def test_answers_are_looked_for_where_the_bell_puts_them(redis_url: str) -> None
 def test_notices_are_heard_where_the_bell_rings(redis_url: str) -> None:
     client = connection.make_redis(redis_url)
     channel = client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
-    channel.subscribe(reading.ViewKeys(running.DEFAULT_PREFIX).notice("r1"))
+    channel.subscribe(view_reader.ViewKeys(discovery.DEFAULT_PREFIX).notice("r1"))
     channel.get_message(timeout=5)
-    redis_bell.RedisBell(client, lambda: None).notify("r1", {"event": "leased"})
+    redis_notifier.RedisNotifier(client, lambda: None).notify("r1", {"event": "leased"})
     assert channel.get_message(timeout=5) is not None
     channel.close()
     client.close()
 
 
 def test_queue_and_task_names_are_those_of_the_tasks() -> None:
-    assert wire.QUEUE == queues.RESERVATIONS
-    assert queues.task_name(queues.RESERVATIONS, "submit") == f"{wire.TASK_PREFIX}submit"
-    assert set(probing.QUEUES) == set(queues.QUEUE_NAMES)
+    assert transport.QUEUE == queues.RESERVATIONS
+    assert queues.task_name(queues.RESERVATIONS, "submit") == f"{transport.TASK_PREFIX}submit"
+    assert set(canaries.QUEUES) == set(queues.QUEUE_NAMES)
     assert queues.task_name(queues.TICKS, queues.CANARY) == "leasehold.ticks.canary"
     assert queues.TICK == "leasehold.ticks.tick"
 
 
 def test_the_variables_are_those_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(running.URL_VARIABLE, "redis://127.0.0.1:1/0")
-    monkeypatch.setenv(running.VIEW_URL_VARIABLE, "redis://127.0.0.1:2/0")
-    monkeypatch.setenv(running.PREFIX_VARIABLE, "other:")
+    monkeypatch.setenv(discovery.URL_VARIABLE, "redis://127.0.0.1:1/0")
+    monkeypatch.setenv(discovery.VIEW_URL_VARIABLE, "redis://127.0.0.1:2/0")
+    monkeypatch.setenv(discovery.PREFIX_VARIABLE, "other:")
     found = settings.read_settings({})
     assert (found.broker_url, found.view_url, found.view.prefix) == (
         "redis://127.0.0.1:1/0",
@@ -71,21 +72,21 @@ def test_the_variables_are_those_of_the_settings(monkeypatch: pytest.MonkeyPatch
 
 
 def test_phases_are_those_of_the_model() -> None:
-    assert results.ENDED == moves.ENDED
-    assert results.Phase == moves.Phase
+    assert models.ENDED == transitions.ENDED
+    assert models.Phase == transitions.Phase
 
 
 @pytest.mark.parametrize(
     ("ours", "theirs", "joined"),
     [
         # What is told of a new one comes with the answer.
-        (results.Reservation, stored.Reservation, {"waiting", "notes"}),
-        (results.Request, stored.Request, set()),
-        (results.Component, stored.Component, set()),
-        (results.Slot, stored_slots.Slot, set()),
-        (results.Account, accounts.Account, set()),
+        (models.Reservation, stored.Reservation, {"waiting", "notes"}),
+        (models.Request, stored.Request, set()),
+        (models.Component, stored.Component, set()),
+        (models.Slot, stored_slots.Slot, set()),
+        (models.Account, accounts.Account, set()),
         # A lease's machine is joined from its slot.
-        (results.Placement, stored.Lease, {"instance_id", "address", "type", "zone"}),
+        (models.Placement, stored.Lease, {"instance_id", "address", "type", "zone"}),
     ],
 )
 def test_every_field_that_is_read_is_written(
@@ -97,14 +98,14 @@ def test_every_field_that_is_read_is_written(
 def test_what_a_lease_has_used_is_counted_as_the_scheduler_does() -> None:
     lease = a_lease(level=1, cost=(3.0, 0.5, 0.0, 0.0, 0.0), charged_at=10.0, weight=0.25)
     for changed in (lease, msgspec.structs.replace(lease, level=5), msgspec.structs.replace(lease, charged_at=None)):
-        ours = msgspec.convert(msgspec.to_builtins(changed), results.Placement)
+        ours = msgspec.convert(msgspec.to_builtins(changed), models.Placement)
         for now in (9.0, 10.0, 14.0):
-            assert results.cost_until(ours, now) == settle(changed, now).cost
+            assert models.cost_until(ours, now) == settle(changed, now).cost
 
 
 @pytest.mark.parametrize("balance", [(0.0,) * 5, (-1.0, 0.0, 2.0, 0.0, 0.0), (0.5, 0.0, 0.0, 0.0, 0.0)])
-def test_the_level_of_an_account_is_the_schedulers(balance: results.Levels) -> None:
-    assert results.Account(id="ci", balance=balance).level == accounts.level_of(balance)
+def test_the_level_of_an_account_is_the_schedulers(balance: models.Levels) -> None:
+    assert models.Account(id="ci", balance=balance).level == accounts.level_of(balance)
 
 
 def test_an_account_pays_for_those_whose_account_the_scheduler_takes_it_for() -> None:
@@ -112,8 +113,8 @@ def test_an_account_pays_for_those_whose_account_the_scheduler_takes_it_for() ->
         account = accounts.Account(id="ci", forgotten=forgotten, forgotten_upto=upto)
         row = a_reservation(sequence=7, account=name)
         expected = accounts.find_account({"ci": account}, name, 7) is not None
-        ours = msgspec.convert(msgspec.to_builtins(account), results.Account)
-        assert ours.owns(msgspec.convert(msgspec.to_builtins(row), results.Reservation)) is expected
+        ours = msgspec.convert(msgspec.to_builtins(account), models.Account)
+        assert ours.owns(msgspec.convert(msgspec.to_builtins(row), models.Reservation)) is expected
 
 
 def test_every_field_of_an_answer_is_read() -> None:
@@ -121,7 +122,7 @@ def test_every_field_of_an_answer_is_read() -> None:
     written |= {*describe_answer(stored_slots.Slot(id="s", pool="p"))}
     written |= {"ttl", "cores", "offline_timeout", "heartbeat", "errors", "waiting", "notes"}
     written |= {*describe_answer(accounts.Account(id="ci"))}
-    assert set(results.Answer.__struct_fields__) == written
+    assert set(models.Answer.__struct_fields__) == written
 
 
 def test_importing_the_client_pulls_in_nothing_of_the_application() -> None:
@@ -137,8 +138,9 @@ def test_importing_the_client_pulls_in_nothing_of_the_application() -> None:
 def test_a_producers_own_tasks_module_is_no_hindrance(tmp_path: Path, redis_url: str) -> None:
     (tmp_path / "tasks.py").write_text("raise SystemExit('the wrong tasks')")
     code = (
-        "from leasehold.wire import Wire\n"
-        f"wire = Wire({redis_url!r}); wire.send('release', {{'reservation': 'r1', 'request': 'q'}}); print('sent')"
+        "from leasehold.client.transport import RequestTransport\n"
+        f"transport = RequestTransport({redis_url!r})\n"
+        "transport.send('release', {'reservation': 'r1', 'request': 'q'}); print('sent')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout.strip() == "sent"

@@ -26,7 +26,7 @@ class Stack:
         self.refused: list[tuple[str, str]] = []
         """(verb, reservation): refused the next time, once for each entry."""
         self.held: set[str] = set()
-        intake.board.publish([a_slot("linux-1", version=1, instance_type="m7g.large", zone="us-east-1a")])
+        intake.view_cache.publish([a_slot("linux-1", version=1, instance_type="m7g.large", zone="us-east-1a")])
         intake.handler = self.handle
 
     def handle(self, verb: str, document: Document) -> Document | None:

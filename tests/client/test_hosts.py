@@ -8,14 +8,14 @@ import pytest
 import redis
 
 from leasehold import Client, Refused, Unavailable
-from leasehold.agent import LONGEST_BEAT_SECONDS, HostAgent, HostSpec, find_beat
+from leasehold.agent.agent import LONGEST_BEAT_SECONDS, HostAgent, HostSpec, find_beat
+from leasehold.client.hosts import Hosts
+from leasehold.client.transport import RequestTransport
+from leasehold.client.view_reader import ViewReader
 from leasehold.common.heartbeats import Heartbeat, is_heartbeat_of, read_heartbeat
 from leasehold.common.signing import make_key, read_key
-from leasehold.hosts import Hosts
-from leasehold.reading import ViewReader
-from leasehold.wire import Wire
 from tests.client.intake import Document, FakeIntake
-from tests.e2e.processes import wait_for
+from tests.system.processes import wait_for
 
 SPEC = HostSpec("lab-1", "lab", "m1", {"cpus": 4}, {"disk": "ssd"}, "10.0.0.7")
 LEASE: Document = {"reservation": "r1", "component": "main", "token": 7, "resources": {"cpus": 1}}
@@ -174,7 +174,7 @@ def test_it_asks_when_its_heartbeats_come_through_again(
     host: FakeHost, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hint may have been lost meanwhile."""
-    monkeypatch.setattr("leasehold.agent.RETURN_SECONDS", 0.1)
+    monkeypatch.setattr("leasehold.agent.agent.RETURN_SECONDS", 0.1)
     host.version = "0:7:1.8"
     is_cut = threading.Event()
     heartbeat = Hosts.heartbeat
@@ -208,7 +208,7 @@ def test_what_ends_its_heartbeats_ends_the_agent(intake: FakeIntake) -> None:
         def heartbeat(self, slot: str, machine: str, version: str | None = None) -> None:
             raise Unavailable(f"no heartbeat of {slot} by {machine}")
 
-    wire = Wire(intake.url)
+    wire = RequestTransport(intake.url)
     try:
         with pytest.raises(BrokenPipeError):
             HostAgent(

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from leasehold import Client, Refused
+from leasehold.client.reservation_keys import Keys, find_keys_file, hash_key
 from leasehold.common.signing import format_key_line, make_key
-from leasehold.keys import Keys, find_keys_file, hash_key
+from scheduler.model.command_schemas import KEY_VERBS, HolderDocument, ReservationDocument
 from scheduler.model.validation import InvalidInputError, read_document
-from scheduler.model.wishes import KEY_VERBS, HolderDocument, ReservationDocument
 from tests.client.intake import Document, FakeIntake, a_row, accept
 
 WORDS: list[tuple[str, tuple[Any, ...]]] = [
@@ -187,7 +187,7 @@ def test_the_file_is_the_users_unless_it_is_named(monkeypatch: pytest.MonkeyPatc
 def test_keys_are_dropped_when_they_were_not_used_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = Keys(tmp_path / "keys")
     keys.make(["old"])
-    monkeypatch.setattr("leasehold.keys.KEPT_SECONDS", -1.0)
+    monkeypatch.setattr("leasehold.client.reservation_keys.KEPT_SECONDS", -1.0)
     keys.make([])
     assert keys.find("old") is None
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leasehold import Client, Ended, NotAnswered
-from leasehold.lease import Lease
+from leasehold.client.lease import Lease
 from tests.builders import a_lease, a_slot
 from tests.client.intake import Document, FakeIntake, a_row, accept
 
@@ -26,7 +26,7 @@ class Holder:
         """True: renewals are lost."""
         self.refused: set[str] = set()
         """Verbs that are refused."""
-        intake.board.publish([a_slot("linux-1", version=1, instance_type="m7g.large", zone="us-east-1a")])
+        intake.view_cache.publish([a_slot("linux-1", version=1, instance_type="m7g.large", zone="us-east-1a")])
         intake.handler = self.handle
 
     def handle(self, verb: str, document: Document) -> Document | None:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from leasehold.enforcing import UNKNOWN_SECONDS, Enforcer
-from leasehold.limits import Affinity, Cgroups, find_limits
+from leasehold.agent.cpu_limits import Affinity, Cgroups, find_limits
+from leasehold.agent.enforcer import UNKNOWN_SECONDS, Enforcer
+from leasehold.agent.processes import list_tree, read_notes, write_note
+from leasehold.client.models import Hosted
 from leasehold.process_identity import find_start
-from leasehold.processes import list_tree, read_notes, write_note
-from leasehold.results import Hosted
-from tests.e2e.processes import wait_for
 from tests.guarding import Guarded
+from tests.system.processes import wait_for
 
 WAITS = ("sleep", "600")
 FAMILY = ("sh", "-c", "sleep 600 & wait")

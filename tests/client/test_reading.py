@@ -16,7 +16,7 @@ from tests.client.intake import Document, FakeIntake, a_row, accept
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasehold.watching.POLL_SECONDS", 0.1)
+    monkeypatch.setattr("leasehold.client.watch.POLL_SECONDS", 0.1)
 
 
 def a_leased_row(name: str = "r1", **changes: Any) -> Any:
@@ -109,7 +109,9 @@ def test_slots_are_in_order_of_their_numbers(intake: FakeIntake, client: Client)
 
 def test_a_wait_is_explained_by_the_last_tick(intake: FakeIntake, client: Client) -> None:
     intake.publish(a_row("r1"), a_row("r2"), a_row("r3"))
-    intake.board.write_report({"at": 5.0, "waiting": {"r1": ["booting", "soon"], "r2": ["at_max_slots", "10 of 10"]}})
+    intake.view_cache.write_report(
+        {"at": 5.0, "waiting": {"r1": ["booting", "soon"], "r2": ["at_max_slots", "10 of 10"]}}
+    )
     found = client.explain("r2")
     assert (found.code, found.detail, found.position, found.waiting, found.as_of) == (
         "at_max_slots",
@@ -125,7 +127,7 @@ def test_a_wait_is_explained_by_the_last_tick(intake: FakeIntake, client: Client
 
 
 def test_waiting_ends_with_the_notice(intake: FakeIntake, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasehold.watching.POLL_SECONDS", 60.0)
+    monkeypatch.setattr("leasehold.client.watch.POLL_SECONDS", 60.0)
     intake.publish(a_row("r1"), a_slot("linux-1", version=1))
     # Again and again: a notice that comes before anybody listens is lost, as notices may be.
     versions = iter(range(2, 1000))
@@ -168,7 +170,7 @@ def test_a_wait_that_takes_too_long_says_where_it_stands(intake: FakeIntake, cli
 
 
 def test_waiting_for_nobody_ends(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasehold.waiting.UNKNOWN_SECONDS", 0.2)
+    monkeypatch.setattr("leasehold.client.waiting.UNKNOWN_SECONDS", 0.2)
     with pytest.raises(Unknown, match="nobody"):
         client.wait("nobody")
 
@@ -178,7 +180,7 @@ def test_waiting_outlives_a_flush(intake: FakeIntake, client: Client, redis_clie
 
     def flush_and_rebuild() -> None:
         redis_client.flushall()
-        intake.board.rebuild([a_slot("linux-1", version=1), a_leased_row("r1")])
+        intake.view_cache.rebuild([a_slot("linux-1", version=1), a_leased_row("r1")])
 
     threading.Timer(0.1, flush_and_rebuild).start()
     assert client.wait("r1", timeout=30).phase == "leased"

@@ -12,7 +12,7 @@ import redis
 
 from leasehold import Client, NotAnswered, Refused, Unavailable
 from tests.client.intake import Document, FakeIntake, a_row, accept
-from tests.e2e.processes import wait_for
+from tests.system.processes import wait_for
 
 
 def test_a_reservation_is_accepted_when_reserve_returns(intake: FakeIntake, client: Client) -> None:
@@ -103,7 +103,7 @@ class QuietQueue:
 @pytest.fixture
 def quiet_queue(redis_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[QuietQueue]:
     """The client looks quickly whether a copy is due."""
-    monkeypatch.setattr("leasehold.exchange.RESEND_SECONDS", 0.02)
+    monkeypatch.setattr("leasehold.client.exchange.RESEND_SECONDS", 0.02)
     redis_client.set("leasehold:queue:taken", 1.0)
     with QuietQueue(redis_url, redis_client) as queue:
         yield queue
@@ -132,7 +132,7 @@ def test_a_first_copy_that_got_lost_is_replaced_when_the_queue_is_empty(quiet_qu
 
 def test_copies_are_held_back_for_a_limited_time(quiet_queue: QuietQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of the sender may be ahead of those of all others."""
-    monkeypatch.setattr("leasehold.exchange.LONGEST_HOLD_SECONDS", 0.0)
+    monkeypatch.setattr("leasehold.client.exchange.LONGEST_HOLD_SECONDS", 0.0)
     quiet_queue.redis.delete("reservations")
     quiet_queue.note_taken(1.0)
     quiet_queue.redis.rpush("reservations", "another message")

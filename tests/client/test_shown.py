@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from leasehold import AsyncClient, Client
-from leasehold.changes import Change
+from leasehold.client.display import Table, draw_table
+from leasehold.client.lease_changes import Change
+from leasehold.client.models import Account, Answer, Conditions, Explanation, Placement, Reservation, Slot, Wait
 from leasehold.errors import Fault
-from leasehold.results import Account, Answer, Conditions, Explanation, Placement, Reservation, Slot, Wait
-from leasehold.shown import Table, draw_table
 from scheduler.model.accounts import Account as StoredAccount
 from tests.builders import a_slot
 from tests.client.intake import FakeIntake, a_row

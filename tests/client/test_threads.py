@@ -29,13 +29,13 @@ class Slow:
 sys.meta_path.insert(0, Slow())
 sys.setswitchinterval(1e-5)
 
-from leasehold.wire import Wire
+from leasehold.client.transport import RequestTransport
 
 url, is_shared = sys.argv[1], sys.argv[2] == "shared"
-shared, faults = Wire(url), []
+shared, faults = RequestTransport(url), []
 
 def send(number):
-    wire = shared if is_shared else Wire(url)
+    wire = shared if is_shared else RequestTransport(url)
     gate.wait()
     try:
         wire.send("release", {"reservation": f"r{number}", "request": f"q{number}"})

@@ -1,7 +1,7 @@
 """Draw mutants at random and play each against the tests of the rules that start no process.
 
     python -m tests.mutations.draw --seed 1 --count 20
-    python -m tests.mutations.draw --seed 7 --count 5 --package scheduler.policy.cascade
+    python -m tests.mutations.draw --seed 7 --count 5 --package scheduler.policy.elastic.cascade
 
 Kinds: comparison, boolean, arithmetic, constant, dropped call. A mutant is noticed by the first test that fails. A
 survivor is printed with its file, its line and its patch, and as an entry for `explained.py`. It needs a test, or a
@@ -28,7 +28,7 @@ from tests.mutations.mutant import Mutant, list_mutants
 from tests.mutations.playing import ROOT, SURVIVED, find_file, find_killer, install, play, read
 
 PACKAGE: Final = "scheduler.policy"
-PATHS: Final = ("tests/policy", "tests/quota", "tests/second_tick", "tests/scenarios", "tests/traces")
+PATHS: Final = ("tests/rules", "tests/reference_model", "tests/traces")
 """What pytest runs on a mutant that the plain calls of `find_killer` do not notice."""
 MOST_BYTES: Final = 4 << 30
 """The address space of a process that plays a mutant: an endless loop may not take the memory of the machine."""

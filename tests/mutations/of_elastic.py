@@ -5,7 +5,7 @@ from typing import Final
 from tests.mutations.mutant import Change, Changes
 
 OF_ELASTIC: Final[Changes] = {
-    "scheduler.policy.cascade": {
+    "scheduler.policy.elastic.cascade": {
         "Cascade._list_ways": [
             Change(
                 "yielding: essential instances of anybody go before elastic ones of others, "
@@ -20,8 +20,8 @@ OF_ELASTIC: Final[Changes] = {
             ),
         ],
         "Cascade._try": [
-            Change("flexible admits whoever makes the use grow", "seating.use > use + MORE", "False"),
-            Change("what was tried in vain is undone", "seating.undo(mark)", ""),
+            Change("flexible admits whoever makes the use grow", "assignment.use > use + MORE", "False"),
+            Change("what was tried in vain is undone", "assignment.undo(mark)", ""),
         ],
         "Cascade.takes_back": [
             Change(
@@ -29,15 +29,21 @@ OF_ELASTIC: Final[Changes] = {
             ),
         ],
         "Cascade._serve_group": [
-            Change("elastic instances that are in nobody's way go back", "self._seating.move(seat, seat.home)", "pass"),
+            Change(
+                "elastic instances that are in nobody's way go back",
+                "self._assignment.move(elastic_instance, elastic_instance.home)",
+                "pass",
+            ),
         ],
     },
-    "scheduler.policy.seats": {
-        "Group.list_last_first": [
+    "scheduler.policy.elastic.instances": {
+        "ElasticGroup.list_last_first": [
             Change(
                 "instances are taken back highest index first",
-                "(seat for seat in reversed(self.seats) if seat.place is not None and (not seat.is_granted))",
-                "(seat for seat in self.seats if seat.place is not None and (not seat.is_granted))",
+                "(elastic_instance for elastic_instance in reversed(self.elastic_instances) "
+                "if elastic_instance.slot_info is not None and (not elastic_instance.is_granted))",
+                "(elastic_instance for elastic_instance in self.elastic_instances "
+                "if elastic_instance.slot_info is not None and (not elastic_instance.is_granted))",
             ),
         ],
         "list_groups": [
@@ -47,37 +53,37 @@ OF_ELASTIC: Final[Changes] = {
                 "False",
             ),
         ],
-        "Seating.lift_overfull": [
+        "Assignment.lift_overfull": [
             Change(
                 "a host that came back smaller gives back",
-                "_is_overfull(place) or _lacks_a_name(place, lifted)",
+                "_is_overfull(slot_info) or _lacks_a_name(slot_info, lifted)",
                 "False",
             ),
             Change(
                 "a resource that a host no longer names counts as 0",
-                "_is_overfull(place) or _lacks_a_name(place, lifted)",
-                "_is_overfull(place)",
+                "_is_overfull(slot_info) or _lacks_a_name(slot_info, lifted)",
+                "_is_overfull(slot_info)",
             ),
         ],
     },
-    "scheduler.policy.reclaim": {
-        "Settlement._make_way": [
+    "scheduler.policy.elastic.decisions": {
+        "ElasticDecisions._make_way": [
             Change(
                 "with a grace nobody is given room that somebody may still use",
                 "assign if is_over else self._claim(assign)",
                 "assign",
             ),
         ],
-        "Settlement._grant": [
+        "ElasticDecisions._grant": [
             Change("what is taken back waits until the deadline", "not room.fits()", "False"),
             Change(
                 "instances of one component are granted lowest index first",
-                "self._take_name(seat.group)",
-                "seat.instance.name",
+                "self._take_name(elastic_instance.group)",
+                "elastic_instance.instance.name",
             ),
         ],
     },
-    "scheduler.policy.yielding": {
+    "scheduler.policy.quota.reclaim": {
         "_Trial.run": [
             Change("only those who are in the way give way", "self._put_back()", ""),
             Change("flexible: nobody gives way for nothing", "not self._is_worth_it()", "False"),

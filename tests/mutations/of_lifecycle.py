@@ -5,18 +5,18 @@ from typing import Final
 from tests.mutations.mutant import Change, Changes
 
 OF_LIFECYCLE: Final[Changes] = {
-    "scheduler.policy.expire": {
+    "scheduler.policy.lifecycle.expire": {
         "expire": [
-            Change("an expired one gives back what it holds", "draft.end(reservation)", "pass"),
+            Change("an expired one gives back what it holds", "cycle.end(reservation)", "pass"),
         ],
     },
-    "scheduler.policy.heal": {
+    "scheduler.policy.lifecycle.heal": {
         "_heal_stuck": [
             Change("every state has a timeout of its own", "pool.boot_timeout", "pool.launch_timeout"),
-            Change("a cool-down ends", "place.state = 'empty'", ""),
+            Change("a cool-down ends", "slot_info.state = 'empty'", ""),
         ],
         "_heal_interrupted": [
-            Change("an interrupted slot takes no leases", "place.state = 'draining'", "place.stuck = False"),
+            Change("an interrupted slot takes no leases", "slot_info.state = 'draining'", "slot_info.stuck = False"),
         ],
         "_grace_end": [
             Change("a grace never outlasts the machine", "return min(ends)", "return max(ends)"),
@@ -27,32 +27,32 @@ OF_LIFECYCLE: Final[Changes] = {
         "is_restart_due": [
             Change(
                 "the first restart does not wait for the delay, later ones do",
-                "last is None or draft.is_past(last, draft.settings_of(reservation).restart_delay)",
+                "last is None or cycle.is_past(last, cycle.settings_of(reservation).restart_delay)",
                 "True",
             ),
         ],
     },
-    "scheduler.policy.losses": {
+    "scheduler.policy.lifecycle.lost_instances": {
         "_find_loss": [
             Change(
                 "an interrupted instance has until the machine goes",
-                "None if not ends or draft.is_due(min(ends)) else min(ends)",
-                "None if not ends or draft.is_due(min(ends)) else None",
+                "None if not ends or cycle.is_due(min(ends)) else min(ends)",
+                "None if not ends or cycle.is_due(min(ends)) else None",
             ),
             Change("a revoked instance ends at its deadline", "(reason, None) if is_over else None", "None"),
         ],
     },
-    "scheduler.policy.confirming": {
+    "scheduler.policy.lifecycle.unconfirmed": {
         "_take_back": [
             Change("a slot that nobody confirms on is noticed", "1", "0"),
         ],
     },
-    "scheduler.policy.fitness": {
+    "scheduler.policy.capacity.machine_fitness": {
         "find_reason_to_retire": [
             Change(
                 "where somebody unknown runs no host is used up",
-                "pool.max_uses and slot.uses >= pool.max_uses and (not place.leases) and (slot.stranger is None)",
-                "pool.max_uses and slot.uses >= pool.max_uses and (not place.leases)",
+                "pool.max_uses and slot.uses >= pool.max_uses and (not slot_info.leases) and (slot.stranger is None)",
+                "pool.max_uses and slot.uses >= pool.max_uses and (not slot_info.leases)",
             ),
             Change(
                 "a slot whose offering is no longer configured drains",
@@ -61,16 +61,16 @@ OF_LIFECYCLE: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.wake": {
+    "scheduler.policy.lifecycle.timers": {
         "_wake_after": [
             Change(
                 "a drain that a tick begins ends in time",
-                "draft.places[decision.slot].pool.drain_timeout",
-                "draft.places[decision.slot].pool.terminating_timeout * 0",
+                "cycle.slot_infos[decision.slot].pool.drain_timeout",
+                "cycle.slot_infos[decision.slot].pool.terminating_timeout * 0",
             ),
         ],
     },
-    "scheduler.policy.ttl": {
+    "scheduler.policy.cycle.ttl": {
         "_own_ttl": [
             Change("an own ttl of 0 means never", "request.ttl is not None", "request.ttl"),
         ],

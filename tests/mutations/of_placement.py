@@ -5,7 +5,7 @@ from typing import Final
 from tests.mutations.mutant import Change, Changes
 
 OF_PLACEMENT: Final[Changes] = {
-    "scheduler.policy.order": {
+    "scheduler.policy.queueing.order": {
         "_priority": [
             Change("higher priorities first", "-reservation.priority", "reservation.priority"),
         ],
@@ -13,14 +13,14 @@ OF_PLACEMENT: Final[Changes] = {
             Change(
                 "dynsize: who has come to 0 is ranked by age, not by how long it is past that",
                 (
-                    "if decay and draft.is_due(begun + size / decay):\n"
+                    "if decay and cycle.is_due(begun + size / decay):\n"
                     "    return 0.0\n"
-                    "return max(LEAST_SIZE, size - decay * (draft.now - begun))"
+                    "return max(LEAST_SIZE, size - decay * (cycle.now - begun))"
                 ),
                 (
-                    "if decay and draft.is_due(begun + size / decay):\n"
+                    "if decay and cycle.is_due(begun + size / decay):\n"
                     "    pass\n"
-                    "return size - decay * (draft.now - begun)"
+                    "return size - decay * (cycle.now - begun)"
                 ),
             ),
         ],
@@ -28,12 +28,12 @@ OF_PLACEMENT: Final[Changes] = {
             Change("dynsize: all instances of a component count", "each.count", "1"),
         ],
     },
-    "scheduler.policy.guard": {
-        "Guard.protect": [
+    "scheduler.policy.queueing.starvation_guard": {
+        "StarvationGuard.protect": [
             Change(
                 "no longer guard than it is due",
-                "self._draft.now - reservation.created_at <= limit",
-                "self._draft.now - reservation.created_at < limit",
+                "self._cycle.now - reservation.created_at <= limit",
+                "self._cycle.now - reservation.created_at < limit",
             ),
             Change(
                 "one that has room on its way is protected whatever holds launches back",
@@ -41,30 +41,30 @@ OF_PLACEMENT: Final[Changes] = {
                 "not self._waits_otherwise(demand)",
             ),
         ],
-        "Guard.is_done_with": [
+        "StarvationGuard.is_done_with": [
             Change(
                 "who has waited for too long is protected, though a younger one like it was not",
                 "is_young or _kind_of(demand) in self._looked_after",
                 "True",
             ),
         ],
-        "Guard._keep_slots": [
+        "StarvationGuard._keep_slots": [
             Change(
                 "only slots that could serve it are kept",
-                "place.slot.id not in demand.declined and _could_hold(needs, place)",
-                "place.slot.id not in demand.declined",
+                "slot_info.slot.id not in demand.declined and _could_hold(needs, slot_info)",
+                "slot_info.slot.id not in demand.declined",
             ),
             Change(
                 "a slot that its holder declined is not kept for it",
-                "place.slot.id not in demand.declined and _could_hold(needs, place)",
-                "_could_hold(needs, place)",
+                "slot_info.slot.id not in demand.declined and _could_hold(needs, slot_info)",
+                "_could_hold(needs, slot_info)",
             ),
         ],
-        "Guard._waits_otherwise": [
+        "StarvationGuard._waits_otherwise": [
             Change("what one instance takes may be what another lacks", "len(demand.alike) > 1", "False"),
         ],
     },
-    "scheduler.policy.place": {
+    "scheduler.policy.placement.place": {
         "_block": [
             Change("without backfill the first that waits ends the placing", "blocked[demand.queue] = is_gang", ""),
         ],
@@ -78,7 +78,7 @@ OF_PLACEMENT: Final[Changes] = {
         "_add_late_ones": [
             Change(
                 "a replacement is launched while the holder has its grace",
-                "_cover_returning(draft, search)",
+                "_cover_returning(cycle, search)",
                 "list[Reservation]()",
             ),
         ],
@@ -97,8 +97,8 @@ OF_PLACEMENT: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.lines": {
-        "Line._rank": [
+    "scheduler.policy.capacity.candidate_queue": {
+        "CandidateQueue._rank": [
             Change("pack: the fullest first", "-leases", "leases"),
             Change(
                 "spread: the emptiest first",
@@ -106,16 +106,16 @@ OF_PLACEMENT: Final[Changes] = {
                 "-leases if self.spreads else -leases",
             ),
         ],
-        "Stock.can_give": [
+        "RemainingCapacity.can_give": [
             Change(
                 "no lease is given beyond those allowed on a slot", "self.load < self.most", "self.load <= self.most"
             ),
         ],
-        "Stocks.find_after": [
+        "RemainingCapacities.find_after": [
             Change("no more leases on a machine than `max_uses`", "before.uses_left - 1", "before.uses_left"),
         ],
     },
-    "scheduler.policy.filling": {
+    "scheduler.policy.capacity.gang": {
         "_take": [
             Change(
                 "a gang of different sizes has launched what it takes once all is ready",
@@ -131,23 +131,23 @@ OF_PLACEMENT: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.claims": {
+    "scheduler.policy.queueing.claims": {
         "_redeem": [
             Change(
                 "min_run_time counts from the assignment, not from the claim",
-                "msgspec.structs.replace(claim, state='held', assigned_at=draft.now)",
+                "msgspec.structs.replace(claim, state='held', assigned_at=cycle.now)",
                 "msgspec.structs.replace(claim, state='held')",
             ),
         ],
         "assign_claimed": [
             Change(
                 "nobody else gets a claimed place before its time",
-                "all((_has_room(place, reservation) for place in places))",
+                "all((_has_room(slot_info, reservation) for slot_info in slot_infos))",
                 "True",
             ),
         ],
     },
-    "scheduler.policy.share": {
+    "scheduler.policy.placement.cpu_bursting": {
         "find_spare": [
             Change(
                 "a slot that is smaller than its leases takes nothing from them",
@@ -179,7 +179,7 @@ OF_PLACEMENT: Final[Changes] = {
             ),
         ],
         "share": [
-            Change("who comes in this tick counts", "moves.list_left(draft).union(arrivals)", "moves.list_left(draft)"),
+            Change("who comes in this tick counts", "moves.list_left(cycle).union(arrivals)", "moves.list_left(cycle)"),
         ],
     },
 }

@@ -5,7 +5,7 @@ from typing import Final
 from tests.mutations.mutant import Change, Changes
 
 OF_QUOTA: Final[Changes] = {
-    "scheduler.policy.rounds": {
+    "scheduler.policy.quota.run": {
         "has_room_beside": [
             Change(
                 "what this tick has assigned is gone",
@@ -14,7 +14,7 @@ OF_QUOTA: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.charging": {
+    "scheduler.policy.quota.accounting": {
         "_earn": [
             Change(
                 "what is above the cap stays",
@@ -23,13 +23,13 @@ OF_QUOTA: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.relevel": {
+    "scheduler.policy.quota.reprioritize": {
         "": [
             Change("up to 600 saved a lease keeps its level", "SAVED: Final = 600.0", "SAVED: Final = 599.0"),
             Change("down to -600 overdrawn a lease keeps its level", "-600.0", "-599.0"),
         ],
     },
-    "scheduler.policy.preempt": {
+    "scheduler.policy.quota.preempt": {
         "_list_preemptors": [
             Change("who has worse work running preempts nobody", "not barred[name]", "True"),
         ],
@@ -37,12 +37,12 @@ OF_QUOTA: Final[Changes] = {
             Change("only worse levels are preempted", "run.level > level", "run.level >= level"),
         ],
     },
-    "scheduler.policy.fanout": {
+    "scheduler.policy.quota.limits": {
         "AccountLimits.is_fanned_out": [
             Change(
                 "max_fanout itself is reached",
-                "0 < account.max_fanout <= self._alike[lot.likeness]",
-                "0 < account.max_fanout < self._alike[lot.likeness]",
+                "0 < account.max_fanout <= self._alike[group.likeness]",
+                "0 < account.max_fanout < self._alike[group.likeness]",
             ),
         ],
         "AccountLimits.refuses": [
@@ -53,17 +53,17 @@ OF_QUOTA: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.quota": {
+    "scheduler.policy.quota.step": {
         "place_by_quota": [
             Change(
                 "those who prefer a slot come before others",
-                "offer(tick, list(tick.list_open(level)), level, preferring=True)",
-                "offer(tick, list(tick.list_open(level)), level, preferring=False)",
+                "offer(quota_run, list(quota_run.list_open(level)), level, preferring=True)",
+                "offer(quota_run, list(quota_run.list_open(level)), level, preferring=False)",
             ),
-            Change("who has claimed a place gets it", "assign_claims(tick, claimants)", ""),
+            Change("who has claimed a place gets it", "assign_claims(quota_run, claimants)", ""),
         ],
     },
-    "scheduler.policy.forecast": {
+    "scheduler.explain.forecast": {
         "_seconds_until_paid": [
             Change(
                 "an account that keeps nothing of what it earns cannot pay again",
@@ -77,7 +77,7 @@ OF_QUOTA: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.changes_of_accounts": {
+    "scheduler.explain.changes.accounts": {
         "grant_balance": [
             Change(
                 "a balance is asked for at a level at which the account earns", "(each not in earned, -each)", "-each"

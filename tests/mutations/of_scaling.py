@@ -5,11 +5,11 @@ from typing import Final
 from tests.mutations.mutant import Change, Changes
 
 OF_SCALING: Final[Changes] = {
-    "scheduler.policy.limits": {
-        "Limits._is_full": [
+    "scheduler.policy.scaling.launch_limits": {
+        "LaunchLimits._is_full": [
             Change("no more active slots than `max_slots`", "self._count(pools) >= most", "self._count(pools) > most"),
         ],
-        "Limits._list_bounds": [
+        "LaunchLimits._list_bounds": [
             Change(
                 "no more active slots over all pools",
                 (
@@ -19,37 +19,37 @@ OF_SCALING: Final[Changes] = {
                 ("if False:\n    yield (rules.scheduler.max_slots, tuple({**self._active, **self._strangers}))"),
             ),
         ],
-        "Limits.__init__": [
-            Change("the first empty slot first", "reversed(places)", "places"),
+        "LaunchLimits.__init__": [
+            Change("the first empty slot first", "reversed(slot_infos)", "slot_infos"),
         ],
-        "Limits._find_code_behind": [
+        "LaunchLimits._find_code_behind": [
             Change("behind a protected gang nothing is launched that could serve it", "code is None", "code"),
         ],
-        "Limits.is_probing": [
+        "LaunchLimits.is_probing": [
             Change(
                 "the first launch after a quota hold goes alone",
                 "self.may_probe(name, market) and self._is_probed(name, market)",
                 "False",
             ),
         ],
-        "Limits._is_quota_over": [
+        "LaunchLimits._is_quota_over": [
             Change(
                 "a quota hold ends with fewer active slots",
                 "self._active_at_first[name] < hold.active",
                 "self._active_at_first[name] > hold.active",
             ),
         ],
-        "Limits._count_strangers": [
+        "LaunchLimits._count_strangers": [
             Change(
                 "machines that no slot knows count towards max_slots",
-                "0 if hold is None or self._draft.is_due(hold.until) else hold.active",
+                "0 if hold is None or self._cycle.is_due(hold.until) else hold.active",
                 "0",
             ),
         ],
-        "Limits._is_unhealthy": [
+        "LaunchLimits._is_unhealthy": [
             Change(
                 "after boots that failed in a row one machine is tried alone",
-                "any((place.is_coming for place in self._draft.pools[name]))",
+                "any((slot_info.is_coming for slot_info in self._cycle.pools[name]))",
                 "False",
             ),
             Change(
@@ -58,11 +58,11 @@ OF_SCALING: Final[Changes] = {
                 "hold.streak if hold else 0",
             ),
         ],
-        "Limits.choose_code": [
+        "LaunchLimits.choose_code": [
             Change("cordoned slots with room are the reason, not max_slots", "code == 'at_max_slots'", "not code"),
         ],
     },
-    "scheduler.policy.launch": {
+    "scheduler.policy.scaling.launch": {
         "_launch_for": [
             Change("what cannot be launched whole launches nothing", "attempt.undo()", ""),
         ],
@@ -75,7 +75,7 @@ OF_SCALING: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.offerings": {
+    "scheduler.policy.scaling.offerings": {
         "list_eligible": [
             Change("the price factor is inclusive", "choice.price <= most", "choice.price < most"),
         ],
@@ -83,8 +83,8 @@ OF_SCALING: Final[Changes] = {
             Change("at the same price more memory first", "-held.get('memory_mib', 0)", "held.get('memory_mib', 0)"),
         ],
     },
-    "scheduler.policy.attempt": {
-        "Attempt.find_code": [
+    "scheduler.policy.scaling.trial_launch": {
+        "TrialLaunch.find_code": [
             Change(
                 "for a gang of which a part could be launched max_slots is the reason",
                 "self.held if self.launched else self.limits.choose_code(self.demand, self.held)",
@@ -92,45 +92,45 @@ OF_SCALING: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.keep": {
+    "scheduler.policy.scaling.warm_pool": {
         "count_reserve": [
             Change(
                 "the reserve is what nobody waits for",
-                "place.is_serving and place.is_coming and (not place.wanted)",
-                "place.is_serving and place.is_coming",
+                "slot_info.is_serving and slot_info.is_coming and (not slot_info.wanted)",
+                "slot_info.is_serving and slot_info.is_coming",
             ),
         ],
         "keep": [
             Change(
                 "no more than the minimum",
-                "pool.min_slots - count_serving(places)",
-                "pool.min_slots + 1 - count_serving(places)",
+                "pool.min_slots - count_serving(slot_infos)",
+                "pool.min_slots + 1 - count_serving(slot_infos)",
             ),
         ],
     },
-    "scheduler.policy.shrink": {
+    "scheduler.policy.scaling.scale_in": {
         "_longest_first": [
-            Change("longest idle first", "place.idle_since", "0.0"),
+            Change("longest idle first", "slot_info.idle_since", "0.0"),
         ],
         "shrink": [
             Change(
                 "never below the warm target",
-                "min(count_serving(places) - pool.min_slots, count_reserve(places) - pool.target_warm_slots)",
-                "count_serving(places) - pool.min_slots",
+                "min(count_serving(slot_infos) - pool.min_slots, count_reserve(slot_infos) - pool.target_warm_slots)",
+                "count_serving(slot_infos) - pool.min_slots",
             ),
         ],
     },
-    "scheduler.policy.release": {
+    "scheduler.policy.scaling.make_headroom": {
         "_count_room": [
             Change("nothing goes for what would lack room all the same", "limits.count_left(name) + goes", "1 << 32"),
         ],
         "_list_unneeded": [
-            Change("those in flight go before ready ones", "not place.is_coming", "place.is_coming"),
+            Change("those in flight go before ready ones", "not slot_info.is_coming", "slot_info.is_coming"),
         ],
         "release": [
             Change(
                 "what drains already counts as room being made",
-                "sum((place.state in {'draining', 'terminating'} for place in places))",
+                "sum((slot_info.state in {'draining', 'terminating'} for slot_info in slot_infos))",
                 "0",
             ),
         ],

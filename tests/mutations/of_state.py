@@ -5,14 +5,14 @@ from typing import Final
 from tests.mutations.mutant import Change, Changes
 
 OF_STATE: Final[Changes] = {
-    "scheduler.policy.draft": {
-        "Draft.is_due": [
+    "scheduler.policy.cycle.state": {
+        "CycleState.is_due": [
             Change("what is due at this very instant is due", "self.now >= instant", "self.now > instant"),
         ],
-        "Draft.is_past": [
+        "CycleState.is_past": [
             Change("idle and offline limits are strict", "self.now - start > limit", "self.now - start >= limit"),
         ],
-        "Draft.wait": [
+        "CycleState.wait": [
             Change(
                 "of two codes the first in the contract's order is told",
                 "known is None or _RANK_OF_CODE[code] <= _RANK_OF_CODE[known[0]]",
@@ -26,10 +26,12 @@ OF_STATE: Final[Changes] = {
                 "attrgetter('changed_at', 'sequence')",
             ),
         ],
-        "Draft.end": [
-            Change("what ended on a slot in this tick is looked after in it", "self.note_restless(place)", "place"),
+        "CycleState.end": [
+            Change(
+                "what ended on a slot in this tick is looked after in it", "self.note_restless(slot_info)", "slot_info"
+            ),
         ],
-        "Draft._is_still_there": [
+        "CycleState._is_still_there": [
             Change("the next machine of a slot is not the one that was declined", "reservation.changed_at", "self.now"),
             Change(
                 "nor is the one that comes in the instant of the decline",
@@ -38,25 +40,25 @@ OF_STATE: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.places": {
-        "Place.has_place": [
+    "scheduler.policy.capacity.slot_info": {
+        "SlotInfo.has_place": [
             Change(
                 "no more leases on a slot than allowed",
                 "self.load < self.pool.lease_limit",
                 "self.load <= self.pool.lease_limit",
             ),
         ],
-        "Place.uses_left": [
+        "SlotInfo.uses_left": [
             Change(
                 "a use that is claimed is not left for others",
                 "most - self.slot.uses - self.given - self.redeemed - claims",
                 "most - self.slot.uses - self.given",
             ),
         ],
-        "Place.end_lease": [
+        "SlotInfo.end_lease": [
             Change("idle from the end of the last lease on", "self.idle_since = now", ""),
         ],
-        "Place.is_serving": [
+        "SlotInfo.is_serving": [
             Change(
                 "a cordoned slot serves nobody",
                 "(self.state == 'ready' or self.is_coming) and (not self.slot.cordoned)",
@@ -66,13 +68,13 @@ OF_STATE: Final[Changes] = {
     },
     "scheduler.policy.plan": {
         "plan": [
-            Change("the step heal", "heal(draft)", ""),
-            Change("the step keep", "keep(draft, limits)", ""),
-            Change("the step shrink", "shrink(draft)", ""),
-            Change("the step wake", "wake(draft)", ""),
+            Change("the step heal", "heal(cycle)", ""),
+            Change("the step keep", "keep(cycle, limits)", ""),
+            Change("the step shrink", "shrink(cycle)", ""),
+            Change("the step wake", "wake(cycle)", ""),
         ],
     },
-    "scheduler.policy.recall": {
+    "scheduler.policy.plan_cache": {
         "keep_in_mind": [
             Change(
                 "a plan is not kept beyond what falls due", "inf if outcome.wake_at is None else outcome.wake_at", "inf"

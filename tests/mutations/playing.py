@@ -24,23 +24,45 @@ import scheduler.model
 from tests.mutations.anchor import Anchor, change
 
 ROOT: Final = Path(__file__).parents[2]
-SCENARIOS: Final = (
-    *("cases", "keeping_and_shrinking", "waiting", "interruption", "draining"),
-    *("rebalance", "timeouts", "expiry", "failures", "failed_launches"),
-    *("faults_not_to_copy", "wakes", "guard_and_profile", "found"),
-    *("arvados_full", "arvados_refusals", "arvados_slots"),
-    *("orchard_placement", "orchard_failures", "machine_lives", "launched_in_vain", "per_system"),
-    *("zoe_queues", "zoe_figure_1", "zoe_elastic", "zoe_launches", "zoe_losses"),
-    *("qscheduler_cases", "qscheduler_notices", "qscheduler_faults"),
-)
 MODULES: Final = (
-    *(f"tests.scenarios.test_{name}" for name in SCENARIOS),
-    *("tests.policy.test_changes_of_accounts", "tests.scenarios.test_zoe_cores", "tests.policy.test_rooms"),
-    "tests.scenarios.test_zoe_quota",
+    "tests.rules.test_cases",
+    "tests.rules.scaling.test_warm_pool_and_scale_in",
+    "tests.rules.queueing.test_waiting",
+    "tests.rules.lifecycle.test_interruption",
+    "tests.rules.lifecycle.test_draining",
+    "tests.rules.lifecycle.test_rebalance",
+    "tests.rules.lifecycle.test_timeouts",
+    "tests.rules.lifecycle.test_expiry",
+    "tests.rules.lifecycle.test_failures",
+    "tests.rules.scaling.test_failed_launches",
+    "tests.rules.test_faults_not_to_copy",
+    "tests.rules.lifecycle.test_wakes",
+    "tests.rules.queueing.test_guard_and_profile",
+    "tests.rules.lifecycle.test_found",
+    "tests.rules.scaling.test_arvados_full",
+    "tests.rules.scaling.test_arvados_refusals",
+    "tests.rules.lifecycle.test_arvados_slots",
+    "tests.rules.placement.test_orchard_placement",
+    "tests.rules.lifecycle.test_orchard_failures",
+    "tests.rules.lifecycle.test_machine_lives",
+    "tests.rules.scaling.test_launched_in_vain",
+    "tests.rules.scaling.test_per_system",
+    "tests.rules.queueing.test_zoe_queues",
+    "tests.rules.elastic.test_zoe_figure_1",
+    "tests.rules.elastic.test_zoe_elastic",
+    "tests.rules.scaling.test_zoe_launches",
+    "tests.rules.elastic.test_zoe_losses",
+    "tests.rules.quota.test_qscheduler_cases",
+    "tests.rules.quota.test_qscheduler_notices",
+    "tests.rules.quota.test_qscheduler_faults",
+    "tests.rules.explain.test_changes_of_accounts",
+    "tests.rules.placement.test_cpu_bursting",
+    "tests.rules.capacity.test_slot_index",
+    "tests.rules.quota.test_zoe_quota",
 )
 """Where the tests are, in the order in which they are tried."""
 RULELESS: Final = (
-    *("scheduler.ports", "scheduler.operations.repeating", "scheduler.simulation.scenario", "scheduler.view.memory"),
+    *("scheduler.ports", "scheduler.operations.retry", "scheduler.simulation.scenario", "scheduler.view.memory"),
     *("scheduler.simulation.cloud", "scheduler.store.retention", "scheduler.store.world"),
 )
 """What the tests need and what imports no rule, beside the model: the forks find it imported."""

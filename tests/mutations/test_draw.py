@@ -10,7 +10,7 @@ from tests.mutations.explained import EXPLAINED
 from tests.mutations.mutant import Mutant, list_mutants
 from tests.mutations.playing import read
 
-MODULE = "scheduler.policy.heal"
+MODULE = "scheduler.policy.lifecycle.heal"
 DRAWN = draw(MODULE, 1, 10_000)
 
 
@@ -28,7 +28,7 @@ def test_a_seed_draws_the_same_mutants_again_and_another_seed_others() -> None:
 def test_the_patch_shows_the_line_that_the_place_names() -> None:
     [each] = [each for each in DRAWN if each.old == "_restart(draft)" and each.new == ""]
     line = read(MODULE).splitlines()[each.line - 1]
-    assert each.place == f"scheduler/policy/heal.py:{each.line}"
+    assert each.place == f"scheduler/policy/lifecycle/heal.py:{each.line}"
     assert each.patch.splitlines()[-2:] == [f"-{line}", f"+{line.replace('_restart(draft)', 'pass')}"]
 
 

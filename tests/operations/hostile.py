@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from scheduler.model.principals import Principal
-from tests.operations.rig import NOW
+from tests.operations.harness import NOW
 
 Item = dict[str, Any]
 Tokens = Mapping[str, int]

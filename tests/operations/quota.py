@@ -6,8 +6,8 @@ from scheduler.model.accounts import Account, Levels
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.ports import Store
-from scheduler.view.shelf import Shelf
-from tests.operations.rig import CountingFleet, Rig
+from scheduler.view.in_memory_redis import InMemoryRedis
+from tests.operations.harness import CountingFleet, Harness
 
 ACCOUNTS: dict[str, Any] = {"A": {"balance": [100]}, "B": {"balance": [50, 5]}}
 
@@ -21,8 +21,8 @@ def a_quota(grace: float = 0, accounts: dict[str, Any] | None = None, **schedule
     }
 
 
-class QuotaRig(Rig):
-    """See Rig; its hosts are `lab-1` … `lab-N`."""
+class QuotaRig(Harness):
+    """See Harness; its hosts are `lab-1` … `lab-N`."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class QuotaRig(Rig):
         *,
         grace: float = 0,
         store: Store | None = None,
-        shelf: Shelf | None = None,
+        shelf: InMemoryRedis | None = None,
         fleet: CountingFleet | None = None,
         **changes: Any,
     ) -> None:

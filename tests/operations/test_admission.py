@@ -7,22 +7,22 @@ import pytest
 from scheduler.model.principals import Principal
 from scheduler.operations.admission import FULL_SECONDS, Admission
 from scheduler.operations.apply import apply_rules
-from scheduler.operations.intake import accept
+from scheduler.operations.commands.intake import accept
 from scheduler.ports import Pending
 from tests.builders import SYSTEM, a_reservation
-from tests.operations.rig import CONFIG, Rig
+from tests.operations.harness import CONFIG, Harness
 
 CI = Principal(name="ci", role="producer", accounts=("lab", "another"))
 OTHER = Principal(name="other", role="producer", accounts=("lab",))
 
 
-def rig_with(**limits: int) -> Rig:
-    return Rig({**CONFIG, "limits": limits})
+def rig_with(**limits: int) -> Harness:
+    return Harness({**CONFIG, "limits": limits})
 
 
-def ask(rig: Rig, name: str, principal: Principal | None = CI, **fields: Any) -> dict[str, Any]:
+def ask(rig: Harness, name: str, principal: Principal | None = CI, **fields: Any) -> dict[str, Any]:
     document = {"request": f"q-{name}-{len(rig.events)}", "id": name, "system": SYSTEM, **fields}
-    return accept(rig.engine, "submit", document, principal=principal)
+    return accept(rig.ports, "submit", document, principal=principal)
 
 
 def fault_of(answer: dict[str, Any]) -> tuple[str, str, str]:
@@ -110,7 +110,7 @@ def test_of_a_list_as_many_are_accepted_as_the_limit_allows() -> None:
     rig = rig_with(pending_per_principal=3)
     assert ask(rig, "r0")["ok"]
     items = [{"id": f"r{number}", "system": SYSTEM} for number in (0, 1, 2, 3, 1, 4)]
-    answer = accept(rig.engine, "submit", {"request": "q", "items": items}, principal=CI)
+    answer = accept(rig.ports, "submit", {"request": "q", "items": items}, principal=CI)
     assert [each["ok"] for each in answer["results"]] == [True, True, True, False, True, False]
     assert [row.id for row in rig.store.find_reservations()] == ["r0", "r1", "r2"]
 
@@ -126,7 +126,7 @@ def test_a_lower_limit_leaves_what_is_pending_alone() -> None:
     rig = rig_with()
     for name in ("r1", "r2", "r3"):
         ask(rig, name)
-    apply_rules(rig.engine, {**CONFIG, "limits": {"pending_per_principal": 1}})
+    apply_rules(rig.ports, {**CONFIG, "limits": {"pending_per_principal": 1}})
     rig.tick()
     assert len(rig.store.find_reservations()) == 3
     assert fault_of(ask(rig, "r4"))[2] == "3 pending and 1 more"
@@ -160,7 +160,7 @@ class _CountingTransaction:
 
 
 def test_far_below_a_limit_nothing_is_counted_again() -> None:
-    transaction, admission, limits = _CountingTransaction(), Admission(), Rig().engine.rules().limits
+    transaction, admission, limits = _CountingTransaction(), Admission(), Harness().ports.rules().limits
     for number in range(1, 1001):
         row = a_reservation(f"r{number}", sequence=500_000 + number)
         assert admission.admit(transaction, limits, [row]) == {}  # type: ignore[arg-type]

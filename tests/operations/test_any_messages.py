@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.model.moves import ENDED
 from scheduler.model.reservations import Reservation
-from scheduler.operations.intake import Answer, accept
-from scheduler.operations.ledger import Ledger
-from scheduler.operations.words import interrupt
-from tests.operations.rig import Rig
+from scheduler.model.transitions import ENDED
+from scheduler.operations.commands.intake import Answer, accept
+from scheduler.operations.commands.lease_commands import interrupt
+from scheduler.operations.unit_of_work import UnitOfWork
+from tests.operations.harness import Harness
 
-# As in tests/policy/test_plans.py.
+# As in tests/rules/test_plans.py.
 pytestmark = pytest.mark.no_cover
 HELD = {"leased", "revoking"}
 NAMES = ("r1", "r2", "r3")
@@ -76,7 +76,7 @@ class Story:
     """One fleet, the requests that were sent and what was answered, and the rules that hold after each."""
 
     def __init__(self) -> None:
-        self.rig = Rig(CONFIG)
+        self.rig = Harness(CONFIG)
         self.sent: list[tuple[str, dict[str, Any]]] = []
         self.answers: dict[str, Answer] = {}
         self.accepted: set[str] = set()
@@ -123,7 +123,7 @@ class Story:
 
     def _send(self, verb: str, document: dict[str, Any]) -> None:
         before, events = self._rows(), len(self.rig.events)
-        answer = accept(self.rig.engine, verb, document)
+        answer = accept(self.rig.ports, verb, document)
         after = self._rows()
         request = document["request"]
         if (known := self.answers.get(request)) is not None:
@@ -173,10 +173,10 @@ class Story:
             case "interrupt":
                 for slot in rig.store.find_slots(states=["ready"])[:1]:
                     with rig.store.transaction() as transaction:
-                        ledger = Ledger(transaction, "cloud")
-                        ledger.load(slots=[slot.id])
-                        interrupt(ledger, slot.id, rig.now + 60)
-                        ledger.flush()
+                        work = UnitOfWork(transaction, "cloud")
+                        work.load(slots=[slot.id])
+                        interrupt(work, slot.id, rig.now + 60)
+                        work.flush()
             case "flush":
                 rig.shelf.flush()
             case "wait":
@@ -210,7 +210,7 @@ class Story:
     def end(self) -> None:
         """Periodic work alone brings the view to the truth; when nobody wants anything any more, no machine runs."""
         self.rig.settle(30, step=5)
-        view = self.rig.engine.board.load()
+        view = self.rig.ports.view_cache.load()
         assert view is not None
         alive = {name: row for name, row in self._rows().items() if row.phase not in ENDED}
         assert {name: row for name, row in view.reservations.items() if row.phase not in ENDED} == alive

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from scheduler.operations.intake import accept
+from scheduler.operations.commands.intake import accept
+from tests.operations.harness import NOW
 from tests.operations.quota import QuotaRig
-from tests.operations.rig import NOW
 from tests.operations.test_races import Open, Rivals, ask, assign, lead, leases_on, open_one, race, write
 
 __all__ = ["open_one"]
@@ -27,7 +27,7 @@ class TestConfirm:
     def test_neither_an_operator_nor_one_about_a_pending_reservation_needs_one(self) -> None:
         rig = QuotaRig(2).give("r1")
         word = {"request": "q", "reservation": "r1", "slot": "lab-2"}
-        assert accept(rig.engine, "confirm", word, operator=True)["ok"]
+        assert accept(rig.ports, "confirm", word, operator=True)["ok"]
         rig.submit("r2")
         assert rig.ask("confirm", reservation="r2", slot="lab-1")["phase"] == "leased"
         assert rig.holders() == {"lab-2": ["r1"], "lab-1": ["r2"]}
@@ -35,10 +35,10 @@ class TestConfirm:
     def test_whom_it_contradicts_is_published_and_asks_for_a_tick(self) -> None:
         rig = QuotaRig().give("r1")
         rig.submit("r2")
-        rig.bell.hear()
+        rig.notifier.hear()
         rig.ask("confirm", reservation="r2", slot="lab-1")
-        assert rig.bell.is_rung
-        view = rig.engine.board.load()
+        assert rig.notifier.is_rung
+        view = rig.ports.view_cache.load()
         assert view is not None
         assert {row.id: row.phase for row in view.reservations.values()} == {"r1": "pending", "r2": "leased"}
 
@@ -98,10 +98,10 @@ class TestAbsentAndIdle:
             {"reservation": "r1", "token": rig.token("r1")} if verb == "confirm" else {"slot": "lab-2"}
         )
         versions = rig.row("r1").version, rig.host("lab-2").version
-        rig.bell.hear()
+        rig.notifier.hear()
         assert rig.ask(verb, **word)["ok"]
         assert (rig.row("r1").version, rig.host("lab-2").version) == versions
-        assert not rig.bell.is_rung
+        assert not rig.notifier.is_rung
         assert verb == "confirm" or rig.host("lab-2").noted_at == NOW
 
 
@@ -129,9 +129,9 @@ class TestAccounts:
     def test_a_repeat_is_answered_and_published_again(self) -> None:
         rig = QuotaRig()
         first = rig.ask("account", request="q", account="C", balance=[5])
-        rig.engine.board.rebuild([])
+        rig.ports.view_cache.rebuild([])
         assert rig.ask("account", request="q", account="C", balance=[5]) == first
-        view = rig.engine.board.load()
+        view = rig.ports.view_cache.load()
         assert view is not None
         assert list(view.accounts) == ["C"]
 
@@ -142,9 +142,9 @@ class TestAccounts:
 
     def test_a_change_asks_for_a_tick(self) -> None:
         rig = QuotaRig()
-        rig.bell.hear()
+        rig.notifier.hear()
         rig.ask("account", account="C")
-        assert rig.bell.is_rung
+        assert rig.notifier.is_rung
 
 
 def test_a_confirmation_against_an_assignment(open_one: Open) -> None:
@@ -158,7 +158,7 @@ def test_a_confirmation_against_an_assignment(open_one: Open) -> None:
         word = {"request": f"q{number}", "reservation": f"b{number}", "slot": slot.id}
         lost, answer = race(
             partial(write, rivals.first, assign(f"a{number}", slot)),
-            partial(ask, rivals.second.engine, "confirm", **word),
+            partial(ask, rivals.second.ports, "confirm", **word),
         )
         assert isinstance(answer, dict)
         assert answer["ok"]

@@ -12,12 +12,12 @@ import pytest
 
 from scheduler.model.accounts import FREE, NOTHING, PAID
 from scheduler.model.decisions import Assign, Placement, Preempt
-from scheduler.operations.tick import decide, take_tenure, tick
+from scheduler.operations.tick.tick import decide, take_leader_term, tick
 from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
-from scheduler.view.shelf import Shelf
+from scheduler.view.in_memory_redis import InMemoryRedis
+from tests.operations.harness import NOW, CountingFleet
 from tests.operations.quota import QuotaRig
-from tests.operations.rig import NOW, CountingFleet
 from tests.operations.test_preemption import write
 from tests.operations.test_races import ROUNDS, Open, ask, open_one, race
 
@@ -131,12 +131,12 @@ class Life:
         random, rig = self.random, self.rig
         match random.choice(ACTS):
             case "tick":
-                tick(rig.engine, rig.leader)
+                tick(rig.ports, rig.leader)
             case "restart":
                 rig.restart()
                 rig.seat.__init__()  # type: ignore[misc]
             case "die":
-                decide(rig.engine, rig.leader, take_tenure(rig.engine, rig.leader))
+                decide(rig.ports, rig.leader, take_leader_term(rig.ports, rig.leader))
                 rig.restart()
             case "submit":
                 self.names += 1
@@ -211,7 +211,7 @@ def test_two_half_steps_are_one_whole_step() -> None:
         rig.give("r1", account="A")
         for step in steps:
             rig.now += step
-            tick(rig.engine, rig.leader)
+            tick(rig.ports, rig.leader)
         found.append((rig.balance("A"), rig.account("A").charged_at))
     assert found[0] == found[1] == ((1, 0, 0, 0, 0), NOW + 8)
 
@@ -225,7 +225,7 @@ class Rivals:
 
     def __init__(self, open_one: Open) -> None:
         store, fleet = open_one(), CountingFleet()
-        shelf = Shelf(store.now)
+        shelf = InMemoryRedis(store.now)
         accounts = {"A": {"balance": [9000]}, "B": {"balance": [0, 5000]}}
         self.first = QuotaRig(store=store, shelf=shelf, fleet=fleet, accounts=accounts)
         self.second = QuotaRig(0, store=open_one(), shelf=shelf, fleet=fleet, accounts=accounts)
@@ -250,7 +250,7 @@ class Rivals:
 
     def release(self) -> object:
         request = f"release-{self.old}"
-        return ask(self.second.engine, "release", request=request, reservation=self.old, token=self.token)
+        return ask(self.second.ports, "release", request=request, reservation=self.old, token=self.token)
 
     def preempt(self) -> list[str]:
         return write(
@@ -262,7 +262,7 @@ class Rivals:
 
     def settle(self) -> None:
         assert write(self.first, charged=("A", "B")) == []
-        ask(self.first.engine, "cancel", request=f"cancel-{self.new}", reservation=self.new)
+        ask(self.first.ports, "cancel", request=f"cancel-{self.new}", reservation=self.new)
 
 
 @pytest.fixture

@@ -4,36 +4,36 @@ from typing import Any
 
 import pytest
 
-from scheduler.model.holds import Hold
+from scheduler.model.launch_backoff import Hold
 from scheduler.model.slots import Machine
-from scheduler.operations.check import check
+from scheduler.operations.machines.check import check
 from tests.builders import a_slot
-from tests.operations.rig import CONFIG, NOW, Rig
+from tests.operations.harness import CONFIG, NOW, Harness
 
 
-def a_rig(**keys: Any) -> Rig:
+def a_rig(**keys: Any) -> Harness:
     pool = {**CONFIG["pools"]["linux"], "unhealthy_after": 2, "boot_timeout": 100, "error_cooldown": 60, **keys}
-    rig = Rig({"pools": {"linux": pool}})
+    rig = Harness({"pools": {"linux": pool}})
     rig.submit("r1")
     return rig
 
 
-def boot_and_lose(rig: Rig) -> None:
+def boot_and_lose(rig: Harness) -> None:
     """A launch is decided and made, and its machine is gone before it serves."""
     rig.tick()
     rig.play_tasks_of("launch")
     name = next(slot.id for slot in rig.store.find_slots(states=["booting"]))
     rig.fleet.terminate(rig.fleet.running)
-    check(rig.engine, [name])
+    check(rig.ports, [name])
 
 
-def unhealthy(rig: Rig) -> tuple[int, float, str] | None:
+def unhealthy(rig: Harness) -> tuple[int, float, str] | None:
     """(boots that failed in a row, seconds that launches rest from now, how the last one failed)"""
     rows = [row for row in rig.store.read_rows() if isinstance(row, Hold) and row.kind == "unhealthy"]
     return (rows[0].streak, rows[0].until - rig.now, rows[0].subject) if rows else None
 
 
-def why(rig: Rig) -> tuple[str, str]:
+def why(rig: Harness) -> tuple[str, str]:
     (waiting,) = rig.tick().plan.waiting
     return waiting.code, waiting.detail
 
@@ -65,7 +65,7 @@ def test_after_the_cool_down_one_launch_is_tried_alone() -> None:
     rig.now += 0.2
     assert [each.code for each in rig.tick().plan.waiting] == ["booting", "misconfigured"]
     rig.play_tasks_of("launch")
-    check(rig.engine, ["linux-1"])
+    check(rig.ports, ["linux-1"])
     assert unhealthy(rig) == (0, 0, "linux-1 lost its machine while booting"), "a boot that succeeds ends the row"
     assert [each.code for each in rig.tick().plan.waiting] == ["booting"]
 
@@ -103,7 +103,7 @@ def test_a_boot_that_was_not_to_succeed_is_none(changes: dict[str, Any]) -> None
     rig = a_rig()
     rig.put(a_slot("linux-1", state="booting", version=1, instance_id="i-1", **changes))
     rig.fleet.appear("i-1", state="terminated")
-    check(rig.engine, ["linux-1"])
+    check(rig.ports, ["linux-1"])
     assert (rig.slot().state, unhealthy(rig)) == ("empty", None)
 
 
@@ -121,7 +121,7 @@ def test_what_became_of_boots_is_counted() -> None:
     rig.tick()
     rig.play_tasks()
     rig.fleet.terminate(rig.fleet.running)
-    check(rig.engine, ["linux-1"])
+    check(rig.ports, ["linux-1"])
     rig.put(a_slot("linux-2", state="booting", version=1, instance_id="i-8", since=rig.now - 100))
     rig.put(a_slot("linux-3", state="booting", version=1, instance_id="i-9", interrupted_at=rig.now, since=rig.now))
     rig.tick()
@@ -140,11 +140,11 @@ def test_what_became_of_boots_is_counted() -> None:
     }
 
 
-def probe_ready_slot(rig: Rig, *answers: bool) -> None:
+def probe_ready_slot(rig: Harness, *answers: bool) -> None:
     """EC2's status checks say this of a ready slot, one look after the other."""
     for healthy in answers:
         rig.fleet.machines["i-linux-1"] = Machine(id="i-linux-1", state="running", healthy=healthy)
-        check(rig.engine, ["linux-1"])
+        check(rig.ports, ["linux-1"])
 
 
 @pytest.mark.parametrize(
@@ -171,5 +171,5 @@ def test_of_a_machine_that_nobody_asks_nothing_is_held_against_it() -> None:
         rig.put(a_slot("linux-1", version=1, since=rig.now))
         rig.fleet.machines["i-linux-1"] = Machine(id="i-linux-1", state="running", healthy=healthy)
         for _ in range(5):
-            check(rig.engine, ["linux-1"])
+            check(rig.ports, ["linux-1"])
         assert rig.slot().failed_probes == 0

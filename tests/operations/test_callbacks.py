@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from scheduler.operations.recover import recover
-from scheduler.ports import Outgoing, ViewUnavailableError
+from scheduler.operations.machines.recover import recover
+from scheduler.ports import OutboxMessage, ViewUnavailableError
 from scheduler.view.connection import make_redis
-from scheduler.view.redis_bell import RedisBell
+from scheduler.view.redis_notifier import RedisNotifier
 from tasks.app import make_app
 from tasks.dispatch import CeleryDispatcher
-from tests.operations.rig import Mailbox, Rig
+from tests.operations.harness import Harness, Mailbox
 from tests.servers import start_own_redis
 from workers.embedded_redis import RedisServer
 from workers.settings import read_settings
@@ -32,12 +32,12 @@ class Post(Mailbox):
         app.conf.task_publish_retry = False
         self._celery = CeleryDispatcher(app, tick_seconds=5, resend_seconds=10, sweep_seconds=2)
 
-    def send_callback(self, outgoing: Outgoing) -> None:
+    def send_callback(self, outgoing: OutboxMessage) -> None:
         """See Dispatcher."""
         self._celery.send_callback(outgoing)
 
 
-class CutOff(RedisBell):
+class CutOff(RedisNotifier):
     """Its Redis is killed when what was just committed is to be told."""
 
     def __init__(self, server: RedisServer) -> None:
@@ -58,17 +58,17 @@ def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def rig(redis_server: RedisServer) -> Rig:
+def rig(redis_server: RedisServer) -> Harness:
     """A fleet whose callbacks go through that Redis; r1 is about to be leased."""
-    made = Rig()
-    made.mailbox = made.engine.dispatcher = Post(redis_server.url)
+    made = Harness()
+    made.mailbox = made.ports.dispatcher = Post(redis_server.url)
     made.submit("r1", on_lease=ON_LEASE)
     made.tick()
     made.play_tasks()
     return made
 
 
-def waiting(rig: Rig) -> list[str]:
+def waiting(rig: Harness) -> list[str]:
     """The callbacks that were not taken yet."""
     return [each.id for each in rig.store.find_outgoing(sent_before=float("inf"))]
 
@@ -80,41 +80,43 @@ def take(server: RedisServer) -> list[dict[str, Any]]:
     return [json.loads(base64.b64decode(body))[0][0] for body in bodies]
 
 
-def test_a_broker_that_is_down_when_a_lease_begins_gets_its_callback_later(rig: Rig, redis_server: RedisServer) -> None:
-    rig.engine.bell = CutOff(redis_server)
+def test_a_broker_that_is_down_when_a_lease_begins_gets_its_callback_later(
+    rig: Harness, redis_server: RedisServer
+) -> None:
+    rig.ports.notifier = CutOff(redis_server)
     # The notice is a hint and is not made good; it does not undo what is committed either.
     with pytest.raises(ViewUnavailableError):
         rig.tick()
     assert (rig.phase(), len(waiting(rig))) == ("leased", 1)
 
     rig.now += 11
-    recover(rig.engine)
+    recover(rig.ports)
     assert len(waiting(rig)) == 1
 
     redis_server.restart()
     rig.now += 11
-    recover(rig.engine)
+    recover(rig.ports)
     (told,) = take(redis_server)
     assert (told["event"], told["reservation"], told["leases"][0]["token"]) == ("leased", "r1", rig.token())
     assert waiting(rig) == []
 
     rig.now += 11
-    recover(rig.engine)
+    recover(rig.ports)
     assert len(take(redis_server)) == 1
 
 
-def test_a_broker_that_takes_it_at_once_gets_it_once(rig: Rig, redis_server: RedisServer) -> None:
+def test_a_broker_that_takes_it_at_once_gets_it_once(rig: Harness, redis_server: RedisServer) -> None:
     rig.tick()
     rig.now += 11
-    recover(rig.engine)
+    recover(rig.ports)
     assert (len(take(redis_server)), waiting(rig)) == (1, [])
 
 
-def test_a_notice_that_is_lost_loses_no_callback(rig: Rig, redis_server: RedisServer, tmp_path: Path) -> None:
+def test_a_notice_that_is_lost_loses_no_callback(rig: Harness, redis_server: RedisServer, tmp_path: Path) -> None:
     """The view's Redis may be another one than the broker: the broker is up."""
-    rig.engine.bell = CutOff(start_own_redis(tmp_path / "view"))
+    rig.ports.notifier = CutOff(start_own_redis(tmp_path / "view"))
     with pytest.raises(ViewUnavailableError):
         rig.tick()
     rig.now += 11
-    recover(rig.engine)
+    recover(rig.ports)
     assert (len(take(redis_server)), waiting(rig)) == (1, [])

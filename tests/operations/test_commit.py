@@ -18,15 +18,15 @@ from scheduler.model.decisions import (
     Restart,
     Terminate,
 )
-from scheduler.model.moves import IllegalMoveError
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
+from scheduler.model.transitions import IllegalMoveError
 from scheduler.model.view import Row
-from scheduler.operations.commit import commit
-from scheduler.operations.ledger import Ledger
-from scheduler.ports import DeposedError, Tenure
+from scheduler.operations.tick.commit import commit
+from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.ports import DeposedError, LeaderTerm
 from tests.builders import a_lease, a_reservation, a_slot
-from tests.operations.rig import NOW, Rig
+from tests.operations.harness import NOW, Harness
 
 CONFIG: dict[str, Any] = {
     "scheduler": {"confirm_timeout": 10, "restart_delay": 15},
@@ -69,9 +69,9 @@ def write(rows: list[Row], decision: Decision) -> tuple[str | None, bool]:
     return (reasons[0] if reasons else None, is_change)
 
 
-def write_all(rows: list[Row], decisions: list[Decision]) -> tuple[list[str], bool, Rig]:
+def write_all(rows: list[Row], decisions: list[Decision]) -> tuple[list[str], bool, Harness]:
     """Why each of them lost that did; whether anything was written; and where."""
-    rig = Rig(CONFIG)
+    rig = Harness(CONFIG)
     with rig.store.transaction() as transaction:
         reservations = [row for row in rows if isinstance(row, Reservation)]
         stored = transaction.insert_reservations([_as_new(row) for row in reservations])
@@ -84,11 +84,11 @@ def write_all(rows: list[Row], decisions: list[Decision]) -> tuple[list[str], bo
                 if isinstance(row, Slot)
             ]
         )
-        tenure = transaction.take_term("me")
+        leader_term = transaction.take_term("me")
     before = len(rig.events)
-    ((skipped, outcome),) = commit(rig.store, decisions, rig.engine.rules(), tenure, lambda: "launch-x", NOW)
-    assert (len(rig.events) > before) == bool(outcome.events)
-    return [each.reason for each in skipped], outcome.is_change, rig
+    ((skipped, change_set),) = commit(rig.store, decisions, rig.ports.rules(), leader_term, lambda: "launch-x", NOW)
+    assert (len(rig.events) > before) == bool(change_set.events)
+    return [each.reason for each in skipped], change_set.is_change, rig
 
 
 def _as_new(row: Reservation) -> Reservation:
@@ -245,47 +245,47 @@ def test_the_instances_of_a_gang_spend_the_room_of_each_other() -> None:
 
 
 def test_a_deposed_leader_writes_nothing() -> None:
-    rig = Rig(CONFIG)
+    rig = Harness(CONFIG)
     rig.submit("r1", ttl=1)
     rig.now += 2
     with rig.store.transaction() as transaction:
         transaction.take_term("another")
     with pytest.raises(DeposedError):
-        list(commit(rig.store, [EXPIRE], rig.engine.rules(), Tenure(0, "me"), lambda: "x", NOW))
+        list(commit(rig.store, [EXPIRE], rig.ports.rules(), LeaderTerm(0, "me"), lambda: "x", NOW))
     assert rig.phase() == "pending"
 
 
 def test_losers_do_not_keep_the_rest_of_the_chunk_from_being_written() -> None:
-    rig = Rig(CONFIG)
+    rig = Harness(CONFIG)
     rig.submit("r1", ttl=1)
     rig.submit("r2")
     rig.submit("r3", ttl=1)
     rig.now += 2
     with rig.store.transaction() as transaction:
-        tenure = transaction.take_term("me")
+        leader_term = transaction.take_term("me")
     decisions = [Expire(reservation=name) for name in ("r1", "r2", "r3")]
-    ((skipped, _),) = commit(rig.store, decisions, rig.engine.rules(), tenure, lambda: "x", NOW)
+    ((skipped, _),) = commit(rig.store, decisions, rig.ports.rules(), leader_term, lambda: "x", NOW)
     assert [(each.decision, each.reason) for each in skipped] == [(decisions[1], "it was renewed")]
     assert [rig.phase(name) for name in ("r1", "r2", "r3")] == ["expired", "pending", "expired"]
 
 
 def test_a_lease_changes_its_state_by_its_table_only() -> None:
     """Only a tick may set a holder a deadline; whoever else tries is a fault of this program."""
-    rig = Rig().leased()
+    rig = Harness().leased()
     with rig.store.transaction() as transaction:
-        ledger = Ledger(transaction, "holder")
-        ledger.load(reservations=["r1"])
-        current = ledger.reservations["r1"]
+        work = UnitOfWork(transaction, "holder")
+        work.load(reservations=["r1"])
+        current = work.reservations["r1"]
         revoking = tuple(msgspec.structs.replace(lease, state="revoking") for lease in current.leases)
         with pytest.raises(IllegalMoveError, match="lease r1/main: held -> revoking is no legal move"):
-            ledger.put(msgspec.structs.replace(current, leases=revoking))
+            work.put(msgspec.structs.replace(current, leases=revoking))
 
 
 def test_the_events_of_a_tick_bear_its_term() -> None:
-    rig = Rig()
+    rig = Harness()
     rig.tick()
     rig.submit("r1")
     rig.tick()
     terms = {event.name: event.detail.get("term") for event in rig.events}
-    assert terms["slot_launching"] == rig.store.load_tenure().term
+    assert terms["slot_launching"] == rig.store.load_leader_term().term
     assert terms["reservation_submitted"] is None

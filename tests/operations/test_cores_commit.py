@@ -6,10 +6,10 @@ import pytest
 
 from scheduler.model.decisions import Assign, Cores, Decision, Placement
 from scheduler.model.view import Row
-from scheduler.operations.commit import CHUNK
-from scheduler.operations.hosts import describe_host
+from scheduler.operations.tick.commit import CHUNK
+from scheduler.operations.tick.heartbeat_intake import describe_host
 from tests.builders import a_lease
-from tests.operations.rig import Rig
+from tests.operations.harness import Harness
 from tests.operations.test_commit import holds, on, slot, waits, write_all
 
 ALONE = Cores(reservation="r1", component="main", slot="linux-1", cpus=4.0, epoch=1)
@@ -40,7 +40,7 @@ def test_a_limit_that_no_longer_holds_changes_nothing(rows: list[Row], reason: s
     assert (reasons, is_change) == ([reason], False)
 
 
-def cores_of(rig: Rig) -> dict[str, float | None]:
+def cores_of(rig: Harness) -> dict[str, float | None]:
     return {row.id: lease.cores for row in rig.store.find_reservations() for lease in row.leases}
 
 
@@ -74,23 +74,23 @@ def test_of_two_limits_the_last_one_counts() -> None:
 
 def test_waiters_and_the_host_hear_of_a_limit_that_changes_and_a_new_lease_is_told_with_its_own() -> None:
     config = {"pools": {"lab": {"system": "s", "provider": "static", "max_leases_per_slot": 9, "lease_ttl": 0}}}
-    rig = Rig(config)
+    rig = Harness(config)
     rig.ask("register", slot="lab-1", pool="lab", machine="m", resources={"cpus": 8})
     rig.ask("submit", id="r1", system="s", resources={"cpus": 1})
     rig.tick()
     rig.ask("submit", id="r2", system="s", resources={"cpus": 2})
-    pushed = len(rig.engine.bell.news)  # type: ignore[attr-defined]
+    pushed = len(rig.ports.notifier.news)  # type: ignore[attr-defined]
     rig.tick()
-    notices = rig.engine.bell.notices  # type: ignore[attr-defined]
+    notices = rig.ports.notifier.notices  # type: ignore[attr-defined]
     assert [(name, each["event"], each["leases"][0]["cores"]) for name, each in notices] == [
         ("r1", "leased", 8.0),
         ("r1", "cores", 3.5),
         ("r2", "leased", 4.5),
     ]
-    assert len(rig.engine.bell.news) > pushed  # type: ignore[attr-defined]
+    assert len(rig.ports.notifier.news) > pushed  # type: ignore[attr-defined]
     [row] = rig.store.find_reservations(ids=["r2"])
     assert rig.ask("renew", reservation="r2", token=row.token)["cores"] == {"main": 4.5}
-    assert [each["cores"] for each in describe_host(rig.engine, "lab-1", "m")["leases"]] == [3.5, 4.5]
+    assert [each["cores"] for each in describe_host(rig.ports, "lab-1", "m")["leases"]] == [3.5, 4.5]
 
 
 def test_limits_of_one_reservation_are_written_together_each_if_it_holds() -> None:

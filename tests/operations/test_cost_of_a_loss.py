@@ -9,22 +9,22 @@ from typing import Any
 
 import pytest
 
-from leasehold.exchange import LONGEST_RESEND_SECONDS, RESEND_SECONDS
-from leasehold.pacing import Backoff
+from leasehold.client.backoff import Backoff
+from leasehold.client.exchange import LONGEST_RESEND_SECONDS, RESEND_SECONDS
 from scheduler.model.slots import Slot
-from scheduler.operations.intake import accept
-from tests.operations.rig import Killed, Rig, Saboteur
+from scheduler.operations.commands.intake import accept
+from tests.operations.harness import Harness, Killed, Saboteur
 
 REPLY = "leasehold:reply:r1"
 REQUEST: dict[str, Any] = {"request": "submit-r1", "id": "r1", "system": "x86_64-linux"}
-PORTS = ("store", "board", "dispatcher", "bell", "meter")
+PORTS = ("store", "view_cache", "dispatcher", "notifier", "meter")
 
 
 class Wait:
     """A client that asks for one place on a slot that is ready, and the process that takes its messages."""
 
     def __init__(self) -> None:
-        self.rig = Rig()
+        self.rig = Harness()
         self.rig.put(
             Slot(
                 id="linux-1",
@@ -38,7 +38,7 @@ class Wait:
             )
         )
         self.rig.tick()
-        self.rig.bell.hear()
+        self.rig.notifier.hear()
         self.began = self.rig.now
         self.next_tick = self.rig.now + self.rig.leader.interval
         self.copies = 0
@@ -54,7 +54,7 @@ class Wait:
                 self.ticks_since_copy = 0
                 self._survive(lambda: take(self.copies))
                 due = self.rig.now + backoff.take()
-            if self.rig.bell.ticks_sent or self.rig.now >= self.next_tick:
+            if self.rig.notifier.ticks_sent or self.rig.now >= self.next_tick:
                 self._tick()
             else:
                 self.rig.now = min(self.next_tick, due) if not self._is_answered() else self.next_tick
@@ -62,13 +62,13 @@ class Wait:
 
     def serve(self) -> None:
         """What the intake's task does."""
-        answer = accept(self.rig.engine, "submit", REQUEST)
-        self.rig.engine.bell.reply(REPLY, answer)
+        answer = accept(self.rig.ports, "submit", REQUEST)
+        self.rig.ports.notifier.reply(REPLY, answer)
 
     def sabotage(self, saboteur: Saboteur) -> None:
         """Let the ports of the process that takes the first copy be counted."""
         for port in PORTS:
-            setattr(self.rig.engine, port, saboteur.wrap(getattr(self.rig.engine, port), port))
+            setattr(self.rig.ports, port, saboteur.wrap(getattr(self.rig.ports, port), port))
 
     @property
     def seconds(self) -> float:
@@ -76,24 +76,24 @@ class Wait:
         return self.rig.now - self.began
 
     def _survive(self, job: Callable[[], None]) -> None:
-        bell = self.rig.bell
+        notifier = self.rig.notifier
         try:
             job()
         except Killed:
             self.deaths += 1
             self.rig.restart()
             # Redis, where the kick's flag, the tick's message and the answer are, outlives the worker.
-            self.rig.bell = self.rig.engine.bell = bell
+            self.rig.notifier = self.rig.ports.notifier = notifier
 
     def _tick(self) -> None:
-        if not self.rig.bell.ticks_sent:
+        if not self.rig.notifier.ticks_sent:
             self.next_tick += self.rig.leader.interval
-        self.rig.bell.ticks_sent = 0
+        self.rig.notifier.ticks_sent = 0
         self.ticks_since_copy += 1
         self.rig.tick()
 
     def _is_answered(self) -> bool:
-        return bool(self.rig.bell.replies.get(REPLY))
+        return bool(self.rig.notifier.replies.get(REPLY))
 
 
 def make_backoff() -> Backoff:
@@ -154,7 +154,7 @@ def test_a_kick_that_is_lost_costs_one_interval() -> None:
 
     def serve(_number: int) -> None:
         wait.serve()
-        wait.rig.bell.ticks_sent = 0
+        wait.rig.notifier.ticks_sent = 0
 
     wait.play(serve)
     assert (wait.copies, wait.ticks_since_copy) == (1, 1)

@@ -7,8 +7,8 @@ import pytest
 from scheduler.model.decisions import Assign, Claim, Decision, Grant, Placement, Revoke
 from scheduler.model.reservations import Component, Reservation
 from scheduler.model.view import Row
-from scheduler.operations.ledger import Ledger
-from tests.operations.rig import NOW, Rig
+from scheduler.operations.unit_of_work import UnitOfWork
+from tests.operations.harness import NOW, Harness
 from tests.operations.test_commit import SPOT, holds, on, slot, waits, write_all
 
 CPUS: dict[str, float] = {"cpus": 2}
@@ -76,7 +76,7 @@ def test_a_decision_that_no_longer_holds_changes_nothing(rows: list[Row], decisi
     assert (reasons, is_change) == ([reason], False)
 
 
-def leases_of(rig: Rig, name: str) -> list[tuple[str, str, float | None]]:
+def leases_of(rig: Harness, name: str) -> list[tuple[str, str, float | None]]:
     [row] = rig.store.find_reservations(ids=[name])
     return [(each.component, each.state, each.revoke_by) for each in row.leases]
 
@@ -140,13 +140,13 @@ def test_however_many_instances_are_taken_back_their_reservation_is_changed_once
         for each in held.leases[1:]
     ]
     changed: list[str] = []
-    put = Ledger.put
+    put = UnitOfWork.put
 
-    def count_put(ledger: Ledger, row: Row) -> None:
+    def count_put(work: UnitOfWork, row: Row) -> None:
         changed.append(row.id)
-        put(ledger, row)
+        put(work, row)
 
-    monkeypatch.setattr(Ledger, "put", count_put)
+    monkeypatch.setattr(UnitOfWork, "put", count_put)
     decisions: list[Decision] = [*revokes, *([] if newcomer is None else [newcomer])]
     reasons, _, rig = write_all([slot(), held, waits("r2")], decisions)
     assert reasons == []
@@ -179,10 +179,10 @@ def test_revokes_and_the_one_they_are_for_are_written_together_or_not_at_all(nam
     assert (len(reasons), is_change) == (2, False)
 
 
-def leased() -> Rig:
+def leased() -> Harness:
     """r1 holds its essential instance and two elastic ones."""
     linux = {"system": "x86_64-linux", "max_slots": 1, "max_leases_per_slot": 9, "resources": {"cpus": 6}}
-    rig = Rig({"pools": {"linux": linux}})
+    rig = Harness({"pools": {"linux": linux}})
     rig.ask(
         "submit",
         id="r1",
@@ -227,7 +227,7 @@ def test_waiters_hear_of_parts_that_come_and_go() -> None:
     rig = leased()
     [row] = rig.store.find_reservations(ids=["r1"])
     rig.ask("fail", reservation="r1", component="more.1", token=row.token)
-    told = [(each["event"], len(each["leases"])) for _, each in rig.engine.bell.notices]  # type: ignore[attr-defined]
+    told = [(each["event"], len(each["leases"])) for _, each in rig.ports.notifier.notices]  # type: ignore[attr-defined]
     assert told == [("granted", 3), ("revoked", 2)]
 
 

@@ -9,12 +9,12 @@ from scheduler.model.view import Row
 from scheduler.operations.apply import apply_rules
 from scheduler.operations.explain import describe_conditions, explain
 from scheduler.store.memory import MemoryStore
-from tests.operations.rig import CONFIG, NOW, Rig
+from tests.operations.harness import CONFIG, NOW, Harness
 
 
-def a_full_rig() -> Rig:
+def a_full_rig() -> Harness:
     """Two wait for the third machine's room to end."""
-    rig = Rig()
+    rig = Harness()
     for number in range(5):
         rig.submit(f"r{number}")
     rig.tick()
@@ -22,7 +22,7 @@ def a_full_rig() -> Rig:
 
 
 def test_a_wait_is_told_with_its_place_and_the_smallest_change() -> None:
-    found = explain(a_full_rig().engine, "r4")
+    found = explain(a_full_rig().ports, "r4")
     change = {
         "kind": "max_slots",
         "text": "pool linux is at its max_slots of 3: 5 would do",
@@ -36,13 +36,13 @@ def test_a_wait_is_told_with_its_place_and_the_smallest_change() -> None:
 def test_it_is_told_of_what_is_now_and_not_of_the_last_tick() -> None:
     rig = a_full_rig()
     rig.ask("cancel", reservation="r3")
-    assert explain(rig.engine, "r4")["change"]["actions"] == [{"rules": {"pools": {"linux": {"max_slots": 4}}}}]
+    assert explain(rig.ports, "r4")["change"]["actions"] == [{"rules": {"pools": {"linux": {"max_slots": 4}}}}]
 
 
 def test_one_that_does_not_wait_has_no_change() -> None:
-    rig = Rig().leased()
-    assert explain(rig.engine, "r1") == {"reservation": "r1", "phase": "leased", "reason": None, "as_of": NOW}
-    assert explain(rig.engine, "nobody") == {}
+    rig = Harness().leased()
+    assert explain(rig.ports, "r1") == {"reservation": "r1", "phase": "leased", "reason": None, "as_of": NOW}
+    assert explain(rig.ports, "nobody") == {}
 
 
 @pytest.mark.parametrize(("verb", "phase"), [("cancel", "cancelled"), ("release", "released")])
@@ -57,27 +57,27 @@ def test_one_that_ends_while_the_rows_are_read_does_not_wait(verb: str, phase: s
             return super().read_rows()
 
     store = Late(lambda: NOW)
-    rig = Rig(store=store)
+    rig = Harness(store=store)
     rig.submit("r1")
     store.meanwhile = lambda: rig.ask(verb, reservation="r1")
-    assert explain(rig.engine, "r1") == {"reservation": "r1", "phase": phase, "reason": None, "as_of": NOW}
+    assert explain(rig.ports, "r1") == {"reservation": "r1", "phase": phase, "reason": None, "as_of": NOW}
 
 
 def test_explaining_writes_nothing() -> None:
     rig = a_full_rig()
 
     def look() -> tuple[Any, ...]:
-        store = rig.engine.store
+        store = rig.ports.store
         return (list(store.read_rows()), len(rig.events), store.find_reservations())
 
     before = look()
-    explain(rig.engine, "r4")
-    describe_conditions(rig.engine)
+    explain(rig.ports, "r4")
+    describe_conditions(rig.ports)
     assert look() == before
 
 
 def test_without_time_it_says_that_it_did_not_search_to_the_end() -> None:
-    found = explain(a_full_rig().engine, "r4", patience=0.0)
+    found = explain(a_full_rig().ports, "r4", patience=0.0)
     assert (found["change"], found["is_complete"]) == (None, False)
     assert found["waiting"]["code"] == "at_max_slots"
 
@@ -85,7 +85,7 @@ def test_without_time_it_says_that_it_did_not_search_to_the_end() -> None:
 def test_conditions_are_those_of_one_pool_or_of_all() -> None:
     rig = a_full_rig()
     both = {"pools": {**CONFIG["pools"], "other": {"system": "s", "max_slots": 1}}}
-    apply_rules(rig.engine, both)
+    apply_rules(rig.ports, both)
     rig.ask("cordon", slot="other-1")
-    assert set(describe_conditions(rig.engine)["slots"]) == {"linux-1", "linux-2", "linux-3", "other-1"}
-    assert describe_conditions(rig.engine, "other")["slots"] == {"other-1": ["cordoned: takes no new leases"]}
+    assert set(describe_conditions(rig.ports)["slots"]) == {"linux-1", "linux-2", "linux-3", "other-1"}
+    assert describe_conditions(rig.ports, "other")["slots"] == {"other-1": ["cordoned: takes no new leases"]}

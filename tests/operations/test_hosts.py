@@ -5,14 +5,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from scheduler.explain.conditions import describe_slot
 from scheduler.operations.apply import apply_rules
-from scheduler.operations.hosts import MOST_HINTS, choose_hints, describe_host, hear_hosts, name_version
-from scheduler.operations.ledger import Ledger
-from scheduler.operations.words import Refusal
-from scheduler.policy.conditions import describe_slot
+from scheduler.operations.commands.lease_commands import CommandRefused
+from scheduler.operations.tick.heartbeat_intake import MOST_HINTS, choose_hints, describe_host, hear_hosts, name_version
+from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import EventFilter
 from tests.builders import a_slot
-from tests.operations.rig import CONFIG, Rig
+from tests.operations.harness import CONFIG, Harness
 
 TIMEOUT = 30.0
 RULES: dict[str, Any] = {
@@ -23,9 +23,9 @@ RULES: dict[str, Any] = {
 }
 
 
-def a_lab(*, machine: str = "m1", **reservation: Any) -> Rig:
+def a_lab(*, machine: str = "m1", **reservation: Any) -> Harness:
     """One host, on which one reservation is leased."""
-    rig = Rig(RULES)
+    rig = Harness(RULES)
     assert register(rig, machine=machine)["ok"]
     rig.tick()
     assert rig.ask("submit", id="r1", system="lab-linux", **reservation)["ok"]
@@ -34,24 +34,24 @@ def a_lab(*, machine: str = "m1", **reservation: Any) -> Rig:
     return rig
 
 
-def register(rig: Rig, slot: str = "lab-1", machine: str = "m1", **fields: Any) -> dict[str, Any]:
+def register(rig: Harness, slot: str = "lab-1", machine: str = "m1", **fields: Any) -> dict[str, Any]:
     return rig.ask("register", slot=slot, pool="lab", machine=machine, **fields)
 
 
-def go_on(rig: Rig, seconds: float, *beating: str, hear: bool = True) -> None:
+def go_on(rig: Harness, seconds: float, *beating: str, hear: bool = True) -> None:
     """Let time pass with ticks; hosts that beat do so at every step, and the health queue hears them if it is there."""
     end = rig.now + seconds
     while rig.now < end:
         rig.now += rig.leader.interval
         for slot in beating:
-            rig.pulse.beat(slot, "m1")
+            rig.heartbeats.beat(slot, "m1")
         if hear:
-            hear_hosts(rig.engine)
+            hear_hosts(rig.ports)
         rig.tick()
 
 
 def test_a_host_that_registers_is_answered_and_serves() -> None:
-    rig = Rig(RULES)
+    rig = Harness(RULES)
     answer = register(rig, resources={"cpus": 4}, labels={"disk": "ssd"}, address="10.0.0.7")
     assert answer == {
         "ok": True,
@@ -63,7 +63,7 @@ def test_a_host_that_registers_is_answered_and_serves() -> None:
     }
     slot = rig.slot("lab-1")
     assert (slot.resources, slot.labels, slot.address) == ({"cpus": 4}, {"disk": "ssd"}, "10.0.0.7")
-    assert rig.bell.is_rung
+    assert rig.notifier.is_rung
 
 
 def test_another_machine_is_refused_until_an_operator_removes_the_slot() -> None:
@@ -82,7 +82,7 @@ def test_another_machine_is_refused_until_an_operator_removes_the_slot() -> None
 
 
 def test_a_slot_that_is_no_hosts_is_not_removed() -> None:
-    rig = Rig(RULES).leased()
+    rig = Harness(RULES).leased()
     refused = rig.ask("remove", slot="linux-1")
     assert [error["expected"] for error in refused["errors"]] == ["a slot of a static pool"]
     assert rig.slot("linux-1").state == "ready"
@@ -122,10 +122,10 @@ def test_offline_fails_once_and_a_restart_is_served_when_it_is_back() -> None:
     ]
     go_on(rig, TIMEOUT)
     assert rig.phase() == "pending"
-    rig.pulse.beat("lab-1", "m1")
-    rig.bell.hear()
-    assert hear_hosts(rig.engine) == 1
-    assert rig.bell.is_rung
+    rig.heartbeats.beat("lab-1", "m1")
+    rig.notifier.hear()
+    assert hear_hosts(rig.ports) == 1
+    assert rig.notifier.is_rung
     rig.tick()
     assert rig.phase() == "leased"
 
@@ -133,32 +133,32 @@ def test_offline_fails_once_and_a_restart_is_served_when_it_is_back() -> None:
 def test_a_heartbeat_of_one_that_was_not_silent_asks_for_no_tick() -> None:
     rig = a_lab()
     rig.now += 5
-    rig.pulse.beat("lab-1", "m1")
-    rig.bell.hear()
-    assert hear_hosts(rig.engine) == 1
-    assert not rig.bell.is_rung
-    assert hear_hosts(rig.engine) == 0
+    rig.heartbeats.beat("lab-1", "m1")
+    rig.notifier.hear()
+    assert hear_hosts(rig.ports) == 1
+    assert not rig.notifier.is_rung
+    assert hear_hosts(rig.ports) == 0
 
 
 def test_many_hosts_are_moved_in_several_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Intake and ticks write in between."""
-    rig = Rig(RULES)
+    rig = Harness(RULES)
     for number in range(5):
         assert register(rig, f"lab-{number}")["ok"]
     rig.now += 5
     for number in range(5):
-        rig.pulse.beat(f"lab-{number}", "m1")
-    monkeypatch.setattr("scheduler.operations.hosts.HOSTS_A_TRANSACTION", 2)
+        rig.heartbeats.beat(f"lab-{number}", "m1")
+    monkeypatch.setattr("scheduler.operations.tick.heartbeat_intake.HOSTS_A_TRANSACTION", 2)
     written: list[int] = []
-    flush = Ledger.flush
+    flush = UnitOfWork.flush
 
-    def count(ledger: Ledger) -> Any:
-        outcome = flush(ledger)
-        written.append(len(outcome.rows))
-        return outcome
+    def count(work: UnitOfWork) -> Any:
+        change_set = flush(work)
+        written.append(len(change_set.rows))
+        return change_set
 
-    monkeypatch.setattr(Ledger, "flush", count)
-    assert hear_hosts(rig.engine) == 5
+    monkeypatch.setattr(UnitOfWork, "flush", count)
+    assert hear_hosts(rig.ports) == 5
     assert written == [2, 2, 1]
     assert {rig.slot(f"lab-{number}").last_seen for number in range(5)} == {rig.now}
 
@@ -179,7 +179,7 @@ def test_a_tick_listens_itself_before_it_judges() -> None:
 def test_after_an_outage_of_ours_nobody_is_failed_who_went_on_beating() -> None:
     rig = a_lab()
     rig.now += 100 * TIMEOUT
-    rig.pulse.beat("lab-1", "m1")
+    rig.heartbeats.beat("lab-1", "m1")
     rig.now += 5
     rig.tick()
     assert rig.phase() == "leased"
@@ -208,13 +208,13 @@ def test_an_outage_of_ours_brings_nobody_back_who_was_offline_before() -> None:
 
 def test_heartbeats_that_redis_lost_are_no_silence() -> None:
     """It was down for longer than a host's timeout, though not for as long as an outage of ours takes to be one."""
-    rig = Rig({"pools": {"lab": {**RULES["pools"]["lab"], "offline_timeout": 10}}})
+    rig = Harness({"pools": {"lab": {**RULES["pools"]["lab"], "offline_timeout": 10}}})
     register(rig)
     rig.tick()
     assert rig.ask("submit", id="r1", system="lab-linux")["ok"]
     rig.tick()
     rig.now += 20
-    rig.pulse.forget()
+    rig.heartbeats.forget()
     rig.tick()
     assert rig.phase() == "leased"
     go_on(rig, 10)
@@ -226,7 +226,7 @@ def test_heartbeats_that_redis_lost_are_no_silence() -> None:
 def test_a_flush_brings_nobody_back_who_was_offline_before() -> None:
     rig = a_lab()
     go_on(rig, TIMEOUT + 5)
-    rig.pulse.forget()
+    rig.heartbeats.forget()
     assert rig.ask("submit", id="r2", system="lab-linux")["ok"]
     rig.tick()
     assert rig.phase("r2") == "pending"
@@ -234,7 +234,7 @@ def test_a_flush_brings_nobody_back_who_was_offline_before() -> None:
 
 def test_a_host_is_told_of_its_leases_and_pushed_when_they_change() -> None:
     rig = a_lab()
-    answer = describe_host(rig.engine, "lab-1", "m1")
+    answer = describe_host(rig.ports, "lab-1", "m1")
     (lease,) = answer.pop("leases")
     assert answer == {
         "slot": "lab-1",
@@ -244,23 +244,23 @@ def test_a_host_is_told_of_its_leases_and_pushed_when_they_change() -> None:
         "version": name_version(rig.slot("lab-1"), TIMEOUT),
     }
     assert (lease["reservation"], lease["component"], lease["token"]) == ("r1", "main", rig.token())
-    told = len(rig.bell.news)
+    told = len(rig.notifier.news)
     assert told == 2
     rig.ask("release", reservation="r1", token=rig.token())
-    assert rig.bell.news[told:] == [("lab-1", {"slot": "lab-1", "state": "ready", "cordoned": False})]
-    assert describe_host(rig.engine, "lab-1", "m1")["leases"] == []
+    assert rig.notifier.news[told:] == [("lab-1", {"slot": "lab-1", "state": "ready", "cordoned": False})]
+    assert describe_host(rig.ports, "lab-1", "m1")["leases"] == []
 
 
 class Onlooker:
     """A host that asks after every step: what it is told, and which version that has."""
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: Harness) -> None:
         self.rig = rig
         self.seen = [self.look()]
 
     def look(self) -> tuple[str, Any]:
         """(version, everything else)."""
-        answer = describe_host(self.rig.engine, "lab-1", "m1")
+        answer = describe_host(self.rig.ports, "lab-1", "m1")
         return answer.pop("version"), answer
 
     def expect_change(self, step: str) -> None:
@@ -268,15 +268,15 @@ class Onlooker:
         version, answer = self.look()
         assert answer != self.seen[-1][1], f"{step} changes nothing that the host is told"
         assert version not in {each for each, _ in self.seen}, f"{step} leaves the version as it is"
-        assert self.rig.bell.news, f"{step} is not pushed to the host"
-        self.rig.bell.news.clear()
+        assert self.rig.notifier.news, f"{step} is not pushed to the host"
+        self.rig.notifier.news.clear()
         self.seen.append((version, answer))
 
 
 def test_whatever_changes_for_a_host_changes_the_version() -> None:
     """So that a host that names it in its heartbeats need not ask again and again."""
     lab = {**RULES["pools"]["lab"], "max_leases_per_slot": 4, "resources": {"cpus": 8}}
-    rig = Rig({"pools": {**RULES["pools"], "lab": lab}})
+    rig = Harness({"pools": {**RULES["pools"], "lab": lab}})
     assert register(rig, resources={"cpus": 8})["ok"]
     onlooker = Onlooker(rig)
     rig.ask("submit", id="r1", system="lab-linux", resources={"cpus": 1})
@@ -298,26 +298,26 @@ def test_whatever_changes_for_a_host_changes_the_version() -> None:
 def test_a_lease_that_is_to_be_given_back_changes_the_version() -> None:
     """Though nothing else of its slot changes."""
     rig = a_lab()
-    version = describe_host(rig.engine, "lab-1", "m1")["version"]
+    version = describe_host(rig.ports, "lab-1", "m1")["version"]
     with rig.store.transaction() as transaction:
-        ledger = Ledger(transaction, "tick", 1)
-        ledger.load(reservations=["r1"])
-        row = ledger.reservations["r1"]
+        work = UnitOfWork(transaction, "tick", 1)
+        work.load(reservations=["r1"])
+        row = work.reservations["r1"]
         leases = tuple(msgspec.structs.replace(each, state="revoking", revoke_by=rig.now + 30) for each in row.leases)
-        ledger.move_reservation(row, "revoking", reason="slot_interrupted", leases=leases)
-        outcome = ledger.flush()
-    answer = describe_host(rig.engine, "lab-1", "m1")
+        work.move_reservation(row, "revoking", reason="slot_interrupted", leases=leases)
+        change_set = work.flush()
+    answer = describe_host(rig.ports, "lab-1", "m1")
     assert [lease["state"] for lease in answer["leases"]] == ["revoking"]
     assert answer["version"] != version
-    assert [slot.id for slot in outcome.hosts] == ["lab-1"]
+    assert [slot.id for slot in change_set.hosts] == ["lab-1"]
 
 
 def test_a_host_that_renews_and_beats_is_told_the_same_version() -> None:
     rig = a_lab()
-    version = describe_host(rig.engine, "lab-1", "m1")["version"]
+    version = describe_host(rig.ports, "lab-1", "m1")["version"]
     rig.ask("renew", reservation="r1", token=rig.token())
     go_on(rig, TIMEOUT, "lab-1")
-    assert describe_host(rig.engine, "lab-1", "m1")["version"] == version
+    assert describe_host(rig.ports, "lab-1", "m1")["version"] == version
 
 
 @pytest.mark.parametrize(
@@ -331,38 +331,38 @@ def test_a_host_that_renews_and_beats_is_told_the_same_version() -> None:
 )
 def test_a_host_is_hinted_at_as_long_as_its_heartbeat_names_an_old_version(version: str | None, hints: int) -> None:
     rig = a_lab()
-    rig.pulse.beat("lab-1", "m1", version or describe_host(rig.engine, "lab-1", "m1")["version"])
-    told = len(rig.bell.news)
+    rig.heartbeats.beat("lab-1", "m1", version or describe_host(rig.ports, "lab-1", "m1")["version"])
+    told = len(rig.notifier.news)
     for _ in range(2):
-        hear_hosts(rig.engine)
-    assert len(rig.bell.news) - told == 2 * hints
+        hear_hosts(rig.ports)
+    assert len(rig.notifier.news) - told == 2 * hints
 
 
 def test_a_host_without_a_version_in_its_heartbeat_is_not_hinted_at() -> None:
     """It looks by itself every few seconds."""
     rig = a_lab()
-    rig.pulse.beat("lab-1", "m1")
-    told = len(rig.bell.news)
-    hear_hosts(rig.engine)
-    assert len(rig.bell.news) == told
+    rig.heartbeats.beat("lab-1", "m1")
+    told = len(rig.notifier.news)
+    hear_hosts(rig.ports)
+    assert len(rig.notifier.news) == told
 
 
 def test_a_host_that_is_silent_is_not_hinted_at() -> None:
     rig = a_lab()
-    rig.pulse.beat("lab-1", "m1", "0:0:30")
+    rig.heartbeats.beat("lab-1", "m1", "0:0:30")
     rig.now += TIMEOUT + 1
-    told = len(rig.bell.news)
-    hear_hosts(rig.engine)
-    assert len(rig.bell.news) == told
+    told = len(rig.notifier.news)
+    hear_hosts(rig.ports)
+    assert len(rig.notifier.news) == told
 
 
 def test_changed_rules_reach_hosts_without_a_look() -> None:
     rig = a_lab()
-    rig.pulse.beat("lab-1", "m1", describe_host(rig.engine, "lab-1", "m1")["version"])
-    apply_rules(rig.engine, {"pools": {**RULES["pools"], "lab": {**RULES["pools"]["lab"], "offline_timeout": 10}}})
-    told = len(rig.bell.news)
-    hear_hosts(rig.engine)
-    assert len(rig.bell.news) == told + 1
+    rig.heartbeats.beat("lab-1", "m1", describe_host(rig.ports, "lab-1", "m1")["version"])
+    apply_rules(rig.ports, {"pools": {**RULES["pools"], "lab": {**RULES["pools"]["lab"], "offline_timeout": 10}}})
+    told = len(rig.notifier.news)
+    hear_hosts(rig.ports)
+    assert len(rig.notifier.news) == told + 1
 
 
 def test_many_hosts_that_are_behind_are_hinted_at_in_turns() -> None:
@@ -375,8 +375,8 @@ def test_many_hosts_that_are_behind_are_hinted_at_in_turns() -> None:
 
 @pytest.mark.parametrize(("slot", "machine", "path"), [("lab-2", "m1", "slot"), ("lab-1", "m2", "machine")])
 def test_nobody_else_is_told(slot: str, machine: str, path: str) -> None:
-    with pytest.raises(Refusal) as caught:
-        describe_host(a_lab().engine, slot, machine)
+    with pytest.raises(CommandRefused) as caught:
+        describe_host(a_lab().ports, slot, machine)
     assert caught.value.fault.path == path
 
 
@@ -417,4 +417,4 @@ def test_a_host_that_leaves_is_told_from_one_that_an_operator_drains(
     assert slot.drain_reason == reason
     [event] = [each for each in rig.store.read_events(EventFilter(slot="lab-1")) if each.name == "slot_draining"]
     assert (event.cause, event.detail["reason"]) == (cause, reason)
-    assert describe_slot(slot, rig.engine.rules().pools["lab"], rig.store.now()) == [described]
+    assert describe_slot(slot, rig.ports.rules().pools["lab"], rig.store.now()) == [described]

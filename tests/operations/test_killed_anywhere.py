@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from scheduler.model.holds import Hold
-from scheduler.operations.reconcile import reconcile
-from scheduler.operations.recover import recover, sweep
-from scheduler.operations.tick import tick
-from tests.operations.rig import TASKS, Killed, Rig, Saboteur
+from scheduler.model.launch_backoff import Hold
+from scheduler.operations.machines.reconcile import reconcile
+from scheduler.operations.machines.recover import recover, sweep
+from scheduler.operations.tick.tick import tick
+from tests.operations.harness import TASKS, Harness, Killed, Saboteur
 
 CONFIG = {"pools": {"linux": {"system": "x86_64-linux", "max_slots": 2, "lease_ttl": 0, "idle_scale_down": 10}}}
 
@@ -17,17 +17,17 @@ class Story:
     """One reservation from its submission to the end of its machine, told with deaths on the way."""
 
     def __init__(self, saboteur: Saboteur) -> None:
-        self.rig, self.saboteur = Rig(CONFIG), saboteur
+        self.rig, self.saboteur = Harness(CONFIG), saboteur
         self.deaths = 0
         self.sabotage()
 
     def sabotage(self) -> None:
         """Let the ports of the present process be counted."""
-        engine, wrap = self.rig.engine, self.saboteur.wrap
-        engine.store, engine.board = wrap(engine.store, "store"), wrap(engine.board, "board")
-        engine.fleet, engine.probe = wrap(engine.fleet, "fleet"), wrap(engine.probe, "probe")
-        engine.dispatcher, engine.bell = wrap(engine.dispatcher, "dispatcher"), wrap(engine.bell, "bell")
-        engine.lock, engine.meter = wrap(engine.lock, "lock"), wrap(engine.meter, "meter")
+        ports, wrap = self.rig.ports, self.saboteur.wrap
+        ports.store, ports.view_cache = wrap(ports.store, "store"), wrap(ports.view_cache, "board")
+        ports.fleet, ports.probe = wrap(ports.fleet, "fleet"), wrap(ports.probe, "probe")
+        ports.dispatcher, ports.notifier = wrap(ports.dispatcher, "dispatcher"), wrap(ports.notifier, "bell")
+        ports.lock, ports.meter = wrap(ports.lock, "lock"), wrap(ports.meter, "meter")
 
     def survive(self, job: Callable[[], object]) -> bool:
         """Do it; if the process dies of it, start another. Whether it went well."""
@@ -51,7 +51,7 @@ class Story:
 
     def _play_one(self) -> None:
         name, arguments = self.rig.mailbox.tasks.pop(0)
-        TASKS[name](self.rig.engine, *arguments)
+        TASKS[name](self.rig.ports, *arguments)
 
     def pass_time(self, seconds: float) -> None:
         """Beat goes on."""
@@ -59,10 +59,10 @@ class Story:
         end = rig.now + seconds
         while rig.now < end:
             rig.now += 5
-            self.survive(lambda: tick(rig.engine, rig.leader))
-            self.survive(lambda: recover(rig.engine))
-            self.survive(lambda: sweep(rig.engine))
-            self.survive(lambda: reconcile(rig.engine))
+            self.survive(lambda: tick(rig.ports, rig.leader))
+            self.survive(lambda: recover(rig.ports))
+            self.survive(lambda: sweep(rig.ports))
+            self.survive(lambda: reconcile(rig.ports))
             self.play_tasks()
 
     def tell(self) -> "Story":
@@ -86,7 +86,7 @@ class Story:
         assert events.count("slot_launching") == 1
         assert events.count("reservation_leased") == 1
         assert events.count("slot_terminating") == 1
-        view = rig.engine.board.catch_up() or rig.engine.board.load()
+        view = rig.ports.view_cache.catch_up() or rig.ports.view_cache.load()
         assert view is None or view.slots == {slot.id: slot for slot in rig.store.find_slots()}
 
 

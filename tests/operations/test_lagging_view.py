@@ -8,21 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.model.view import Change
-from scheduler.view.memory import MemoryBoard
-from scheduler.view.shelf import Shelf
-from tests.policy.fleets import QUICKLY, fleets
-from tests.policy.test_plans import no_reservation_is_lost, no_slot_is_overfull
-from tests.policy.watching import Seen, WatchedPlayer
-from tests.scenarios.playing import Document
+from scheduler.view.in_memory_redis import InMemoryRedis
+from scheduler.view.memory import MemoryViewCache
+from tests.rules.fleets import QUICKLY, fleets
+from tests.rules.playing import Document
+from tests.rules.test_plans import no_reservation_is_lost, no_slot_is_overfull
+from tests.rules.watching import Seen, WatchedPlayer
 
-# As in tests/policy/test_plans.py.
+# As in tests/rules/test_plans.py.
 pytestmark = pytest.mark.no_cover
 
 
-class LateBoard(MemoryBoard):
+class LateBoard(MemoryViewCache):
     """What is published while it is late arrives only when it is not any more."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: InMemoryRedis) -> None:
         super().__init__(shelf)
         self.is_late = False
         self._under_way: list[Change] = []
@@ -44,13 +44,13 @@ class LatePlayer(WatchedPlayer):
     def __init__(self, document: Document, lateness: Sequence[bool]) -> None:
         self._lateness = cycle(lateness)
         super().__init__(document, _look)
-        self._board = LateBoard(Shelf(lambda: self.stage.agenda.now))
-        self.stage.engine.board = self._board
+        self._view_cache = LateBoard(InMemoryRedis(lambda: self.stage.agenda.now))
+        self.stage.ports.view_cache = self._view_cache
 
     def _begin(self) -> None:
-        self._board.is_late = next(self._lateness)
-        if not self._board.is_late:
-            self._board.deliver()
+        self._view_cache.is_late = next(self._lateness)
+        if not self._view_cache.is_late:
+            self._view_cache.deliver()
         super()._begin()
 
 

@@ -3,9 +3,9 @@
 import pytest
 import redis
 
-from leasehold.stack.surroundings import find_free_port
+from leasehold.stack.configuration import find_free_port
+from scheduler.operations.machines.reconcile import ORPHAN_SECONDS, reconcile
 from scheduler.operations.membership import MembershipCheck, check_membership
-from scheduler.operations.reconcile import ORPHAN_SECONDS, reconcile
 from scheduler.ports import (
     CloudError,
     DatabaseWentBackError,
@@ -16,7 +16,7 @@ from scheduler.ports import (
 )
 from scheduler.view.connection import make_redis
 from scheduler.view.redis_record import RedisRecord
-from tests.operations.rig import NOW, Rig
+from tests.operations.harness import NOW, Harness
 from tests.servers import find_redis, redis_client, redis_server, redis_url
 
 __all__ = ["find_redis", "redis_client", "redis_server", "redis_url"]
@@ -27,23 +27,23 @@ def record(redis_client: redis.Redis) -> RedisRecord:
     return RedisRecord(redis_client)
 
 
-def with_record(record: RedisRecord) -> Rig:
-    rig = Rig()
-    rig.engine.record = record
+def with_record(record: RedisRecord) -> Harness:
+    rig = Harness()
+    rig.ports.record = record
     return rig
 
 
 def test_an_empty_redis_is_taken_over_by_the_first_cluster(record: RedisRecord) -> None:
     rig = with_record(record)
-    row = check_membership(rig.engine)
+    row = check_membership(rig.ports)
     assert record.read() == Remembered(identity=row.identity, term=row.term, token=row.token)
 
 
 def test_a_redis_of_another_cluster_is_refused_with_both_names(record: RedisRecord) -> None:
     first, second = with_record(record), with_record(record)
-    check_membership(first.engine)
+    check_membership(first.ports)
     with pytest.raises(ForeignClusterError) as refused:
-        check_membership(second.engine)
+        check_membership(second.ports)
     for rig in (first, second):
         assert rig.store.read_cluster().identity in str(refused.value)
     with pytest.raises(ForeignClusterError):
@@ -81,28 +81,28 @@ def test_nothing_works_while_a_restore_is_under_way(record: RedisRecord) -> None
 def test_without_redis_the_database_alone_is_checked() -> None:
     with make_redis(f"redis://127.0.0.1:{find_free_port()}/0") as client:
         rig = with_record(RedisRecord(client))
-        assert check_membership(rig.engine) == rig.store.read_cluster()
+        assert check_membership(rig.ports) == rig.store.read_cluster()
         with pytest.raises(ViewUnavailableError):
-            rig.engine.record.read()  # type: ignore[union-attr] # that is what stands for no Redis
+            rig.ports.record.read()  # type: ignore[union-attr] # that is what stands for no Redis
 
 
 def test_a_check_is_trusted_for_a_second_and_one_that_failed_is_not(record: RedisRecord) -> None:
     clock = [0.0]
     rig, check = with_record(record), MembershipCheck(lambda: clock[0])
-    check.ensure(rig.engine)
+    check.ensure(rig.ports)
     record.begin_restore()
-    check.ensure(rig.engine)
+    check.ensure(rig.ports)
     clock[0] = 1.0
     for _ in range(2):
         with pytest.raises(DatabaseWentBackError):
-            check.ensure(rig.engine)
+            check.ensure(rig.ports)
     row = rig.store.read_cluster()
     record.end_restore(row.identity, row.term, row.token)
-    check.ensure(rig.engine)
+    check.ensure(rig.ports)
 
 
 def test_a_launch_says_whose_machine_it_is_and_the_numbers_of_that_moment() -> None:
-    rig = Rig().leased()
+    rig = Harness().leased()
     (machine,) = rig.fleet.machines.values()
     row = rig.store.read_cluster()
     assert (machine.cluster_id, machine.highest_term) == (row.identity, row.term)
@@ -110,11 +110,11 @@ def test_a_launch_says_whose_machine_it_is_and_the_numbers_of_that_moment() -> N
 
 
 def test_machines_of_another_cluster_are_left_alone_and_named() -> None:
-    rig = Rig()
+    rig = Harness()
     rig.fleet.appear("i-foreign", "linux-1", launched_at=NOW - ORPHAN_SECONDS, cluster_id="another")
     rig.fleet.appear("i-orphan", "windows-1", pool="windows", launched_at=NOW - ORPHAN_SECONDS)
     with pytest.raises(ForeignMachineError) as refused:
-        reconcile(rig.engine)
+        reconcile(rig.ports)
     assert "i-foreign" in str(refused.value)
     assert "another" in str(refused.value)
     assert rig.store.read_cluster().identity in str(refused.value)
@@ -123,18 +123,18 @@ def test_machines_of_another_cluster_are_left_alone_and_named() -> None:
 
 
 def test_a_machine_without_identity_is_claimed_when_a_slot_knows_its_launch() -> None:
-    rig = Rig().leased()
+    rig = Harness().leased()
     (name,) = rig.fleet.running
     launch_id = rig.slot().launch_id
     rig.fleet.appear(name, rig.slot().id, launch_id=launch_id, launched_at=NOW)
     rig.fleet.appear("i-unknown", "linux-3", launched_at=NOW)
-    reconcile(rig.engine)
+    reconcile(rig.ports)
     assert rig.fleet.machines[name].cluster_id == rig.store.read_cluster().identity
     assert rig.fleet.machines["i-unknown"].cluster_id is None
 
 
 def test_without_the_right_to_tag_the_sweep_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig().leased()
+    rig = Harness().leased()
     (name,) = rig.fleet.running
     rig.fleet.appear(name, rig.slot().id, launch_id=rig.slot().launch_id, launched_at=NOW)
 
@@ -142,4 +142,4 @@ def test_without_the_right_to_tag_the_sweep_goes_on(monkeypatch: pytest.MonkeyPa
         raise CloudError("auth", "UnauthorizedOperation", "no right to tag")
 
     monkeypatch.setattr(rig.fleet, "claim", refuse)
-    assert reconcile(rig.engine).strangers == 0
+    assert reconcile(rig.ports).strangers == 0

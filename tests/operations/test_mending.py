@@ -6,44 +6,44 @@ import msgspec
 import pytest
 
 from scheduler.model.decisions import Drain
-from scheduler.model.holds import Hold
+from scheduler.model.launch_backoff import Hold
 from scheduler.model.view import Gone, Row, View
-from scheduler.operations.commit import commit
-from scheduler.operations.mending import FEW_ROWS, Mended, audit, compare
-from scheduler.operations.tick import LOAD_PAUSES, carry_out, decide, load_view, take_tenure
-from scheduler.ports import DeposedError, Stamp, ViewUnavailableError
-from scheduler.view.memory import MemoryBoard
+from scheduler.operations.tick.commit import commit
+from scheduler.operations.tick.tick import LOAD_PAUSES, carry_out, decide, load_view, take_leader_term
+from scheduler.operations.tick.view_repair import FEW_ROWS, RepairResult, audit, compare
+from scheduler.ports import DeposedError, RowVersion, ViewUnavailableError
+from scheduler.view.memory import MemoryViewCache
 from tests.builders import a_reservation, a_slot
-from tests.operations.rig import NOW, Rig
+from tests.operations.harness import NOW, Harness
 
 POOL = {"system": "x86_64-linux", "max_slots": 1, "lease_ttl": 20, "idle_scale_down": 10_000}
 HOLD = Hold(id="linux/quota/spot", pool="linux", kind="quota", refused_at=NOW, until=NOW + 600)
 
 
-def a_rig() -> Rig:
+def a_rig() -> Harness:
     """A process that has ticked, with one leased machine, and paused just now."""
-    rig = Rig().leased()
+    rig = Harness().leased()
     rig.tick()
     return rig
 
 
-def write_unseen(rig: Rig, *rows: Row) -> list[Row]:
+def write_unseen(rig: Harness, *rows: Row) -> list[Row]:
     """Rows written by somebody who died before the publish."""
     with rig.store.transaction() as transaction:
         return transaction.save(rows)
 
 
-def view_of(rig: Rig) -> View:
-    view = rig.engine.board.catch_up()
+def view_of(rig: Harness) -> View:
+    view = rig.ports.view_cache.catch_up()
     assert view is not None
     return view
 
 
-def repairs(rig: Rig, found: str) -> float:
+def repairs(rig: Harness, found: str) -> float:
     return rig.meter.counts["leasehold_view_repairs_total", (("found", found),)]
 
 
-def equals_sql(rig: Rig) -> bool:
+def equals_sql(rig: Harness) -> bool:
     truth = View(rig.store.read_rows())
     view = view_of(rig)
     return (view.slots, view.reservations, view.holds) == (truth.slots, truth.reservations, truth.holds)
@@ -57,10 +57,10 @@ def test_a_publish_that_was_lost_lately_is_found_by_the_next_periodic_tick() -> 
         transaction.mark([msgspec.structs.replace(row, expires_at=rig.now + 999)])
     rig.now += rig.leader.interval
     ticked = rig.tick()
-    assert ticked.mended == [Mended(repairs=3, lag=rig.leader.interval)]
+    assert ticked.mended == [RepairResult(repairs=3, lag=rig.leader.interval)]
     assert repairs(rig, "look") == 3
     assert equals_sql(rig)
-    assert rig.engine.board.read_report()["view_lag"] == rig.leader.interval
+    assert rig.ports.view_cache.read_report()["view_lag"] == rig.leader.interval
 
 
 def test_a_tick_that_is_not_periodic_does_not_look() -> None:
@@ -73,7 +73,7 @@ def test_a_publish_that_is_under_way_is_no_repair() -> None:
     rig = a_rig()
     rig.now += rig.leader.interval
     write_unseen(rig, msgspec.structs.replace(rig.slot(), cordoned=True))
-    assert rig.tick().mended == [Mended()]
+    assert rig.tick().mended == [RepairResult()]
     assert repairs(rig, "look") == 0
     assert equals_sql(rig)
 
@@ -86,7 +86,7 @@ def test_a_clock_that_was_put_back_does_not_end_the_looking() -> None:
     assert equals_sql(rig)
 
 
-def lose_long_ago(rig: Rig) -> None:
+def lose_long_ago(rig: Harness) -> None:
     """An hour ago: a slot was changed, another and a hold came, a reservation ended, and nothing was published."""
     row = rig.store.find_reservations(ids=["r1"])[0]
     write_unseen(
@@ -104,22 +104,22 @@ def test_a_publish_that_was_lost_long_ago_is_found_by_the_audit() -> None:
     rig = a_rig()
     lose_long_ago(rig)
     ticked = rig.tick()
-    assert ticked.mended == [Mended(repairs=4, lag=3600)]
+    assert ticked.mended == [RepairResult(repairs=4, lag=3600)]
     assert repairs(rig, "audit") == 4
     assert equals_sql(rig)
-    assert rig.engine.board.read_reservations(["r1"])["r1"].phase == "released"
+    assert rig.ports.view_cache.read_reservations(["r1"])["r1"].phase == "released"
 
 
 def test_a_row_that_sql_does_not_know_is_buried_by_the_audit() -> None:
     rig = a_rig()
     (stored,) = write_unseen(rig, HOLD)
-    rig.engine.board.publish([stored, a_slot("gone-1", version=7)])
+    rig.ports.view_cache.publish([stored, a_slot("gone-1", version=7)])
     with rig.store.transaction() as transaction:
         transaction.delete([stored])
     rig.now += rig.leader.audit_seconds
     rig.tick()
     assert equals_sql(rig)
-    assert not rig.engine.board.publish([a_slot("gone-1", version=6)]) or equals_sql(rig)
+    assert not rig.ports.view_cache.publish([a_slot("gone-1", version=6)]) or equals_sql(rig)
 
 
 def test_the_audit_comes_once_a_minute_and_with_the_first_tick_of_a_process() -> None:
@@ -141,7 +141,7 @@ def test_a_view_that_is_wrong_beyond_repair_is_rebuilt(why: str) -> None:
             write_unseen(rig, *[a_slot(f"new-{number}", version=0) for number in range(FEW_ROWS + 1)])
         case "ahead":
             # A database that was restored from a backup: nothing newer ever comes for this row.
-            rig.engine.board.publish([msgspec.structs.replace(rig.slot(), version=99, cordoned=True)])
+            rig.ports.view_cache.publish([msgspec.structs.replace(rig.slot(), version=99, cordoned=True)])
         case _:
             del rig.shelf.rows["slots"]["linux-1"]
     rig.leader.looked_at = rig.now = rig.now + rig.leader.audit_seconds
@@ -155,7 +155,7 @@ def test_counts_and_versions_that_agree_are_left_alone() -> None:
     rig = a_rig()
     sequence = rig.shelf.sequence
     view = view_of(rig)
-    assert audit(rig.engine, view, rig.now) == (view, Mended())
+    assert audit(rig.ports, view, rig.now) == (view, RepairResult())
     assert rig.shelf.sequence == sequence
 
 
@@ -165,17 +165,17 @@ def test_what_differs_is_named_by_kind() -> None:
     found = compare(
         view,
         [
-            Stamp("slots", "same", same.version, same.marked_at),
-            Stamp("slots", "older", 2, NOW),
-            Stamp("holds", "missing", 1, NOW),
-            Stamp("reservations", "r1", 2, view.reservations["r1"].marked_at + 1),
+            RowVersion("slots", "same", same.version, same.marked_at),
+            RowVersion("slots", "older", 2, NOW),
+            RowVersion("holds", "missing", 1, NOW),
+            RowVersion("reservations", "r1", 2, view.reservations["r1"].marked_at + 1),
         ],
     )
     assert found.names == {"slots": {"older", "gone"}, "holds": {"missing"}, "reservations": {"r1"}, "accounts": set()}
     assert (found.count, found.is_ahead) == (4, False)
 
 
-class BrokenBoard(MemoryBoard):
+class BrokenBoard(MemoryViewCache):
     """Cannot be read so many times."""
 
     failures = 0
@@ -188,11 +188,11 @@ class BrokenBoard(MemoryBoard):
         return super().catch_up()
 
 
-def break_board(rig: Rig, failures: int) -> list[float]:
+def break_board(rig: Harness, failures: int) -> list[float]:
     """Let reads fail; the pauses that are made are noted."""
-    board = BrokenBoard(rig.shelf, rig.clock)
-    board.failures = failures
-    rig.engine.board = board
+    view_cache = BrokenBoard(rig.shelf, rig.clock)
+    view_cache.failures = failures
+    rig.ports.view_cache = view_cache
     pauses: list[float] = []
 
     def pause(seconds: float) -> None:
@@ -203,7 +203,7 @@ def break_board(rig: Rig, failures: int) -> list[float]:
     return pauses
 
 
-def load_failures(rig: Rig) -> float:
+def load_failures(rig: Harness) -> float:
     return rig.meter.counts["leasehold_view_load_failures_total", ()]
 
 
@@ -226,44 +226,44 @@ def test_a_load_that_keeps_failing_is_given_up_and_the_lock_let_go() -> None:
 def test_no_load_is_tried_again_when_the_lock_may_be_anothers() -> None:
     rig = a_rig()
     pauses = break_board(rig, failures=1)
-    rig.engine.lock.take()
+    rig.ports.lock.take()
     rig.now += rig.leader.lock_seconds * 0.61
     with pytest.raises(ViewUnavailableError):
-        load_view(rig.engine, rig.leader)
+        load_view(rig.ports, rig.leader)
     assert pauses == []
 
 
-def lose(rig: Rig, change: Any) -> None:
+def lose(rig: Harness, change: Any) -> None:
     """A plan that drains the slot, which `change` takes away under it."""
-    tenure = take_tenure(rig.engine, rig.leader)
-    ticked = decide(rig.engine, rig.leader, tenure)
+    leader_term = take_leader_term(rig.ports, rig.leader)
+    ticked = decide(rig.ports, rig.leader, leader_term)
     plan = msgspec.structs.replace(ticked.plan, decisions=(Drain(slot="linux-1", reason="requested"),))
     ticked.plan = plan
     change()
-    carry_out(rig.engine, rig.leader, tenure, ticked)
+    carry_out(rig.ports, rig.leader, leader_term, ticked)
     assert len(ticked.skipped) == 1
 
 
 def test_a_loser_gets_its_fresh_row_published_and_raises_one_kick_for_the_same_versions() -> None:
     rig = a_rig()
-    kicks = rig.bell.kicks
+    kicks = rig.notifier.kicks
 
     def drain() -> None:
         write_unseen(rig, msgspec.structs.replace(rig.slot(), state="draining"))
 
     lose(rig, drain)
-    assert rig.bell.kicks == kicks + 1
+    assert rig.notifier.kicks == kicks + 1
     assert equals_sql(rig)
     lose(rig, lambda: None)
-    assert rig.bell.kicks == kicks + 1, "the same versions wait for the interval"
+    assert rig.notifier.kicks == kicks + 1, "the same versions wait for the interval"
     lose(rig, drain)
-    assert rig.bell.kicks == kicks + 2
+    assert rig.notifier.kicks == kicks + 2
 
 
 def test_a_loser_whose_row_is_gone_is_gone_from_the_view_too() -> None:
-    rig = Rig({"pools": {"linux": POOL}})
+    rig = Harness({"pools": {"linux": POOL}})
     rig.tick()
-    kicks = rig.bell.kicks
+    kicks = rig.notifier.kicks
 
     def delete() -> None:
         with rig.store.transaction() as transaction:
@@ -271,28 +271,28 @@ def test_a_loser_whose_row_is_gone_is_gone_from_the_view_too() -> None:
 
     lose(rig, delete)
     assert "linux-1" not in view_of(rig).slots
-    assert rig.bell.kicks == kicks + 1
+    assert rig.notifier.kicks == kicks + 1
 
 
 def test_an_outage_that_was_forgiven_is_over_though_the_plan_after_it_failed() -> None:
-    rig = Rig({"pools": {"linux": POOL}, "scheduler": {"confirm_timeout": 0}}).leased()
+    rig = Harness({"pools": {"linux": POOL}, "scheduler": {"confirm_timeout": 0}}).leased()
     rig.now += 200
-    decide(rig.engine, rig.leader, take_tenure(rig.engine, rig.leader))
-    assert rig.store.load_tenure().ticked_at == rig.now
+    decide(rig.ports, rig.leader, take_leader_term(rig.ports, rig.leader))
+    assert rig.store.load_leader_term().ticked_at == rig.now
     rig.now += POOL["lease_ttl"]  # type: ignore[operator]
     rig.tick()
     assert rig.phase() == "expired"
 
 
 def test_whoever_was_deposed_forgives_nothing() -> None:
-    rig = Rig({"pools": {"linux": POOL}, "scheduler": {"confirm_timeout": 0}}).leased()
+    rig = Harness({"pools": {"linux": POOL}, "scheduler": {"confirm_timeout": 0}}).leased()
     before = rig.store.find_reservations(ids=["r1"])
-    tenure = take_tenure(rig.engine, rig.leader)
+    leader_term = take_leader_term(rig.ports, rig.leader)
     with rig.store.transaction() as transaction:
         transaction.take_term("another")
     rig.now += 200
     with pytest.raises(DeposedError):
-        decide(rig.engine, rig.leader, tenure)
+        decide(rig.ports, rig.leader, leader_term)
     assert rig.store.find_reservations(ids=["r1"]) == before
 
 
@@ -300,8 +300,8 @@ def test_a_gone_row_that_nobody_knew_is_not_published() -> None:
     rig = a_rig()
     sequence = rig.shelf.sequence
     drain = Drain(slot="nowhere-1", reason="requested")
-    tenure = take_tenure(rig.engine, rig.leader)
-    ((skipped, _),) = commit(rig.store, [drain], rig.engine.rules(), tenure, lambda: "x", rig.now)
+    leader_term = take_leader_term(rig.ports, rig.leader)
+    ((skipped, _),) = commit(rig.store, [drain], rig.ports.rules(), leader_term, lambda: "x", rig.now)
     assert [each.decision for each in skipped] == [drain]
     assert rig.shelf.sequence == sequence
     assert Gone("slots", "nowhere-1", 1) not in rig.shelf.deltas_after(0)  # type: ignore[operator]

@@ -4,13 +4,13 @@ from typing import Any, get_args
 
 import pytest
 
+from scheduler.model.command_schemas import ReservationDocument
 from scheduler.model.reservations import Request
 from scheduler.model.rules import SchedulerKeys
-from scheduler.model.wishes import ReservationDocument
-from scheduler.policy.ignored import find_ignored
-from scheduler.policy.order import RANKS
+from scheduler.policy.queueing.ignored_fields import find_ignored
+from scheduler.policy.queueing.order import RANKS
 from tests.builders import a_reservation
-from tests.operations.rig import CONFIG, NOW, Rig
+from tests.operations.harness import CONFIG, NOW, Harness
 
 QUEUES = get_args(SchedulerKeys.model_fields["queue"].annotation)
 Fields = dict[str, Any]
@@ -39,7 +39,7 @@ def paths(answer: Fields) -> list[str]:
     ],
 )
 def test_what_the_present_queue_ignores_is_announced(queue: str, fields: Fields, ignored: list[str]) -> None:
-    rig = Rig({**CONFIG, "scheduler": {"queue": queue}})
+    rig = Harness({**CONFIG, "scheduler": {"queue": queue}})
     answer = rig.submit("r1", **fields)
     assert paths(answer) == ignored
     assert all(f"`{queue}`" in note["text"] for note in answer.get("notes", []))
@@ -55,14 +55,14 @@ def test_the_note_on_a_priority_is_true_of_every_queue(queue: str) -> None:
 def test_a_system_with_a_queue_of_its_own_counts_as_that_queue() -> None:
     """By its system or by the pool that it names."""
     pools = {**CONFIG["pools"], "mac": {"system": "arm-mac", "max_slots": 1}}
-    rig = Rig({"pools": pools, "scheduler": {"queue": "fifo", "system": {"arm-mac": {"queue": "priority"}}}})
+    rig = Harness({"pools": pools, "scheduler": {"queue": "fifo", "system": {"arm-mac": {"queue": "priority"}}}})
     assert paths(rig.ask("submit", id="r1", system="arm-mac", priority=9)) == []
     assert paths(rig.ask("submit", id="r2", pool="mac", priority=9)) == []
     assert paths(rig.ask("submit", id="r3", pool="linux", priority=9)) == ["priority"]
 
 
 def test_a_later_priority_that_the_queue_ignores_is_announced() -> None:
-    rig = Rig()
+    rig = Harness()
     rig.submit("r1")
     assert paths(rig.ask("priority", reservation="r1", priority=9)) == ["priority"]
     assert paths(rig.ask("priority", reservation="r1", priority=0)) == []
@@ -92,7 +92,7 @@ def test_a_later_priority_that_the_queue_ignores_is_announced() -> None:
 def test_of_a_known_id_the_first_request_stands_and_the_answer_names_what_differs(
     first: Fields, second: Fields, differing: list[str]
 ) -> None:
-    rig = Rig({**CONFIG, "scheduler": {"queue": "priority"}})
+    rig = Harness({**CONFIG, "scheduler": {"queue": "priority"}})
     assert paths(rig.submit("r1", **first)) == []
     before = rig.store.find_reservations()
     rig.restart()
@@ -109,13 +109,13 @@ def test_every_field_of_a_document_is_compared() -> None:
 
 def test_one_id_twice_in_a_list_is_told_with_the_second() -> None:
     items = [{"id": "r1", "system": "x86_64-linux", "size": size} for size in (1, 2, 1)]
-    answer = Rig().ask("submit", items=items)
+    answer = Harness().ask("submit", items=items)
     assert [paths(each) for each in answer["results"]] == [[], ["size"], []]
     assert answer["results"][1]["notes"][0]["text"].endswith("there it is 1")
 
 
 def test_a_repeat_of_the_request_gets_the_same_notes() -> None:
-    rig = Rig()
+    rig = Harness()
     answer = rig.submit("r1", request="q1", account="ci")
     rig.now = NOW + 60
     assert rig.submit("r1", request="q1", account="ci") == answer

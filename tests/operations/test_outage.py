@@ -2,9 +2,9 @@
 
 import pytest
 
-from scheduler.operations.tick import PlanTooLateError, tick
-from scheduler.view.memory import MemoryLock
-from tests.operations.rig import Rig
+from scheduler.operations.tick.tick import PlanTooLateError, tick
+from scheduler.view.memory import MemoryLeaderLock
+from tests.operations.harness import Harness
 
 TTL = 20.0
 CONFIG = {
@@ -14,7 +14,7 @@ CONFIG = {
 
 
 def test_after_an_outage_of_ours_what_fell_due_gets_one_more_period_once() -> None:
-    rig = Rig(CONFIG).leased()
+    rig = Harness(CONFIG).leased()
     rig.now += 10 * TTL
     rig.tick()
     assert rig.phase() == "leased"
@@ -27,7 +27,7 @@ def test_after_an_outage_of_ours_what_fell_due_gets_one_more_period_once() -> No
 
 
 def test_without_an_outage_it_expires_in_time() -> None:
-    rig = Rig(CONFIG).leased()
+    rig = Harness(CONFIG).leased()
     end = rig.now + TTL
     while rig.now < end:
         assert rig.phase() == "leased"
@@ -37,7 +37,7 @@ def test_without_an_outage_it_expires_in_time() -> None:
 
 
 def test_a_process_that_comes_new_sees_the_outage_too() -> None:
-    rig = Rig(CONFIG).leased()
+    rig = Harness(CONFIG).leased()
     rig.now += 10 * TTL
     rig.restart()
     rig.tick()
@@ -45,14 +45,14 @@ def test_a_process_that_comes_new_sees_the_outage_too() -> None:
 
 
 def test_who_finds_another_leading_ticks_when_that_one_s_lock_would_end() -> None:
-    rig = Rig(CONFIG)
-    another = MemoryLock(rig.seat, 15.0, rig.clock)
+    rig = Harness(CONFIG)
+    another = MemoryLeaderLock(rig.seat, 15.0, rig.clock)
     another.take()
     rig.now += 12
-    assert tick(rig.engine, rig.leader) == []
+    assert tick(rig.ports, rig.leader) == []
     assert rig.mailbox.due == rig.now + 3
     rig.now += 3
-    assert len(tick(rig.engine, rig.leader)) == 1
+    assert len(tick(rig.ports, rig.leader)) == 1
 
 
 @pytest.mark.parametrize(
@@ -65,16 +65,16 @@ def test_who_finds_another_leading_ticks_when_that_one_s_lock_would_end() -> Non
     ],
 )
 def test_a_plan_is_thrown_away_when_most_of_the_locks_time_is_gone(share: float, is_trusted: bool) -> None:
-    rig = Rig(CONFIG)
+    rig = Harness(CONFIG)
     rig.tick()
     rig.submit("r1")
-    load_rules = rig.engine.rules
+    load_rules = rig.ports.rules
 
     def think_long() -> object:
         rig.now += share * rig.leader.lock_seconds
         return load_rules()
 
-    rig.engine.rules = think_long  # type: ignore[assignment, method-assign]
+    rig.ports.rules = think_long  # type: ignore[assignment, method-assign]
     before = [event.number for event in rig.events]
     if is_trusted:
         rig.tick()

@@ -8,13 +8,13 @@ import pytest
 
 from scheduler.model.accounts import add
 from scheduler.model.decisions import Assign, Decision, Expire, Placement, Preempt, Relevel
-from scheduler.operations import commit as committing
-from scheduler.operations.commit import commit
-from scheduler.operations.engine import announce
-from scheduler.operations.hosts import describe_host
-from scheduler.operations.tick import carry_out, decide, take_tenure, tick
+from scheduler.operations.ports import announce
+from scheduler.operations.tick import commit as committing
+from scheduler.operations.tick.commit import commit
+from scheduler.operations.tick.heartbeat_intake import describe_host
+from scheduler.operations.tick.tick import carry_out, decide, take_leader_term, tick
+from tests.operations.harness import NOW, Killed, Saboteur
 from tests.operations.quota import QuotaRig
-from tests.operations.rig import NOW, Killed, Saboteur
 
 PLACE = (Placement(component="main", slot="lab-1", epoch=1, resources={}),)
 TAKE: tuple[Decision, Decision] = (
@@ -32,8 +32,8 @@ def a_rig(grace: float = 0, **fields: Any) -> QuotaRig:
 
 def write(rig: QuotaRig, *decisions: Decision, charged: tuple[str, ...] = ()) -> list[str]:
     """Commit them; why some of them lost."""
-    tenure = take_tenure(rig.engine, rig.leader)
-    done = commit(rig.store, decisions, rig.engine.rules(), tenure, rig.engine.new_id, rig.store.now(), charged)
+    leader_term = take_leader_term(rig.ports, rig.leader)
+    done = commit(rig.store, decisions, rig.ports.rules(), leader_term, rig.ports.new_id, rig.store.now(), charged)
     return [each.reason for skipped, _ in done for each in skipped]
 
 
@@ -84,17 +84,17 @@ def test_what_no_longer_holds_is_skipped_as_a_whole_and_changes_nothing(case: st
     change, reason = MEANWHILE[case]
     rig = a_rig(grace)
     rig.now += 1
-    tenure = take_tenure(rig.engine, rig.leader)
-    ticked = decide(rig.engine, rig.leader, tenure)
+    leader_term = take_leader_term(rig.ports, rig.leader)
+    ticked = decide(rig.ports, rig.leader, leader_term)
     count = 1 if grace else 2
     assert [type(each) for each in ticked.plan.decisions] == [Preempt, Assign][:count]
     change(rig)
     before = (rig.row("old"), rig.row("new"), rig.balance("A"))
-    rig.bell.hear()
-    carry_out(rig.engine, rig.leader, tenure, ticked)
+    rig.notifier.hear()
+    carry_out(rig.ports, rig.leader, leader_term, ticked)
     assert [each.reason for each in ticked.skipped] == [reason] * count
     assert (rig.row("old"), rig.row("new"), rig.balance("A")) == before
-    assert rig.bell.is_rung
+    assert rig.notifier.is_rung
 
 
 def test_a_victim_that_may_not_be_preempted_is_none() -> None:
@@ -138,10 +138,10 @@ def test_a_preemption_without_its_assignment_is_none() -> None:
 def test_no_chunk_ends_between_a_preemption_and_its_assignment(before: int) -> None:
     rig = a_rig()
     others = [Expire(reservation=f"gone-{number}") for number in range(before)]
-    tenure = take_tenure(rig.engine, rig.leader)
+    leader_term = take_leader_term(rig.ports, rig.leader)
     phases = [
         (rig.phase("old"), rig.phase("new"))
-        for _ in commit(rig.store, [*others, *TAKE], rig.engine.rules(), tenure, rig.engine.new_id, rig.now)
+        for _ in commit(rig.store, [*others, *TAKE], rig.ports.rules(), leader_term, rig.ports.new_id, rig.now)
     ]
     assert phases[-1] == ("pending", "leased")
     assert set(phases) <= {("leased", "pending"), ("pending", "leased")}
@@ -152,7 +152,7 @@ def test_at_once_the_victim_waits_again_with_its_time_and_the_newcomer_has_anoth
     rig = a_rig()
     token = rig.token("old")
     rig.now += 10
-    tick(rig.engine, rig.leader)
+    tick(rig.ports, rig.leader)
     old, new = rig.row("old"), rig.row("new")
     assert (old.phase, old.reason, old.created_at, old.leases) == ("pending", "preempted", NOW, ())
     assert (new.phase, new.leases[0].level, new.leases[0].charged_at) == ("leased", 0, rig.now)
@@ -163,7 +163,7 @@ def test_at_once_the_victim_waits_again_with_its_time_and_the_newcomer_has_anoth
 
 def test_events_say_who_took_whose_place_and_at_what_level() -> None:
     rig = a_rig()
-    tick(rig.engine, rig.leader)
+    tick(rig.ports, rig.leader)
     told = {event.name: event.detail for event in rig.events if event.name.startswith("reservation_") and event.detail}
     assert {key: told["reservation_pending"][key] for key in ("reason", "by", "level", "slot")} == {
         "reason": "preempted",
@@ -179,7 +179,7 @@ class TestWithAGrace:
 
     def a_claim(self) -> QuotaRig:
         rig = a_rig(30)
-        tick(rig.engine, rig.leader)
+        tick(rig.ports, rig.leader)
         assert (rig.phase("old"), rig.phase("new")) == ("revoking", "pending")
         return rig
 
@@ -189,15 +189,15 @@ class TestWithAGrace:
         assert (old.revoke_reason, old.revoke_by) == ("preempted", rig.now + 30)
         assert (claim.state, claim.token, claim.level, claim.charged_at) == ("claimed", 0, 0, rig.now)
         rig.now += 4
-        tick(rig.engine, rig.leader)
+        tick(rig.ports, rig.leader)
         assert rig.balance("A") == (96, 0, 0, 0, 0)
 
     def test_who_lets_go_makes_room_at_once(self) -> None:
         rig = self.a_claim()
         rig.now += 5
         assert rig.ask("surrender", reservation="old", token=rig.token("old"))["phase"] == "pending"
-        assert rig.bell.is_rung
-        tick(rig.engine, rig.leader)
+        assert rig.notifier.is_rung
+        tick(rig.ports, rig.leader)
         (lease,) = rig.row("new").leases
         assert (lease.state, lease.level, lease.token) == ("held", 0, rig.token("new"))
         assert (lease.charged_at, lease.assigned_at) == (NOW, NOW + 5)
@@ -210,10 +210,10 @@ class TestWithAGrace:
             rig.now += 1
             answer = rig.ask("renew", reservation="old", token=token)
             assert (answer["phase"], answer["deadline"]) == ("revoking", NOW + 30)
-            tick(rig.engine, rig.leader)
+            tick(rig.ports, rig.leader)
             assert rig.holders() == {"lab-1": ["old"]}
         rig.now += 1
-        tick(rig.engine, rig.leader)
+        tick(rig.ports, rig.leader)
         assert (rig.row("old").phase, rig.row("old").reason) == ("pending", "preempted")
         assert rig.holders() == {"lab-1": ["new"]}
         assert not rig.ask("renew", reservation="new", token=token)["ok"]
@@ -222,19 +222,19 @@ class TestWithAGrace:
         rig = self.a_claim()
         rig.ask("register", slot="lab-2", pool="lab", machine="m2")
         rig.submit("third")
-        tick(rig.engine, rig.leader)
+        tick(rig.ports, rig.leader)
         assert rig.holders() == {"lab-1": ["old"], "lab-2": ["third"]}
 
     def test_the_victim_uses_nothing_up_after_the_notice(self) -> None:
         rig = QuotaRig(grace=30, accounts={"A": {"balance": [100]}, "B": {"balance": [0, 50]}}).give("old", account="B")
         rig.now += 10
         rig.submit("new", account="A")
-        tick(rig.engine, rig.leader)
+        tick(rig.ports, rig.leader)
         # B paid 10 and got them back; A has paid them.
         assert (rig.balance("A"), rig.balance("B")) == ((100, -10, 0, 0, 0), (0, 50, 0, 0, 0))
         assert rig.row("new").leases[0].cost == (0, 10, 0, 0, 0)
         rig.now += 20
-        tick(rig.engine, rig.leader)
+        tick(rig.ports, rig.leader)
         assert (rig.balance("A"), rig.balance("B")) == ((80, -10, 0, 0, 0), (0, 50, 0, 0, 0))
 
     @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ class TestWithAGrace:
         rig.ask(verb, reservation="new", **({"priority": 0} if verb == "priority" else {}))
         assert (rig.phase("new"), rig.row("new").leases) == (phase, ())
         rig.now += 25
-        tick(rig.engine, rig.leader)
+        tick(rig.ports, rig.leader)
         assert rig.balance("A") == (95, 0, 0, 0, 0)
         assert rig.holders() == {"lab-1": ["old"]}
 
@@ -254,9 +254,9 @@ class TestWithAGrace:
         rig = self.a_claim()
         rig.ask("drain", slot="lab-1")
         rig.ask("register", slot="lab-2", pool="lab", machine="m2")
-        tick(rig.engine, rig.leader)
+        tick(rig.ports, rig.leader)
         assert "reservation_unclaimed" in [event.name for event in rig.events]
-        tick(rig.engine, rig.leader)
+        tick(rig.ports, rig.leader)
         assert rig.holders() == {"lab-1": ["old"], "lab-2": ["new"]}
 
     def test_a_claim_is_not_dropped_while_its_place_is_there(self) -> None:
@@ -268,7 +268,7 @@ class TestWithAGrace:
 
     def test_the_host_hears_of_who_is_there_and_not_of_who_waits_for_it(self) -> None:
         rig = self.a_claim()
-        told = describe_host(rig.engine, "lab-1", "m1")["leases"]
+        told = describe_host(rig.ports, "lab-1", "m1")["leases"]
         assert [(each["reservation"], each["state"]) for each in told] == [("old", "revoking")]
 
     def test_events_tell_who_claims_the_place_of_whom_until_when(self) -> None:
@@ -283,12 +283,14 @@ class TestNotices:
     """What waiters are told, as hints."""
 
     def told(self, rig: QuotaRig, *decisions: Decision) -> list[tuple[str, str]]:
-        tenure = take_tenure(rig.engine, rig.leader)
-        rig.bell.notices.clear()
-        for skipped, outcome in commit(rig.store, decisions, rig.engine.rules(), tenure, rig.engine.new_id, rig.now):
+        leader_term = take_leader_term(rig.ports, rig.leader)
+        rig.notifier.notices.clear()
+        for skipped, change_set in commit(
+            rig.store, decisions, rig.ports.rules(), leader_term, rig.ports.new_id, rig.now
+        ):
             assert skipped == []
-            announce(rig.engine, outcome, kick=False)
-        return [(name, notice["event"]) for name, notice in rig.bell.notices]
+            announce(rig.ports, change_set, kick=False)
+        return [(name, notice["event"]) for name, notice in rig.notifier.notices]
 
     def test_a_lease_is_told_of_though_its_level_changed_at_once(self) -> None:
         rig = QuotaRig()
@@ -345,14 +347,14 @@ class Fight:
         self.sabotage()
 
     def sabotage(self) -> None:
-        engine, wrap = self.rig.engine, self.saboteur.wrap
-        engine.store, engine.board = wrap(engine.store, "store"), wrap(engine.board, "board")
+        ports, wrap = self.rig.ports, self.saboteur.wrap
+        ports.store, ports.view_cache = wrap(ports.store, "store"), wrap(ports.view_cache, "board")
 
     def step(self, seconds: float) -> None:
         rig = self.rig
         rig.now += seconds
         try:
-            tick(rig.engine, rig.leader)
+            tick(rig.ports, rig.leader)
         except Killed:
             rig.restart()
             rig.now += 16  # its lock ends

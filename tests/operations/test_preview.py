@@ -7,7 +7,7 @@ import pytest
 from scheduler.model.decisions import Drain, Launch, Terminate
 from scheduler.operations.apply import RulesChangedError, apply_rules
 from scheduler.operations.preview import AccountLoss, Preview, preview_rules
-from tests.operations.rig import Rig
+from tests.operations.harness import Harness
 
 SMALL: dict[str, Any] = {"name": "small", "price": 1, "resources": {"cpus": 2}}
 LARGE: dict[str, Any] = {"name": "large", "price": 4, "resources": {"cpus": 8}}
@@ -16,9 +16,9 @@ LAB: dict[str, Any] = {"system": "lab-linux", "provider": "static", "resources":
 RULES: dict[str, Any] = {"pools": {"linux": LINUX, "lab": LAB}}
 
 
-def a_rig(rules: dict[str, Any] | None = None) -> Rig:
+def a_rig(rules: dict[str, Any] | None = None) -> Harness:
     """One lease on a small machine, one on a large one, and one host without."""
-    rig = Rig(rules or RULES)
+    rig = Harness(rules or RULES)
     rig.submit("on-small", resources={"cpus": 2})
     rig.submit("on-large", resources={"cpus": 8})
     rig.ask("register", slot="lab-1", pool="lab", machine="m1", resources={"cpus": 1})
@@ -29,11 +29,11 @@ def a_rig(rules: dict[str, Any] | None = None) -> Rig:
     return rig
 
 
-def slots_of(rig: Rig) -> dict[str, str]:
+def slots_of(rig: Harness) -> dict[str, str]:
     return {slot.offering or slot.pool: slot.id for slot in rig.store.find_slots(states=["ready"])}
 
 
-def look(rig: Rig, rules: dict[str, Any]) -> Preview:
+def look(rig: Harness, rules: dict[str, Any]) -> Preview:
     """The preview; nothing is written for it."""
     before = (list(rig.store.read_rows()), rig.events, rig.store.load_rules())
     found = preview_rules(rig.store, rules)
@@ -87,7 +87,7 @@ def test_what_is_foretold_is_what_the_next_tick_decides(rules: dict[str, Any]) -
     rig.submit("waits", resources={"cpus": 8}, labels={"disk": "none"})
     rig.tick()
     found = look(rig, rules)
-    apply_rules(rig.engine, rules)
+    apply_rules(rig.ports, rules)
     decided = rig.tick().plan
     gone = {each.slot for each in decided.decisions if isinstance(each, Drain | Terminate)}
     launched = [each for each in decided.decisions if isinstance(each, Launch)]
@@ -124,7 +124,7 @@ def test_reservations_that_lose_their_leases_are_named() -> None:
     found = look(rig, rules)
     assert {each.reservation for each in found.endings} == {"on-small", "on-large"}
     assert found.takes_away
-    apply_rules(rig.engine, rules)
+    apply_rules(rig.ports, rules)
     before = len(rig.events)
     rig.tick()
     lost = {event.reservation for event in rig.events[before:] if event.name == "reservation_pending"}
@@ -133,7 +133,7 @@ def test_reservations_that_lose_their_leases_are_named() -> None:
 
 def test_accounts_that_are_forgotten_or_have_less_are_named() -> None:
     tables = {"ci": {"balance": [5, 4]}, "lab": {"balance": [3]}, "stays": {"balance": [1]}}
-    rig = Rig({**RULES, "accounts": tables})
+    rig = Harness({**RULES, "accounts": tables})
     found = look(rig, {**RULES, "accounts": {"ci": {"balance": [9, 3]}, "stays": {"balance": [2]}}})
     assert found.accounts == (
         AccountLoss(account="ci", before=(5, 4, 0, 0, 0), after=(9, 3, 0, 0, 0)),
@@ -145,7 +145,7 @@ def test_accounts_that_are_forgotten_or_have_less_are_named() -> None:
 def test_rules_that_changed_since_the_preview_are_not_replaced() -> None:
     rig = a_rig()
     seen = look(rig, without("large")).version
-    apply_rules(rig.engine, without("small"))
+    apply_rules(rig.ports, without("small"))
     with pytest.raises(RulesChangedError, match="version 2 is in force, not 1"):
-        apply_rules(rig.engine, without("large"), expected=seen)
+        apply_rules(rig.ports, without("large"), expected=seen)
     assert rig.store.load_rules().document == without("small")

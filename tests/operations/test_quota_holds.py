@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from scheduler.model.holds import Hold
-from scheduler.operations.launch import launch
+from scheduler.model.launch_backoff import Hold
+from scheduler.operations.machines.launch import launch
 from scheduler.ports import CloudError
 from tests.builders import a_slot
-from tests.operations.rig import Rig
+from tests.operations.harness import Harness
 
 TWO_MARKETS: dict[str, Any] = {
     "system": "x86_64-linux",
@@ -20,9 +20,9 @@ TWO_MARKETS: dict[str, Any] = {
 }
 
 
-def a_rig(*cpus: int) -> Rig:
+def a_rig(*cpus: int) -> Harness:
     """One slot is active, and a launch for each of these was decided."""
-    rig = Rig({"pools": {"linux": TWO_MARKETS}})
+    rig = Harness({"pools": {"linux": TWO_MARKETS}})
     rig.put(a_slot("linux-4", state="ready", offering="small", cordoned=True, instance_id="i-4", version=1))
     for number, each in enumerate(cpus, 1):
         rig.submit(f"r{number}", resources={"cpus": each})
@@ -30,12 +30,12 @@ def a_rig(*cpus: int) -> Rig:
     return rig
 
 
-def answer(rig: Rig, slot: str, *errors: str) -> str:
+def answer(rig: Harness, slot: str, *errors: str) -> str:
     rig.fleet.errors = [CloudError(each, "Code", "no") for each in errors]  # type: ignore[arg-type]
-    return launch(rig.engine, slot, rig.slot(slot).launch_id or "")
+    return launch(rig.ports, slot, rig.slot(slot).launch_id or "")
 
 
-def counted(rig: Rig) -> dict[str, int]:
+def counted(rig: Harness) -> dict[str, int]:
     """By market, the active slots at the refusal."""
     holds = (row for row in rig.store.read_rows() if isinstance(row, Hold) and row.kind == "quota")
     return {hold.subject: hold.active for hold in holds}

@@ -13,19 +13,19 @@ from sqlalchemy import event
 
 from scheduler.model.decisions import Assign, Placement, Terminate
 from scheduler.model.slots import Slot
-from scheduler.operations.check import check
-from scheduler.operations.commit import commit
-from scheduler.operations.engine import Engine
-from scheduler.operations.intake import Answer, accept
-from scheduler.operations.launch import launch
-from scheduler.operations.recover import recover, sweep
-from scheduler.operations.repeating import repeated_if_overtaken
-from scheduler.operations.tick import carry_out, decide, take_tenure, tick
+from scheduler.operations.commands.intake import Answer, accept
+from scheduler.operations.machines.check import check
+from scheduler.operations.machines.launch import launch
+from scheduler.operations.machines.recover import recover, sweep
+from scheduler.operations.ports import Ports
+from scheduler.operations.retry import repeated_if_overtaken
+from scheduler.operations.tick.commit import commit
+from scheduler.operations.tick.tick import carry_out, decide, take_leader_term, tick
 from scheduler.ports import CloudError, DeposedError, Store
 from scheduler.store.opening import open_store
 from scheduler.store.sql import SqlStore
-from scheduler.view.shelf import Shelf
-from tests.operations.rig import CountingFleet, Rig
+from scheduler.view.in_memory_redis import InMemoryRedis
+from tests.operations.harness import CountingFleet, Harness
 
 ROUNDS = 5
 CONFIG: dict[str, Any] = {
@@ -62,9 +62,9 @@ class Rivals:
     def __init__(self, open_one: Open) -> None:
         fleet = CountingFleet()
         first = open_one()
-        shelf = Shelf(first.now)
-        self.first = Rig(CONFIG, store=first, fleet=fleet, shelf=shelf)
-        self.second = Rig(CONFIG, store=open_one(), fleet=fleet, shelf=shelf)
+        shelf = InMemoryRedis(first.now)
+        self.first = Harness(CONFIG, store=first, fleet=fleet, shelf=shelf)
+        self.second = Harness(CONFIG, store=open_one(), fleet=fleet, shelf=shelf)
         self.fleet, self.store = fleet, first
 
     def make_ready(self, name: str = "linux-1") -> Slot:
@@ -72,7 +72,7 @@ class Rivals:
         return make_ready(self.first, name)
 
 
-def make_ready(rig: Rig, name: str) -> Slot:
+def make_ready(rig: Harness, name: str) -> Slot:
     slot = rig.slot(name)
     rig.put(
         Slot(
@@ -110,24 +110,24 @@ def race(*acts: Callable[[], object]) -> list[object]:
 
 
 @repeated_if_overtaken
-def ask(engine: Engine, verb: str, **document: object) -> Answer:
+def ask(ports: Ports, verb: str, **document: object) -> Answer:
     """A request as the intake's task carries it out."""
-    return accept(engine, verb, document)
+    return accept(ports, verb, document)
 
 
 def assign(name: str, slot: Slot) -> Assign:
     return Assign(reservation=name, leases=(Placement(component="main", slot=slot.id, epoch=slot.epoch, resources={}),))
 
 
-def lead(rig: Rig) -> None:
-    rig.leader.tenure = take_tenure(rig.engine, rig.leader)
+def lead(rig: Harness) -> None:
+    rig.leader.leader_term = take_leader_term(rig.ports, rig.leader)
 
 
-def write(rig: Rig, *decisions: object) -> list[str]:
+def write(rig: Harness, *decisions: object) -> list[str]:
     """Commit decisions under this process's term; why some of them lost."""
-    engine, tenure = rig.engine, rig.leader.tenure
-    assert tenure is not None
-    done = commit(engine.store, decisions, engine.rules(), tenure, engine.new_id, engine.store.now())  # type: ignore[arg-type]
+    ports, leader_term = rig.ports, rig.leader.leader_term
+    assert leader_term is not None
+    done = commit(ports.store, decisions, ports.rules(), leader_term, ports.new_id, ports.store.now())  # type: ignore[arg-type]
     return [each.reason for skipped, _ in done for each in skipped]
 
 
@@ -140,14 +140,14 @@ def test_a_leader_that_slept_between_plan_and_commit_writes_nothing(rivals: Riva
     slow, quick = rivals.first, rivals.second
     rivals.make_ready()
     slow.submit("r1")
-    tenure = take_tenure(slow.engine, slow.leader)
-    ticked = decide(slow.engine, slow.leader, tenure)
+    leader_term = take_leader_term(slow.ports, slow.leader)
+    ticked = decide(slow.ports, slow.leader, leader_term)
     assert [type(each) for each in ticked.plan.decisions] == [Assign]
-    tick(quick.engine, quick.leader)
-    before = quick.store.find_reservations(), quick.store.load_tenure(), quick.events
+    tick(quick.ports, quick.leader)
+    before = quick.store.find_reservations(), quick.store.load_leader_term(), quick.events
     with pytest.raises(DeposedError):
-        carry_out(slow.engine, slow.leader, tenure, ticked)
-    assert (quick.store.find_reservations(), quick.store.load_tenure(), quick.events) == before
+        carry_out(slow.ports, slow.leader, leader_term, ticked)
+    assert (quick.store.find_reservations(), quick.store.load_leader_term(), quick.events) == before
     assert quick.phase() == "leased"
 
 
@@ -161,14 +161,14 @@ def test_of_a_leader_and_its_successor_at_once_none_writes_after_the_other(rival
         results = race(partial(write, rivals.first, assign(name, slot)), partial(lead, rivals.second))
         assert results[0] == [] or isinstance(results[0], DeposedError)
         assert rivals.first.phase(name) == ("leased" if results[0] == [] else "pending")
-        last = rivals.store.load_tenure()
+        last = rivals.store.load_leader_term()
         assert (last.holder, last.term) == (rivals.second.leader.holder, 2 * number + 2)
-        ask(rivals.first.engine, "cancel", request=f"end-{number}", reservation=name)
+        ask(rivals.first.ports, "cancel", request=f"end-{number}", reservation=name)
 
 
 def test_of_two_commits_that_assign_one_slot_one_wins(rivals: Rivals) -> None:
     lead(rivals.first)
-    rivals.second.leader.tenure = rivals.first.leader.tenure  # a lock that both believe to hold
+    rivals.second.leader.leader_term = rivals.first.leader.leader_term  # a lock that both believe to hold
     for number in range(ROUNDS):
         slot = rivals.make_ready(f"linux-{number + 1}")
         for side in "ab":
@@ -191,7 +191,7 @@ def test_a_commit_against_a_word(rivals: Rivals, verb: str) -> None:
         about = {"slot": slot.id} if verb in {"drain", "cordon"} else {"reservation": name}
         lost, answer = race(
             partial(write, rivals.first, assign(name, slot)),
-            partial(ask, rivals.second.engine, verb, request=f"q{number}", **about),
+            partial(ask, rivals.second.ports, verb, request=f"q{number}", **about),
         )
         phase, leases = rivals.first.phase(name), leases_on(rivals.store, slot.id)
         if verb == "release" and isinstance(answer, dict) and not answer["ok"]:
@@ -209,8 +209,8 @@ def test_one_request_that_comes_twice_at_once_is_carried_out_once(rivals: Rivals
     for number in range(ROUNDS):
         document = {"request": f"q{number}", "id": f"r{number}", "system": "x86_64-linux"}
         first, second = race(
-            partial(ask, rivals.first.engine, "submit", **document),
-            partial(ask, rivals.second.engine, "submit", **document),
+            partial(ask, rivals.first.ports, "submit", **document),
+            partial(ask, rivals.second.ports, "submit", **document),
         )
         assert first == second
         assert isinstance(first, dict)
@@ -226,8 +226,8 @@ def test_a_word_that_comes_twice_at_once_gets_one_answer(rivals: Rivals) -> None
         assert write(rivals.first, assign(name, slot)) == []
         document = {"request": f"q{number}", "reservation": name, "token": rivals.first.token(name)}
         first, second = race(
-            partial(ask, rivals.first.engine, "decline", **document),
-            partial(ask, rivals.second.engine, "decline", **document),
+            partial(ask, rivals.first.ports, "decline", **document),
+            partial(ask, rivals.second.ports, "decline", **document),
         )
         assert first == second
         assert rivals.first.phase(name) == "pending"
@@ -238,8 +238,8 @@ def test_one_reservation_that_is_submitted_twice_at_once_is_there_once(rivals: R
         names = [f"r{number}-{index}" for index in range(20)]
         documents = [{"id": name, "system": "x86_64-linux"} for name in names]
         answers = race(
-            partial(ask, rivals.first.engine, "submit", request=f"a{number}", items=documents),
-            partial(ask, rivals.second.engine, "submit", request=f"b{number}", items=documents[::-1]),
+            partial(ask, rivals.first.ports, "submit", request=f"a{number}", items=documents),
+            partial(ask, rivals.second.ports, "submit", request=f"b{number}", items=documents[::-1]),
         )
         assert [isinstance(answer, dict) and answer["ok"] for answer in answers] == [True, True]
     rows = rivals.store.find_reservations(limit=10_000)
@@ -250,19 +250,19 @@ def test_one_reservation_that_is_submitted_twice_at_once_is_there_once(rivals: R
 def test_a_launch_that_is_settled_while_it_is_terminated_leaks_no_machine(rivals: Rivals) -> None:
     for number in range(ROUNDS):
         rivals.first.submit(f"r{number}")
-        tick(rivals.first.engine, rivals.first.leader)
+        tick(rivals.first.ports, rivals.first.leader)
         (_, (name, launch_id)) = rivals.first.mailbox.tasks.pop(0)
         rivals.first.mailbox.tasks.clear()
-        ask(rivals.first.engine, "cancel", request=f"q{number}", reservation=f"r{number}")
+        ask(rivals.first.ports, "cancel", request=f"q{number}", reservation=f"r{number}")
         race(
-            partial(launch, rivals.second.engine, name, launch_id),
+            partial(launch, rivals.second.ports, name, launch_id),
             partial(write, rivals.first, Terminate(slot=name, reason="requested")),
         )
         assert rivals.first.slot(name).state == "terminating"
         for rig in (rivals.first, rivals.second):
-            recover(rig.engine, resend_seconds=0.0)
+            recover(rig.ports, resend_seconds=0.0)
             rig.play_tasks()
-            sweep(rig.engine)
+            sweep(rig.ports)
             rig.play_tasks()
         assert rivals.first.slot(name).state == "empty"
         assert rivals.fleet.running == []
@@ -272,28 +272,28 @@ def test_a_sweep_against_a_tick(rivals: Rivals) -> None:
     """A machine that turns ready while the tick plans is leased in this tick or in the next one."""
     for number in range(ROUNDS):
         rivals.first.submit(f"r{number}")
-        tick(rivals.first.engine, rivals.first.leader)
+        tick(rivals.first.ports, rivals.first.leader)
         tasks = [task for task in rivals.first.mailbox.tasks if task[0] == "launch"]
         rivals.first.mailbox.tasks.clear()
         (_, (name, launch_id)) = tasks[0]
-        assert launch(rivals.second.engine, name, launch_id) == "success"
+        assert launch(rivals.second.ports, name, launch_id) == "success"
         results = race(
-            partial(check, rivals.second.engine, [name]),
-            partial(tick, rivals.first.engine, rivals.first.leader),
+            partial(check, rivals.second.ports, [name]),
+            partial(tick, rivals.first.ports, rivals.first.leader),
         )
         assert not [each for each in results if isinstance(each, Exception)]
-        tick(rivals.first.engine, rivals.first.leader)
+        tick(rivals.first.ports, rivals.first.leader)
         assert (rivals.first.slot(name).state, rivals.first.phase(f"r{number}")) == ("ready", "leased")
 
 
 def test_refusals_that_come_at_once_make_one_hold_and_empty_every_slot(rivals: Rivals) -> None:
     for number in range(4):
         rivals.first.submit(f"r{number}")
-    tick(rivals.first.engine, rivals.first.leader)
+    tick(rivals.first.ports, rivals.first.leader)
     launches = [arguments for name, arguments in rivals.first.mailbox.tasks if name == "launch"]
     rivals.fleet.errors = [CloudError("quota", "VcpuLimitExceeded", "no more") for _ in launches]
-    engines = [rivals.first.engine, rivals.second.engine] * 2
-    results = race(*(partial(launch, engine, *arguments) for engine, arguments in zip(engines, launches, strict=True)))
+    engines = [rivals.first.ports, rivals.second.ports] * 2
+    results = race(*(partial(launch, ports, *arguments) for ports, arguments in zip(engines, launches, strict=True)))
     assert results == ["quota"] * 4
     assert {slot.state for slot in rivals.store.find_slots()} == {"empty"}
 
@@ -309,23 +309,23 @@ ACTS = (
 ACCOUNTS = ("a", "b", "c")
 
 
-def crowd(number: int, rig: Rig) -> list[str]:
+def crowd(number: int, rig: Harness) -> list[str]:
     """What one process does of everything, on few rows and in any order; what of it went well."""
     random, done = Random(number), []
     for piece in range(PIECES):
         act = random.choice(ACTS)
         if act == "tick":
             with suppress(DeposedError):
-                tick(rig.engine, rig.leader)
+                tick(rig.ports, rig.leader)
         elif act == "slow":
             rig.fleet.errors.append(CloudError(random.choice(["capacity", "quota", "throttled"]), "Code", "no"))
-            recover(rig.engine, resend_seconds=0.0)
-            sweep(rig.engine, all_machines=True)
+            recover(rig.ports, resend_seconds=0.0)
+            sweep(rig.ports, all_machines=True)
             rig.play_tasks()
         elif act == "prune":
             rig.store.prune(events_before=0.0, requests_before=0.0, ended_before=rig.store.now())
         else:
-            ask(rig.engine, act, request=f"{number}/{piece}", items=make_items(act, random))
+            ask(rig.ports, act, request=f"{number}/{piece}", items=make_items(act, random))
         done.append(act)
     return done
 
@@ -353,7 +353,7 @@ def make_items(verb: str, random: Random) -> list[dict[str, object]]:
 def test_nobody_waits_in_a_circle(postgresql_url: str) -> None:
     """Every kind of operation at once: PostgreSQL finds no deadlock, and nobody waits until he gives up."""
     first = open_store(postgresql_url)
-    fleet, shelf = CountingFleet(), Shelf(first.now)
+    fleet, shelf = CountingFleet(), InMemoryRedis(first.now)
     pool = {**CONFIG["pools"]["linux"], "max_slots": 3, "max_leases_per_slot": 4}
     stores = [open_store(postgresql_url) for _ in range(THREADS)]
     rules = {
@@ -361,7 +361,7 @@ def test_nobody_waits_in_a_circle(postgresql_url: str) -> None:
         "pools": {"linux": pool},
         "accounts": {name: {"balance": [50 * number]} for number, name in enumerate(ACCOUNTS)},
     }
-    rigs = [Rig(rules, store=store, fleet=fleet, shelf=shelf) for store in stores]
+    rigs = [Harness(rules, store=store, fleet=fleet, shelf=shelf) for store in stores]
     for name in SLOTS:
         make_ready(rigs[0], name)
     states: list[str] = []

@@ -8,7 +8,7 @@ import pytest
 from scheduler.operations.refused import record_refused
 from scheduler.ports import RefusedMessage, StoreUnavailableError, Transaction
 from scheduler.store.memory import MemoryStore
-from tests.operations.rig import NOW, Rig
+from tests.operations.harness import NOW, Harness
 
 
 def a_refused(message: str = "m1", **changes: object) -> RefusedMessage:
@@ -18,10 +18,10 @@ def a_refused(message: str = "m1", **changes: object) -> RefusedMessage:
 
 
 def test_a_refused_message_is_recorded_once() -> None:
-    rig = Rig()
+    rig = Harness()
     before = len(rig.events)
     rig.meter.note_refused(a_refused(more_faults=2))
-    assert [record_refused(rig.engine) for _ in range(2)] == [1, 0]
+    assert [record_refused(rig.ports) for _ in range(2)] == [1, 0]
     (event,) = rig.events[before:]
     assert (event.name, event.at, event.cause, event.slot, event.reservation) == (
         "message_refused",
@@ -58,11 +58,11 @@ class AwayStore(MemoryStore):
 def test_while_the_database_is_away_it_stays_noted() -> None:
     store = AwayStore(lambda: NOW)
     store.away = False
-    rig = Rig(store=store)
+    rig = Harness(store=store)
     rig.meter.note_refused(a_refused())
     store.away = True
     with pytest.raises(StoreUnavailableError):
-        record_refused(rig.engine)
+        record_refused(rig.ports)
     store.away = False
-    assert record_refused(rig.engine) == 1
+    assert record_refused(rig.ports) == 1
     assert rig.events[-1].detail["message"] == "m1"

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from scheduler.operations.reconcile import Reconciled
+from scheduler.operations.machines.reconcile import Reconciled
 from scheduler.operations.restore import JUMP, MOST_NUMBER, MOST_TRUSTED, NUMBERS_A_SECOND, Restored, find_jump, restore
 from scheduler.ports import CloudError, Remembered
 from scheduler.store.opening import open_store
-from tests.operations.rig import NOW, Rig
+from tests.operations.harness import NOW, Harness
 from tests.sqlite_file import sqlite_url
 
 __all__ = ["sqlite_url"]
@@ -35,7 +35,7 @@ class Story:
 
     def __init__(self, url: str) -> None:
         self.now = NOW
-        self.rig = Rig(store=open_store(url, lambda: self.now))
+        self.rig = Harness(store=open_store(url, lambda: self.now))
         self.path = url.removeprefix("sqlite:///")
 
     def remember(self) -> Callable[[], None]:
@@ -54,15 +54,15 @@ class Story:
             target.close()
             copy.close()
             # Another process: the one that saw the later state would refuse.
-            self.rig.store = self.rig.engine.store = open_store(f"sqlite:///{self.path}", lambda: self.now)
-            self.rig.engine.rules_cache = None
+            self.rig.store = self.rig.ports.store = open_store(f"sqlite:///{self.path}", lambda: self.now)
+            self.rig.ports.rules_cache = None
 
         return put_back
 
     def restore(self, *, resubmit: bool = False, remembered: Remembered | None = None) -> Restored:
         """With what the view of the rig remembers."""
-        kept = self.rig.engine.board.read_kept()
-        return restore(self.rig.engine, remembered or Remembered(), kept, resubmit=resubmit)
+        kept = self.rig.ports.view_cache.read_kept()
+        return restore(self.rig.ports, remembered or Remembered(), kept, resubmit=resubmit)
 
 
 @pytest.fixture
@@ -78,8 +78,8 @@ def test_a_lease_given_out_after_the_backup_is_lost_and_its_token_is_never_given
     rig.tick()
     rig.play_tasks()
     rig.tick()
-    lost_token, lost_term = rig.token("after"), rig.store.load_tenure().term
-    notices = rig.bell.notices
+    lost_token, lost_term = rig.token("after"), rig.store.load_leader_term().term
+    notices = rig.notifier.notices
     put_back()
     restored = story.restore()
     assert [(each.id, each.phase, each.token, each.outcome) for each in restored.lost] == [
@@ -94,7 +94,7 @@ def test_a_lease_given_out_after_the_backup_is_lost_and_its_token_is_never_given
     rig.settle(20)
     assert rig.token("next") > lost_token
     assert rig.token("next") > JUMP
-    assert rig.store.load_tenure().term > max(lost_term, JUMP)
+    assert rig.store.load_leader_term().term > max(lost_term, JUMP)
     assert rig.phase("before") == "leased"
     assert rig.ask("renew", reservation="before", token=rig.token("before"))["ok"]
 
@@ -186,6 +186,6 @@ def test_a_restore_is_in_the_history_with_its_numbers(story: Story) -> None:
 
 def test_an_empty_view_loses_nothing(story: Story) -> None:
     story.rig.leased()
-    restored = restore(story.rig.engine, Remembered(), {})
+    restored = restore(story.rig.ports, Remembered(), {})
     assert (restored.lost, restored.ended, restored.requeued) == ([], [], [])
     assert story.rig.phase() == "leased"

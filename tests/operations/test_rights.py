@@ -7,18 +7,18 @@ from uuid import uuid4
 
 import pytest
 
+from scheduler.model.command_schemas import WISHES
 from scheduler.model.principals import Principal
 from scheduler.model.rights import ROLES_BY_VERB, find_role_fault
 from scheduler.model.view import Row
-from scheduler.model.wishes import WISHES
-from scheduler.operations.intake import accept
-from scheduler.operations.vocabulary import check_question
-from scheduler.operations.words import Refusal
+from scheduler.operations.commands.intake import accept
+from scheduler.operations.commands.lease_commands import CommandRefused
+from scheduler.operations.commands.registry import check_question
 from scheduler.ports import Store
 from scheduler.store.memory import MemoryStore
 from scheduler.store.opening import open_store
+from tests.operations.harness import CONFIG, NOW, Harness
 from tests.operations.hostile import HOLDERS_VERBS, KEY, KEY_HASH, OTHER_KEY, VICTIMS, Item, list_attempts
-from tests.operations.rig import CONFIG, NOW, Rig
 from tests.operations.test_commit import slot, write_all
 from tests.operations.test_elastic_commit import GRANT, part, stretched
 
@@ -52,7 +52,7 @@ class World:
     """
 
     def __init__(self, store: Store | None = None) -> None:
-        self.rig = Rig(RULES, store=store)
+        self.rig = Harness(RULES, store=store)
         self.ask(OPERATOR, "account", account="shop", balance=[5, 5])
         self.ask(OPERATOR, "account", account="rival")
         self.ask(Principal(name="lab-1", role="host"), "register", slot="lab-1", pool="lab", machine="m1")
@@ -69,7 +69,7 @@ class World:
 
     def ask(self, principal: Principal | None, verb: str, **document: Any) -> dict[str, Any]:
         """A request of this principal."""
-        return accept(self.rig.engine, verb, {"request": uuid4().hex} | document, principal=principal)
+        return accept(self.rig.ports, verb, {"request": uuid4().hex} | document, principal=principal)
 
     def submit(self, principal: Principal, name: str, **fields: Any) -> None:
         """A reservation of this principal, accepted."""
@@ -138,7 +138,7 @@ def test_an_elastic_lease_is_given_back_with_the_key_only() -> None:
     _, _, rig = write_all([slot(), stretched(part(), principal="shop", key_hash=KEY_HASH)], [GRANT])
     word = {"reservation": "r1", "component": "more.0", "token": part().token}
     for verb in ("fail", "surrender"):
-        answer = accept(rig.engine, verb, {"request": uuid4().hex, **word}, principal=SHOP)
+        answer = accept(rig.ports, verb, {"request": uuid4().hex, **word}, principal=SHOP)
         assert answer["errors"][0]["path"] == "key"
     assert rig.ask("surrender", **word, key=KEY)["ok"]
 
@@ -257,7 +257,7 @@ def test_a_producer_confirms_where_its_reservation_is_leased_only(world: World) 
 def test_a_question_is_answered_to_the_roles_that_may_ask_it(principal: Principal | None, allowed: set[str]) -> None:
     answered = set()
     for verb, name in (("query", None), ("explain", None), ("conditions", None), ("leases", "lab-1")):
-        with suppress(Refusal):
+        with suppress(CommandRefused):
             check_question(principal, verb, slot=name)
             answered.add(verb)
     assert answered == allowed
@@ -279,6 +279,6 @@ def test_neither_key_nor_hash_is_in_an_answer_an_event_or_a_notice(world: World)
     answers += [world.ask(SHOP, "submit", id="bad", system="x86_64-linux", key=KEY)]
     answers += [world.ask(SHOP, "submit", id="leased", system="x86_64-linux", key_hash="0" * 64)]
     world.ask(SHOP, "release", **world.proof("leased"), key=KEY)
-    told = str([answers, world.rig.events, world.rig.bell.notices, world.rig.mailbox.callbacks])
+    told = str([answers, world.rig.events, world.rig.notifier.notices, world.rig.mailbox.callbacks])
     assert not any(secret in told for secret in (KEY, OTHER_KEY, KEY_HASH, KEY_HASH.upper(), "k" * 31, "0" * 64))
     assert KEY not in str(world.rows())

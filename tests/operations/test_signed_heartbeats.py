@@ -9,11 +9,11 @@ import redis
 from leasehold.common.heartbeats import Heartbeat, format_heartbeat, is_heartbeat_of, read_heartbeat, sign_heartbeat
 from leasehold.common.signing import make_key, read_key
 from scheduler.operations.heartbeats import AccessMode
-from scheduler.operations.hosts import hear_hosts
-from scheduler.ports import Pulse, StoredPrincipal
-from scheduler.view.memory import MemoryPulse
-from scheduler.view.redis_pulse import KEPT_SECONDS, RedisPulse
-from tests.operations.rig import CONFIG, Rig
+from scheduler.operations.tick.heartbeat_intake import hear_hosts
+from scheduler.ports import Heartbeats, StoredPrincipal
+from scheduler.view.memory import MemoryHeartbeats
+from scheduler.view.redis_heartbeats import KEPT_SECONDS, RedisHeartbeats
+from tests.operations.harness import CONFIG, Harness
 from tests.servers import redis_client, redis_server, redis_url
 
 __all__ = ["redis_client", "redis_server", "redis_url"]
@@ -28,9 +28,9 @@ RULES: Final[dict[str, Any]] = {
 KEYS: Final = {name: make_key() for name in ("lab-1", "lab-2", "shop")}
 
 
-def a_lab(mode: AccessMode = "signed") -> Rig:
+def a_lab(mode: AccessMode = "signed") -> Harness:
     """Two hosts, each with a principal; and a producer."""
-    rig = Rig(RULES)
+    rig = Harness(RULES)
     with rig.store.transaction() as transaction:
         transaction.load_principals()
         transaction.save_principals(
@@ -39,7 +39,7 @@ def a_lab(mode: AccessMode = "signed") -> Rig:
                 for name, key in KEYS.items()
             ]
         )
-    rig.engine.host_keys.mode = mode
+    rig.ports.host_keys.mode = mode
     for slot, machine in (("lab-1", "m1"), ("lab-2", "m2")):
         assert rig.ask("register", slot=slot, pool="lab", machine=machine)["ok"]
     rig.tick()
@@ -47,22 +47,24 @@ def a_lab(mode: AccessMode = "signed") -> Rig:
     return rig
 
 
-def a_beat(rig: Rig, key: str = "lab-1", slot: str = "lab-1", cluster: str | None = None, **fields: Any) -> Heartbeat:
+def a_beat(
+    rig: Harness, key: str = "lab-1", slot: str = "lab-1", cluster: str | None = None, **fields: Any
+) -> Heartbeat:
     """A heartbeat as the host of lab-1 would sign it now."""
     beat = Heartbeat(**{"machine": "m1", "counter": int(rig.now * 1000), **fields})
     identity = rig.store.read_cluster().identity if cluster is None else cluster
     return sign_heartbeat(read_key(KEYS[key]), identity, slot, beat)
 
 
-def hear(rig: Rig, beat: Heartbeat, slot: str = "lab-1") -> bool:
+def hear(rig: Harness, beat: Heartbeat, slot: str = "lab-1") -> bool:
     """Whether the host is heard when this heartbeat arrives now."""
-    rig.pulse.put(slot, beat)
+    rig.heartbeats.put(slot, beat)
     before = rig.slot(slot)
-    hear_hosts(rig.engine)
+    hear_hosts(rig.ports)
     return rig.slot(slot).last_seen != before.last_seen
 
 
-def count(rig: Rig, reason: str) -> float:
+def count(rig: Harness, reason: str) -> float:
     return rig.meter.counts["leasehold_heartbeats_refused_total", (("reason", reason),)]
 
 
@@ -113,7 +115,7 @@ def test_a_copy_of_a_heartbeat_does_not_keep_a_dead_host_alive() -> None:
     beats = [a_beat(rig, counter=int(rig.now * 1000) + number) for number in range(3)]
     assert all(hear(rig, beat) for beat in beats[:1])
     seen = rig.slot("lab-1").last_seen
-    hear_hosts(rig.engine)
+    hear_hosts(rig.ports)
     assert count(rig, "copy") == 0
     for beat in (beats[0], beats[0]):
         rig.now += 5
@@ -132,7 +134,7 @@ def test_a_tick_does_not_hear_a_copy_before_it_takes_a_host_for_silent() -> None
     rig.tick()
     for _ in range(8):
         rig.now += 5
-        rig.pulse.put("lab-1", beat)
+        rig.heartbeats.put("lab-1", beat)
         rig.tick()
     assert rig.slot("lab-1").last_seen == rig.now - 40
 
@@ -174,10 +176,10 @@ def test_a_rotated_key_counts_until_its_time_is_over() -> None:
 
 
 @pytest.fixture(params=["memory", "redis"])
-def kept(request: pytest.FixtureRequest) -> Iterator[tuple[Pulse, Any]]:
+def kept(request: pytest.FixtureRequest) -> Iterator[tuple[Heartbeats, Any]]:
     """Each pulse, and how a heartbeat gets there."""
     if request.param == "memory":
-        memory = MemoryPulse()
+        memory = MemoryHeartbeats()
         yield memory, memory.put
         return
     client: redis.Redis = request.getfixturevalue("redis_client")
@@ -185,15 +187,15 @@ def kept(request: pytest.FixtureRequest) -> Iterator[tuple[Pulse, Any]]:
     def put(slot: str, beat: Heartbeat) -> None:
         client.set(f"leasehold:heartbeat:{slot}", format_heartbeat(beat), ex=KEPT_SECONDS)
 
-    yield RedisPulse(client), put
+    yield RedisHeartbeats(client), put
 
 
-def test_a_pulse_hands_on_counter_and_mac(kept: tuple[Pulse, Any]) -> None:
-    pulse, put = kept
+def test_a_pulse_hands_on_counter_and_mac(kept: tuple[Heartbeats, Any]) -> None:
+    heartbeats, put = kept
     signed = sign_heartbeat(read_key(KEYS["lab-1"]), "c", "lab-1", Heartbeat("m1", "1:2:30", 5))
     put("lab-1", signed)
     put("lab-2", Heartbeat("m2", "1:1:30"))
-    heard = pulse.listen({"lab-1": "m1", "lab-2": "m2", "lab-3": "m3"})
+    heard = heartbeats.listen({"lab-1": "m1", "lab-2": "m2", "lab-3": "m3"})
     assert heard.signed == {"lab-1": signed}
     assert set(heard.ages) == {"lab-1", "lab-2"}
 

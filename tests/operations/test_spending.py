@@ -8,13 +8,13 @@ from leasehold.cli.telling import describe_event
 from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.decisions import Assign, Decision, Placement, Plan, Preempt, Relevel, Waits
 from scheduler.model.view import View
-from scheduler.operations.commit import commit
-from scheduler.operations.engine import announce
-from scheduler.operations.spending import describe_account_waits
+from scheduler.operations.account_metrics import describe_account_waits
+from scheduler.operations.ports import announce
+from scheduler.operations.tick.commit import commit
 from scheduler.ports import DeposedError
 from scheduler.view.memory import MemoryMeter
 from tests.builders import a_lease, a_reservation, a_slot
-from tests.operations.rig import NOW, Rig
+from tests.operations.harness import NOW, Harness
 
 CONFIG: dict[str, Any] = {
     "scheduler": {"queue": "quota"},
@@ -24,9 +24,9 @@ FULL_MINUTE = NOW - NOW % 60
 PLACE = (Placement(component="main", slot="linux-1", epoch=1, resources={}),)
 
 
-def a_rig(*, level: int = 2, began: float = FULL_MINUTE + 20) -> Rig:
+def a_rig(*, level: int = 2, began: float = FULL_MINUTE + 20) -> Harness:
     """`old` of account lab runs since then, `new` of account ci waits; both were charged 30 s past a full minute."""
-    rig = Rig(CONFIG)
+    rig = Harness(CONFIG)
     rig.now = FULL_MINUTE + 30
     with rig.store.transaction() as transaction:
         lease = a_lease(level=level, charged_at=began, assigned_at=began)
@@ -40,23 +40,23 @@ def a_rig(*, level: int = 2, began: float = FULL_MINUTE + 20) -> Rig:
     return rig
 
 
-def carry_out(rig: Rig, *decisions: Decision, charged: tuple[str, ...] = ()) -> None:
+def carry_out(rig: Harness, *decisions: Decision, charged: tuple[str, ...] = ()) -> None:
     with rig.store.transaction() as transaction:
-        tenure = transaction.take_term("me")
+        leader_term = transaction.take_term("me")
     rules = rig.store.load_rules().rules
-    for skipped, outcome in commit(rig.store, decisions, rules, tenure, str, rig.now, charged):
+    for skipped, change_set in commit(rig.store, decisions, rules, leader_term, str, rig.now, charged):
         assert skipped == []
-        announce(rig.engine, outcome, kick=False)
+        announce(rig.ports, change_set, kick=False)
 
 
-def counts_of(rig: Rig) -> dict[tuple[str, ...], float]:
-    meter = rig.engine.meter
+def counts_of(rig: Harness) -> dict[tuple[str, ...], float]:
+    meter = rig.ports.meter
     assert isinstance(meter, MemoryMeter)
     counts = {(name, *(value for _, value in labels)): count for (name, labels), count in meter.counts.items()}
     return {key: count for key, count in counts.items() if key[0] != "leasehold_requests_total"}
 
 
-def told(rig: Rig, name: str) -> list[str]:
+def told(rig: Harness, name: str) -> list[str]:
     return [describe_event(event) for event in rig.events if event.name == name]
 
 

@@ -12,10 +12,10 @@ import pytest
 
 from scheduler.model.decisions import Assign, Cores
 from scheduler.model.slots import Slot
-from scheduler.operations.tick import Ticked, carry_out, decide, take_tenure, tick
+from scheduler.operations.tick.tick import Ticked, carry_out, decide, take_leader_term, tick
 from scheduler.ports import DeposedError, Store
-from scheduler.view.shelf import Shelf
-from tests.operations.rig import CountingFleet, Rig
+from scheduler.view.in_memory_redis import InMemoryRedis
+from tests.operations.harness import CountingFleet, Harness
 from tests.operations.test_races import Open, open_one, race
 
 __all__ = ["open_one"]
@@ -42,10 +42,10 @@ class Believers:
 
     def __init__(self, open_one: Open, *, shared: bool) -> None:
         store = open_one()
-        fleet, shelf = CountingFleet(), Shelf(store.now)
+        fleet, shelf = CountingFleet(), InMemoryRedis(store.now)
         self.rigs = [
-            Rig(CONFIG, store=store, fleet=fleet, shelf=shelf),
-            Rig(CONFIG, store=open_one(), fleet=fleet, shelf=shelf if shared else Shelf(store.now)),
+            Harness(CONFIG, store=store, fleet=fleet, shelf=shelf),
+            Harness(CONFIG, store=open_one(), fleet=fleet, shelf=shelf if shared else InMemoryRedis(store.now)),
         ]
         for rig in self.rigs:
             rig.leader.interval = rig.leader.audit_seconds = LONG
@@ -53,7 +53,7 @@ class Believers:
         self.store: Store = store
         rows = self._make_ready()
         for rig in self.rigs:
-            rig.engine.board.rebuild(rows)
+            rig.ports.view_cache.rebuild(rows)
 
     def _make_ready(self) -> list[Slot]:
         """Every slot runs and serves."""
@@ -80,14 +80,14 @@ class Believers:
 
     def plan_all(self) -> list[Ticked]:
         """Each makes a plan on its view, before any of them writes."""
-        tenure = take_tenure(self.rigs[0].engine, self.rigs[0].leader)
-        self.tenure = self.rigs[1].leader.tenure = tenure
-        return [decide(rig.engine, rig.leader, tenure) for rig in self.rigs]
+        leader_term = take_leader_term(self.rigs[0].ports, self.rigs[0].leader)
+        self.leader_term = self.rigs[1].leader.leader_term = leader_term
+        return [decide(rig.ports, rig.leader, leader_term) for rig in self.rigs]
 
     def carry_out_at_once(self, plans: list[Ticked]) -> None:
         """Both write; a fault of either is the test's."""
         acts = [
-            partial(carry_out, rig.engine, rig.leader, self.tenure, ticked)
+            partial(carry_out, rig.ports, rig.leader, self.leader_term, ticked)
             for rig, ticked in zip(self.rigs, plans, strict=True)
         ]
         assert race(*acts) == [None, None]
@@ -96,9 +96,9 @@ class Believers:
         """Every tick that somebody rings for, and no other. One that loses learns at least of a slot each time."""
         for _ in range(SLOTS):
             for rig in self.rigs:
-                if rig.bell.is_rung:
-                    tick(rig.engine, rig.leader)
-        assert not [rig for rig in self.rigs if rig.bell.is_rung]
+                if rig.notifier.is_rung:
+                    tick(rig.ports, rig.leader)
+        assert not [rig for rig in self.rigs if rig.notifier.is_rung]
 
     def assert_no_slot_is_overfull(self) -> None:
         """Whatever is leased on a slot fits there."""
@@ -116,7 +116,7 @@ class Believers:
         return found
 
 
-def submit_some(rig: Rig, prefix: str, random: Random, count: int) -> list[str]:
+def submit_some(rig: Harness, prefix: str, random: Random, count: int) -> list[str]:
     names = [f"{prefix}{number}" for number in range(count)]
     items = [
         {
@@ -138,7 +138,7 @@ def test_no_slot_is_given_twice_and_who_loses_is_planned_anew_at_once(
     believers, random = Believers(open_one, shared=shared), Random(seed)
     names = [name for rig, side in zip(believers.rigs, "ab", strict=True) for name in submit_some(rig, side, random, 7)]
     for rig in believers.rigs:
-        rig.bell.hear()
+        rig.notifier.hear()
     plans = believers.plan_all()
     believers.carry_out_at_once(plans)
 
@@ -156,7 +156,7 @@ def test_no_slot_is_given_twice_and_who_loses_is_planned_anew_at_once(
 
     # Whoever lost has rung for a tick; its next plans know the rows that it lost against.
     for rig, ticked in zip(believers.rigs, plans, strict=True):
-        assert rig.bell.is_rung is bool(ticked.skipped)
+        assert rig.notifier.is_rung is bool(ticked.skipped)
     believers.tick_while_asked()
     assert {row.phase for row in believers.store.find_reservations(ids=names)} == {"leased"}
     believers.assert_no_slot_is_overfull()
@@ -171,11 +171,11 @@ def test_without_a_lock_the_term_keeps_them_apart(open_one: Open, *, shared: boo
     for number in range(4):
         for rig, side in zip(believers.rigs, "ab", strict=True):
             names += submit_some(rig, f"{side}{number}-", random, 2)
-        results = race(*(partial(tick, rig.engine, rig.leader) for rig in believers.rigs))
+        results = race(*(partial(tick, rig.ports, rig.leader) for rig in believers.rigs))
         assert all(isinstance(each, list | DeposedError) for each in results)
         believers.assert_no_slot_is_overfull()
     for rig in believers.rigs:
-        tick(rig.engine, rig.leader)
+        tick(rig.ports, rig.leader)
     believers.assert_no_slot_is_overfull()
     assert {row.phase for row in believers.store.find_reservations(ids=names)} == {"leased"}
     terms = [str(event.detail["term"]) for event in believers.rigs[0].events if event.name == "reservation_leased"]

@@ -3,23 +3,23 @@
 from typing import Any
 
 from scheduler.model.accounts import Account
-from scheduler.model.holds import Hold, hold_id
+from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.view.memory import MemoryMeter
-from tests.operations.rig import NOW, Rig
+from tests.operations.harness import NOW, Harness
 
 
-def times_of(rig: Rig, name: str) -> list[float]:
-    meter = rig.engine.meter
+def times_of(rig: Harness, name: str) -> list[float]:
+    meter = rig.ports.meter
     assert isinstance(meter, MemoryMeter)
     return [value for told, _, value in meter.observations if told == name]
 
 
-def report_of(rig: Rig) -> dict[str, Any]:
-    return rig.engine.board.read_report()
+def report_of(rig: Harness) -> dict[str, Any]:
+    return rig.ports.view_cache.read_report()
 
 
 def test_the_time_from_submit_to_the_first_lease_is_told_once() -> None:
-    rig = Rig()
+    rig = Harness()
     rig.submit("r1")
     rig.settle()
     assert len(times_of(rig, "leasehold_time_to_lease_seconds")) == 1
@@ -32,7 +32,7 @@ def test_the_time_from_submit_to_the_first_lease_is_told_once() -> None:
 
 
 def test_a_tick_reports_how_many_wait_by_code_and_who_for_longest() -> None:
-    rig = Rig()
+    rig = Harness()
     for number in range(5):
         rig.submit(f"r{number}")
     rig.submit("held", priority=0)
@@ -43,7 +43,7 @@ def test_a_tick_reports_how_many_wait_by_code_and_who_for_longest() -> None:
 
 
 def test_a_tick_reports_who_waits_for_which_account_at_the_level_that_it_could_pay_for() -> None:
-    rig = Rig()
+    rig = Harness()
     for name, account in (("r1", "ci"), ("r2", "ci"), ("r3", "lab"), ("r4", "nobody"), ("r5", "ci"), ("r6", None)):
         rig.submit(name, account=account, priority=0 if name != "r5" else 1)
     (first,) = rig.store.find_reservations(ids=["r1"])
@@ -53,7 +53,7 @@ def test_a_tick_reports_who_waits_for_which_account_at_the_level_that_it_could_p
 
 
 def test_a_pool_is_told_to_be_at_quota_while_its_hold_lasts() -> None:
-    rig = Rig()
+    rig = Harness()
     rig.put(Hold(id=hold_id("linux", "quota", ""), pool="linux", kind="quota", refused_at=NOW, until=NOW + 60))
     rig.tick()
     assert report_of(rig)["at_quota"] == ["linux"]
@@ -63,7 +63,7 @@ def test_a_pool_is_told_to_be_at_quota_while_its_hold_lasts() -> None:
 
 
 def test_whose_machine_answered_is_noted() -> None:
-    rig = Rig().leased()
-    meter = rig.engine.meter
+    rig = Harness().leased()
+    meter = rig.ports.meter
     assert isinstance(meter, MemoryMeter)
     assert set(meter.probed) == {"linux-1"}

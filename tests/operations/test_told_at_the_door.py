@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scheduler.operations.apply import apply_rules
-from tests.operations.rig import Rig
+from tests.operations.harness import Harness
 
 SIZED: dict[str, Any] = {
     "linux": {
@@ -42,20 +42,20 @@ def told(answer: dict[str, Any]) -> str | None:
     ],
 )
 def test_what_never_fits_is_told_with_the_answer_and_accepted(fields: dict[str, Any], code: str | None) -> None:
-    rig = Rig({"pools": SIZED})
+    rig = Harness({"pools": SIZED})
     assert told(rig.submit("r1", **fields)) == code
     assert rig.phase() == "pending"
 
 
 def test_what_is_told_at_the_door_is_what_the_tick_says() -> None:
-    rig = Rig({"pools": SIZED})
+    rig = Harness({"pools": SIZED})
     answer = rig.submit("r1", resources={"cpus": 5})
     (waiting,) = rig.tick().plan.waiting
     assert answer["waiting"] == {"code": waiting.code, "detail": waiting.detail}
 
 
 def test_a_host_that_is_there_may_hold_what_no_offering_could() -> None:
-    rig = Rig({"pools": SIZED})
+    rig = Harness({"pools": SIZED})
     big: dict[str, Any] = {"resources": {"cpus": 16}}
     assert told(rig.submit("before", **big)) == "never_fits"
     rig.ask("register", **HOST, **big)
@@ -67,10 +67,10 @@ def test_a_host_that_is_there_may_hold_what_no_offering_could() -> None:
 
 
 def test_rules_that_make_room_for_it_are_enough() -> None:
-    rig = Rig({"pools": SIZED})
+    rig = Harness({"pools": SIZED})
     assert told(rig.submit("r1", resources={"cpus": 5})) == "never_fits"
     larger = {"name": "larger", "price": 2, "resources": {"cpus": 8}}
-    apply_rules(rig.engine, {"pools": {**SIZED, "linux": {**SIZED["linux"], "offerings": [larger]}}})
+    apply_rules(rig.ports, {"pools": {**SIZED, "linux": {**SIZED["linux"], "offerings": [larger]}}})
     assert told(rig.submit("r2", resources={"cpus": 5})) is None
     rig.tick()
     rig.play_tasks()
@@ -79,7 +79,7 @@ def test_rules_that_make_room_for_it_are_enough() -> None:
 
 
 def test_of_a_list_each_is_told_for_itself_and_a_repeat_is_told_the_same() -> None:
-    rig = Rig({"pools": SIZED})
+    rig = Harness({"pools": SIZED})
     items = [
         {"id": f"r{number}", "system": "x86_64-linux", "resources": {"cpus": cpus}}
         for number, cpus in enumerate([4, 5, 1])
@@ -90,7 +90,7 @@ def test_of_a_list_each_is_told_for_itself_and_a_repeat_is_told_the_same() -> No
 
 
 def test_a_known_id_is_told_of_what_was_asked_first() -> None:
-    rig = Rig({"pools": SIZED})
+    rig = Harness({"pools": SIZED})
     assert told(rig.submit("r1", resources={"cpus": 1})) is None
     assert told(rig.submit("r1", resources={"cpus": 5})) is None
     rig.ask("cancel", reservation="r1")
@@ -99,7 +99,7 @@ def test_a_known_id_is_told_of_what_was_asked_first() -> None:
 
 def test_of_a_list_those_that_are_alike_are_told_alike() -> None:
     """By what they ask for, in whatever way: resources, labels, a pool by name, components."""
-    rig = Rig({"pools": SIZED})
+    rig = Harness({"pools": SIZED})
     kinds: list[dict[str, Any]] = [
         {"system": "x86_64-linux", "resources": {"cpus": 5}},
         {"system": "x86_64-linux", "resources": {"cpus": 4}},

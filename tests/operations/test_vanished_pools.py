@@ -6,53 +6,53 @@ from typing import Any
 import pytest
 
 from scheduler.operations.apply import apply_rules
-from scheduler.operations.launch import order_of
-from scheduler.operations.ledger import Ledger
-from scheduler.operations.words import interrupt
+from scheduler.operations.commands.lease_commands import interrupt
+from scheduler.operations.machines.launch import order_of
+from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import CloudError
-from tests.operations.rig import CONFIG, Rig
+from tests.operations.harness import CONFIG, Harness
 
 OTHERS: dict[str, Any] = {"pools": {"arm": {"system": "aarch64-linux", "max_slots": 1}}}
 
 
-def vanish(rig: Rig) -> None:
+def vanish(rig: Harness) -> None:
     """The rules list another pool only."""
-    apply_rules(rig.engine, OTHERS)
+    apply_rules(rig.ports, OTHERS)
 
 
-def launching(rig: Rig) -> None:
+def launching(rig: Harness) -> None:
     """The message of its launch is lost as well."""
     rig.submit("r1")
     rig.tick()
     rig.mailbox.tasks.clear()
 
 
-def launched(rig: Rig) -> None:
+def launched(rig: Harness) -> None:
     """EC2 has made the machine, and the answer got lost."""
     launching(rig)
-    rig.fleet.launch(rig.fleet.freeze(order_of(rig.slot()), rig.engine.rules()))
+    rig.fleet.launch(rig.fleet.freeze(order_of(rig.slot()), rig.ports.rules()))
 
 
-def booting(rig: Rig) -> None:
+def booting(rig: Harness) -> None:
     """Nobody has looked at its machine yet."""
     rig.submit("r1")
     rig.tick()
     rig.play_tasks_of("launch")
 
 
-def idle(rig: Rig) -> None:
+def idle(rig: Harness) -> None:
     """It served, and is free."""
     rig.leased()
     rig.ask("release", reservation="r1", token=rig.token())
 
 
-def draining(rig: Rig) -> None:
+def draining(rig: Harness) -> None:
     """By an operator's word."""
     idle(rig)
     rig.ask("drain", slot="linux-1")
 
 
-def terminating(rig: Rig) -> None:
+def terminating(rig: Harness) -> None:
     """The message of its termination is lost as well."""
     draining(rig)
     rig.tick()
@@ -60,8 +60,8 @@ def terminating(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("reach", [launching, launched, booting, idle, draining, terminating])
-def test_its_machines_go_in_whatever_state_they_are(reach: Callable[[Rig], None]) -> None:
-    rig = Rig()
+def test_its_machines_go_in_whatever_state_they_are(reach: Callable[[Harness], None]) -> None:
+    rig = Harness()
     reach(rig)
     vanish(rig)
     rig.settle(120)
@@ -70,7 +70,7 @@ def test_its_machines_go_in_whatever_state_they_are(reach: Callable[[Rig], None]
 
 
 def test_what_is_leased_there_runs_on_until_its_holder_is_done() -> None:
-    rig = Rig().leased()
+    rig = Harness().leased()
     vanish(rig)
     rig.settle(120)
     assert (rig.phase(), rig.slot().state, rig.slot().drain_reason) == ("leased", "draining", "unconfigured")
@@ -82,21 +82,21 @@ def test_what_is_leased_there_runs_on_until_its_holder_is_done() -> None:
 
 
 def test_its_holders_hear_of_an_interruption() -> None:
-    rig = Rig().leased()
+    rig = Harness().leased()
     vanish(rig)
     rig.tick()
     with rig.store.transaction() as transaction:
-        ledger = Ledger(transaction, "cloud")
-        ledger.load(slots=["linux-1"])
-        interrupt(ledger, "linux-1", rig.now + 60)
-        rig.engine.board.publish(ledger.flush().rows)
+        work = UnitOfWork(transaction, "cloud")
+        work.load(slots=["linux-1"])
+        interrupt(work, "linux-1", rig.now + 60)
+        rig.ports.view_cache.publish(work.flush().rows)
     rig.tick()
     (row,) = rig.store.find_reservations(ids=["r1"])
     assert (row.phase, row.revoke_by) == ("revoking", rig.now + 60)
 
 
 def test_one_that_failed_to_launch_is_empty_again() -> None:
-    rig = Rig()
+    rig = Harness()
     launching(rig)
     rig.fleet.errors = [CloudError("misconfigured", "InvalidAMIID.Malformed", "no such image")]
     rig.settle(15)
@@ -107,11 +107,11 @@ def test_one_that_failed_to_launch_is_empty_again() -> None:
 
 
 def test_a_pool_that_comes_back_launches_again() -> None:
-    rig = Rig()
+    rig = Harness()
     idle(rig)
     vanish(rig)
     rig.settle(60)
-    apply_rules(rig.engine, CONFIG)
+    apply_rules(rig.ports, CONFIG)
     rig.submit("r2")
     rig.settle(20)
     assert rig.phase("r2") == "leased"

@@ -17,8 +17,8 @@ import pytest
 import redis
 from celery.signals import after_task_publish
 
+from leasehold.canaries import QUEUES
 from leasehold.common.clock import read_monotonic
-from leasehold.probing import QUEUES
 from tasks.clock import keep_pulse
 from tests.cli.conftest import Outcome, Run, run
 from tests.servers import open_redis, redis_server, redis_url

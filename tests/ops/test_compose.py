@@ -16,7 +16,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from leasehold.living import PROCESSES
+from leasehold.liveness import PROCESSES
 from leasehold.stack.procfile import read_procfile
 from scheduler.model.validation import inner_model, parse_duration
 from tests.ops.test_metrics_page import read_table

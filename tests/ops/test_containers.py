@@ -21,7 +21,7 @@ from typing import Any, Final
 import pytest
 
 from tests.ci_rules import NO_ENGINE
-from tests.e2e.processes import wait_for
+from tests.system.processes import wait_for
 
 # Two images are built and fourteen containers are started, on a machine that may be busy.
 pytestmark = pytest.mark.timeout(2400)

@@ -1,4 +1,4 @@
-"""The doctor's rules: what was seen goes in, a finding comes out. On a stack: tests/e2e/test_doctor.py."""
+"""The doctor's rules: what was seen goes in, a finding comes out. On a stack: tests/system/test_doctor.py."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ import pytest
 from leasehold.common.clock import ProcessOffset
 from leasehold.doctor.examination import run_bounded
 from leasehold.doctor.findings import Finding, ok
-from leasehold.doctor.judging import (
+from leasehold.doctor.rules import (
     judge_access,
     judge_celery,
     judge_clock,

@@ -15,9 +15,9 @@ from sqlalchemy import create_engine, make_url
 from leasehold.doctor.database import WRITES, look_at_database
 from leasehold.doctor.findings import Finding
 from scheduler.store.try_write import PROBE_CHARACTERS, try_write
-from tests.e2e.stack import ROOT
 from tests.guarding import Guarded
 from tests.postgresql_server import PostgresServer
+from tests.system.stack import ROOT
 from workers.configuration import read_configuration
 
 Findings = Mapping[str, Mapping[str, Any]]
@@ -57,10 +57,10 @@ def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
 
 
 def count_answers(url: str) -> int:
-    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
-    with engine.connect() as connection:
+    ports = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    with ports.connect() as connection:
         found: int = connection.exec_driver_sql("SELECT count(*) FROM requests").scalar_one()
-    engine.dispose()
+    ports.dispose()
     return found
 
 

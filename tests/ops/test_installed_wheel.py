@@ -15,11 +15,11 @@ from typing import Any, Final
 
 import pytest
 
+from leasehold.client.discovery import FOLDER, RunningStack, read_running
 from leasehold.extras import EXTRAS
-from leasehold.running import FOLDER, RunningStack, read_running
 from tests.ci_rules import NO_INDEX
-from tests.e2e.processes import wait_for
 from tests.guarding import Guarded
+from tests.system.processes import wait_for
 from workers.embedded_redis import NO_SERVER, find_redis_server
 
 # pip installs a hundred packages, and a stack starts.

@@ -22,10 +22,10 @@ from leasehold.errors import Unavailable
 from scheduler.view.connection import make_redis
 from tasks.queues import QUEUE_NAMES
 from tests.cli.conftest import Run, run
-from tests.e2e.conftest import RULES
-from tests.e2e.processes import Process, wait_for
-from tests.e2e.stack import ROOT, Stack
 from tests.redis_roles import RedisWithRoles, read_rules
+from tests.system.conftest import RULES
+from tests.system.processes import Process, wait_for
+from tests.system.stack import ROOT, Stack
 from workers.embedded_redis import RedisServer
 
 __all__ = ["run"]

@@ -11,19 +11,19 @@ from kombu.exceptions import OperationalError
 from pydantic import SecretStr
 
 from leasehold import Client
+from leasehold.client.transport import RequestTransport
 from leasehold.errors import Unavailable
-from leasehold.wire import Wire
 from scheduler.model.validation import InvalidInputError
 from scheduler.ports import ViewUnavailableError
 from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
 from scheduler.view.connection import make_redis
-from scheduler.view.redis_board import RedisBoard
+from scheduler.view.redis_view_cache import RedisViewCache
 from tasks.app import make_app
 from tasks.queues import TICKS, list_queues
-from tests.e2e.processes import PATIENCE, Process, wait_for
-from tests.e2e.stack import ROOT, a_pool
 from tests.servers import redis_server, redis_url
+from tests.system.processes import PATIENCE, Process, wait_for
+from tests.system.stack import ROOT, a_pool
 from tests.tls_proxy import Authority, TlsProxy
 from workers.embedded_redis import RedisServer
 from workers.settings import BrokerSettings, Settings, read_settings
@@ -54,13 +54,13 @@ def settings_of(url: str) -> Settings:
 
 def test_the_view_is_read_and_written(make_url: MakeUrl) -> None:
     with make_redis(make_url("authority")) as client:
-        assert RedisBoard(client).rebuild([]).slots == {}
+        assert RedisViewCache(client).rebuild([]).slots == {}
     with Client(make_url("authority")) as producer:
         producer.ping()
 
 
 def test_a_client_s_message_reaches_a_celery_worker_s_connection(make_url: MakeUrl) -> None:
-    wire, app = Wire(make_url("authority")), make_app(settings_of(make_url("authority")))
+    wire, app = RequestTransport(make_url("authority")), make_app(settings_of(make_url("authority")))
     wire.send_canary("ticks", "leasehold:reply:x")
     app.send_task("leasehold.ticks.tick")
     ticks = next(queue for queue in list_queues() if queue.name == TICKS)
@@ -92,7 +92,7 @@ def test_a_whole_worker_serves_a_client_over_tls(make_url: MakeUrl, tmp_path: Pa
         with store.transaction() as transaction:
             transaction.save_rules({"pools": {"linux": a_pool()}}, 0)
         with make_redis(url) as view:
-            RedisBoard(view).rebuild([])
+            RedisViewCache(view).rebuild([])
         worker = Process("reservations", ["tasks.worker", "reservations"], environment, tmp_path)
         try:
             with Client(url, timeout=2 * PATIENCE) as client:
@@ -117,7 +117,7 @@ def test_a_server_that_is_not_known_is_a_line_wherever_we_connect(
 ) -> None:
     url = make_url(trust, host)
     with make_redis(url) as client, pytest.raises(ViewUnavailableError, match="certificate verify failed"):
-        RedisBoard(client).read_report()
+        RedisViewCache(client).read_report()
     with Client(url, timeout=0.1) as producer:
         with pytest.raises(Unavailable, match="certificate verify failed") as found:
             producer.ping()

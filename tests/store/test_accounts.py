@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from scheduler.model.accounts import NOTHING, Account, BalanceSample, add, find_account, find_samples
 from scheduler.model.reservations import Lease, Reservation
-from scheduler.policy.charging import sum_running
+from scheduler.policy.quota.accounting import sum_running
 from scheduler.ports import Store
 from tests.builders import NOW, a_lease, a_reservation
 from tests.store.test_contract import fail, insert, losing, save

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 from scheduler.model.events import Event
-from scheduler.model.holds import Hold, hold_id
+from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.reservations import Callback, Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.validation import InvalidInputError
 from scheduler.model.view import Gone, Row
-from scheduler.ports import Answered, EventFilter, Outgoing, StaleWriteError, Store, Transaction
+from scheduler.ports import EventFilter, OutboxMessage, StaleWriteError, Store, StoredAnswer, Transaction
 from scheduler.store.marks import take_marks
 from tests.builders import NOW, SYSTEM, a_lease, a_reservation, a_slot
 from tests.store.conftest import Clock
@@ -75,14 +75,14 @@ class TestAtomicity:
             transaction.insert_reservations([a_reservation()])
             transaction.save([a_slot(), a_hold()])
             transaction.append_events([an_event()])
-            transaction.save_answers([Answered("q1", NOW, {})])
+            transaction.save_answers([StoredAnswer("q1", NOW, {})])
             transaction.save_rules({}, 0)
             transaction.take_term("me")
             transaction.next_tokens(3)
             fail()
         assert all_rows(store) == {}
         assert store.read_events(EventFilter()) == []
-        assert (store.rules_version(), store.load_tenure().term) == (0, 0)
+        assert (store.rules_version(), store.load_leader_term().term) == (0, 0)
         with store.transaction() as transaction:
             assert transaction.find_answers(["q1"]) == {}
 
@@ -114,7 +114,7 @@ class TestAtomicity:
             (leased, slot, hold) = transaction.save(
                 [msgspec.structs.replace(row, leases=(a_lease(),)), a_slot(), a_hold()]
             )
-            transaction.save_answers([Answered("q1", NOW, {"ok": True})])
+            transaction.save_answers([StoredAnswer("q1", NOW, {"ok": True})])
             transaction.save_rules({"scheduler": {"queue": "size"}}, 0)
             assert transaction.load_reservations(["r1"]) == {"r1": leased}
             assert transaction.load_slots(["linux-1"]) == {"linux-1": slot}
@@ -327,18 +327,18 @@ class TestKept:
         assert [*first, *second, *third] == [1, 2, 3, 4, 5, 6]
 
     def test_an_answer_is_kept_and_never_replaced(self, store: Store) -> None:
-        answered = Answered("q1", NOW, {"ok": False, "errors": [{"index": 0, "got": None}]})
+        answered = StoredAnswer("q1", NOW, {"ok": False, "errors": [{"index": 0, "got": None}]})
         with store.transaction() as transaction:
             transaction.save_answers([answered])
         with losing(store, StaleWriteError) as transaction:
-            transaction.save_answers([Answered("q2", NOW, {}), Answered("q1", NOW, {})])
+            transaction.save_answers([StoredAnswer("q2", NOW, {}), StoredAnswer("q1", NOW, {})])
         with store.transaction() as transaction:
             assert transaction.find_answers(["q1", "q2"]) == {"q1": answered}
 
     def test_callbacks_wait_until_they_were_taken(self, store: Store) -> None:
         callback = Callback(task="app.done", queue="app")
         rows = [
-            Outgoing(id=name, callback=callback, payload={"n": [1]}, created_at=NOW + number)
+            OutboxMessage(id=name, callback=callback, payload={"n": [1]}, created_at=NOW + number)
             for number, name in enumerate(("c", "b", "a"))
         ]
         with store.transaction() as transaction:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from sqlalchemy import make_url, text
 
-from leasehold.stack.surroundings import find_free_port
+from leasehold.stack.configuration import find_free_port
 from scheduler.model.slots import Slot
 from scheduler.ports import ConflictError, EventFilter, StaleWriteError, StoreUnavailableError
 from scheduler.store.migrating import migrate, schema_state
@@ -20,11 +20,11 @@ from scheduler.store.postgresql import PostgresDialect
 from scheduler.store.sql import SqlStore
 from scheduler.store.sql_transaction import SqlTransaction
 from tests.builders import a_reservation, a_slot
-from tests.e2e.processes import wait_for
 from tests.postgresql_server import PostgresServer, start_own_postgresql
 from tests.store.conftest import Open
 from tests.store.scripts import FORKED, KILLED, run_script
 from tests.store.test_contract import an_event, insert, save
+from tests.system.processes import wait_for
 
 
 @pytest.fixture

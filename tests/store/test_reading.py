@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from scheduler.model.moves import PHASES
 from scheduler.model.reservations import Reservation
-from scheduler.ports import Answered, EventFilter, Store
+from scheduler.model.transitions import PHASES
+from scheduler.ports import EventFilter, Store, StoredAnswer
 from tests.builders import NOW, a_lease, a_reservation, a_slot
 from tests.store.conftest import Clock
 from tests.store.test_contract import LATER, a_hold, all_rows, an_event, insert, save
@@ -180,7 +180,7 @@ class TestPrune:
     def test_what_is_older_goes_and_is_counted(self, store: Store) -> None:
         with store.transaction() as transaction:
             transaction.append_events([an_event(at=1.0), an_event(at=3.0), an_event(at=2.0)])
-            transaction.save_answers([Answered("q1", 1.0, {}), Answered("q2", 2.0, {})])
+            transaction.save_answers([StoredAnswer("q1", 1.0, {}), StoredAnswer("q2", 2.0, {})])
         put_in_phase(store, "old", "released", changed_at=1.0, leases=[msgspec.to_builtins(a_lease())])
         put_in_phase(store, "failed", "failed", changed_at=1.0)
         put_in_phase(store, "newer", "cancelled", changed_at=2.0)

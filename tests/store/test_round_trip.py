@@ -12,11 +12,11 @@ from sqlalchemy import delete, update
 
 from scheduler.model.accounts import Account
 from scheduler.model.events import Event
-from scheduler.model.holds import Hold
+from scheduler.model.launch_backoff import Hold
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Row
-from scheduler.ports import Answered, DeposedError, EventFilter, Outgoing, StaleWriteError, Store, Transaction
+from scheduler.ports import DeposedError, EventFilter, OutboxMessage, StaleWriteError, Store, StoredAnswer, Transaction
 from scheduler.store import tables
 from scheduler.store.memory import MemoryStore
 from scheduler.store.seen import HighestSeen
@@ -65,8 +65,8 @@ class TestRoundTrip:
         assert stored == msgspec.structs.replace(event, number=stored.number)
 
     @BRISKLY
-    @given(answered=structs_of(Answered, id=FRESH), outgoing=structs_of(Outgoing, id=FRESH))
-    def test_answers_and_callbacks(self, store: Store, answered: Answered, outgoing: Outgoing) -> None:
+    @given(answered=structs_of(StoredAnswer, id=FRESH), outgoing=structs_of(OutboxMessage, id=FRESH))
+    def test_answers_and_callbacks(self, store: Store, answered: StoredAnswer, outgoing: OutboxMessage) -> None:
         with store.transaction() as transaction:
             transaction.save_answers([answered])
             transaction.save_outgoing([outgoing])
@@ -130,9 +130,9 @@ def drop(name: str) -> Work:
 
 def lead(holder: str, at: float) -> Work:
     def work(transaction: Transaction) -> object:
-        tenure = transaction.take_term(holder)
-        transaction.note_tick(tenure, at)
-        return tenure
+        leader_term = transaction.take_term(holder)
+        transaction.note_tick(leader_term, at)
+        return leader_term
 
     return work
 
@@ -140,7 +140,7 @@ def lead(holder: str, at: float) -> Work:
 def answer(name: str, at: float) -> Work:
     def work(transaction: Transaction) -> object:
         known = transaction.find_answers(NAMES)
-        transaction.save_answers([Answered(name, at, {"known": sorted(known)})])
+        transaction.save_answers([StoredAnswer(name, at, {"known": sorted(known)})])
         return known
 
     return work
@@ -215,7 +215,7 @@ def picture(store: Store) -> object:
         sorted(store.find_slots(states=["ready", "empty"]), key=repr),
         store.count_phases(),
         store.read_events(EventFilter()),
-        store.load_tenure(),
+        store.load_leader_term(),
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 
-from scheduler.ports import Answered, StoreUnavailableError
+from scheduler.ports import StoredAnswer, StoreUnavailableError
 from scheduler.store.opening import open_store
 from scheduler.store.schema import judge_revision, list_revisions
 from tests.store.conftest import SQL_KINDS
@@ -94,7 +94,7 @@ def test_a_column_of_a_newer_schema_without_a_value_is_no_conflict_of_writers(ur
         pytest.raises(StoreUnavailableError, match="newer than this program"),
         store.transaction() as transaction,
     ):
-        transaction.save_answers([Answered("q1", 1.0, {"ok": True})])
+        transaction.save_answers([StoredAnswer("q1", 1.0, {"ok": True})])
 
 
 def test_the_program_s_own_schema_with_a_damaged_table_blames_no_version(other: str) -> None:

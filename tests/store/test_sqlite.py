@@ -245,7 +245,7 @@ class TestErrors:
         with sqlite.engine.begin() as connection:
             connection.exec_driver_sql("DELETE FROM leader")
         with pytest.raises(StoreUnavailableError, match="no row for the leader"):
-            sqlite.load_tenure()
+            sqlite.load_leader_term()
 
     def test_a_lock_that_is_never_let_go(self, path: Path, opened: OpenPath, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("scheduler.store.sqlite.BUSY_SECONDS", 0.01)

@@ -6,37 +6,37 @@ from threading import Barrier
 import msgspec
 import pytest
 
-from scheduler.ports import DeposedError, StaleWriteError, Store, Tenure
+from scheduler.ports import DeposedError, LeaderTerm, StaleWriteError, Store
 from tests.builders import NOW, a_reservation, a_slot
 from tests.store.conftest import Opener
 from tests.store.test_contract import insert, losing, save
 
 
-def take_term(store: Store, holder: str) -> Tenure:
+def take_term(store: Store, holder: str) -> LeaderTerm:
     with store.transaction() as transaction:
         return transaction.take_term(holder)
 
 
 def test_the_term_only_grows_and_the_last_tick_is_handed_on(store: Store) -> None:
-    assert store.load_tenure().term == 0
+    assert store.load_leader_term().term == 0
     first = take_term(store, "a")
     assert (first.term, first.holder) == (1, "a")
     with store.transaction() as transaction:
         transaction.check_term(first)
         transaction.note_tick(first, NOW)
-    assert take_term(store, "b") == Tenure(2, "b", NOW) == store.load_tenure()
+    assert take_term(store, "b") == LeaderTerm(2, "b", NOW) == store.load_leader_term()
 
 
 @pytest.mark.parametrize(
     "mine",
     [
-        Tenure(1, "a"),  # over
-        Tenure(2, "a"),  # another's
-        Tenure(3, "b"),  # not yet
-        Tenure(0, ""),  # never led
+        LeaderTerm(1, "a"),  # over
+        LeaderTerm(2, "a"),  # another's
+        LeaderTerm(3, "b"),  # not yet
+        LeaderTerm(0, ""),  # never led
     ],
 )
-def test_whoever_is_deposed_writes_nothing(store: Store, mine: Tenure) -> None:
+def test_whoever_is_deposed_writes_nothing(store: Store, mine: LeaderTerm) -> None:
     take_term(store, "a")
     take_term(store, "b")
     with losing(store, DeposedError) as transaction:
@@ -44,23 +44,23 @@ def test_whoever_is_deposed_writes_nothing(store: Store, mine: Tenure) -> None:
         transaction.check_term(mine)
     with losing(store, DeposedError) as transaction:
         transaction.note_tick(mine, NOW)
-    assert (store.find_slots(), store.load_tenure()) == ([], Tenure(2, "b"))
+    assert (store.find_slots(), store.load_leader_term()) == ([], LeaderTerm(2, "b"))
 
 
 def test_a_swallowed_deposition_comes_again_at_the_end(store: Store) -> None:
     with losing(store, DeposedError) as transaction:
         transaction.save([a_slot()])
         with pytest.raises(DeposedError):
-            transaction.check_term(Tenure(7, "a"))
+            transaction.check_term(LeaderTerm(7, "a"))
     assert store.find_slots() == []
 
 
 def test_the_tick_is_no_part_of_who_leads(store: Store) -> None:
-    tenure = take_term(store, "a")
+    leader_term = take_term(store, "a")
     with store.transaction() as transaction:
-        transaction.note_tick(tenure, NOW)
+        transaction.note_tick(leader_term, NOW)
     with store.transaction() as transaction:
-        transaction.check_term(tenure)
+        transaction.check_term(leader_term)
 
 
 def test_of_two_writers_with_one_picture_one_wins(reopen: Opener) -> None:
@@ -88,11 +88,11 @@ def test_of_two_leaders_the_later_one_stays(reopen: Opener) -> None:
 
     def lead(holder: str) -> str:
         meeting.wait()
-        tenure = take_term(rivals[holder], holder)
+        leader_term = take_term(rivals[holder], holder)
         meeting.wait()
         try:
             with rivals[holder].transaction() as transaction:
-                transaction.check_term(tenure)
+                transaction.check_term(leader_term)
                 transaction.insert_reservations([a_reservation(holder)])
         except DeposedError:
             return "deposed"
@@ -100,7 +100,7 @@ def test_of_two_leaders_the_later_one_stays(reopen: Opener) -> None:
 
     with ThreadPoolExecutor(2) as threads:
         assert sorted(threads.map(lead, rivals)) == ["deposed", "leads"]
-    last = rivals["a"].load_tenure()
+    last = rivals["a"].load_leader_term()
     assert last.term == 2
     assert [row.id for row in rivals["a"].find_reservations()] == [last.holder]
 

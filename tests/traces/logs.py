@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from scheduler.simulation.cloud_documents import CloudDocument
-from scheduler.simulation.figures import Summary
 from scheduler.simulation.fleet import Fleet, make_fleet
+from scheduler.simulation.metrics import Summary
 from scheduler.simulation.trace import TracePlay
 from scheduler.simulation.workload import Workload, read_workload
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.simulation.figures import Summary
 from scheduler.simulation.fleet import Fleet
+from scheduler.simulation.metrics import Summary
 from scheduler.simulation.trace import TracePlay
 from scheduler.simulation.workload import read_workload
 from tests.traces.logs import Row, a_fleet, a_log, a_pool

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from leasehold.cli.failures import run_safely
-from scheduler.simulation.figures import Summary
+from scheduler.simulation.metrics import Summary
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "simulation.md").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from examples.make_nasa_like import make_log, pack
 from scheduler.model.events import Event
 from scheduler.model.validation import InvalidInputError
-from scheduler.simulation.figures import Spread, Summary
+from scheduler.simulation.metrics import Spread, Summary
 from scheduler.simulation.setbacks import Setbacks
 from scheduler.simulation.swf import Job
 from scheduler.simulation.trace import TracePlay

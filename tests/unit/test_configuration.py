@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scheduler.model.rules import Pool, Scheduler, read_rules
 from scheduler.model.validation import InvalidInputError
 from scheduler.simulation.cloud_documents import CloudDocument
-from workers.commented import format_tables, list_keys, list_sections
+from workers.config_template import format_tables, list_keys, list_sections
 from workers.configuration import (
     check_configuration,
     find_configuration,
@@ -222,7 +222,7 @@ def test_a_file_that_is_there_is_not_overwritten() -> None:
 
 
 def test_the_page_about_configuration_lists_every_key() -> None:
-    """When this fails: put what `workers.commented.format_tables()` returns between the two marks."""
+    """When this fails: put what `workers.config_template.format_tables()` returns between the two marks."""
     page = DOCUMENTATION.read_text(encoding="utf-8")
     assert page.partition("<!-- keys -->\n\n")[2].partition("\n<!-- end of keys -->")[0] == format_tables()
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from scheduler.model.command_schemas import WISHES
 from scheduler.model.validation import Fault, InvalidInputError
-from scheduler.model.wishes import WISHES
 from scheduler.view.metric_table import QUEUES
 from tasks.documents import NAME, read_request
 from tasks.queues import QUEUE_NAMES

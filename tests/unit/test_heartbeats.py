@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from leasehold.common.heartbeats import Heartbeat, format_heartbeat, read_heartbeat
-from scheduler.operations.hosts import name_version
+from scheduler.operations.tick.heartbeat_intake import name_version
 from tests.builders import a_slot
 
 FORMS = [

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.machine import find_machine_id, find_resources, find_slot_name, find_state_folder
+from leasehold.agent.machine import find_machine_id, find_resources, find_slot_name, find_state_folder
 
 
 def test_the_id_is_the_machines_own_and_tells_only_a_digest(tmp_path: Path) -> None:

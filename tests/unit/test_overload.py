@@ -2,8 +2,8 @@
 
 import pytest
 
-from scheduler.model.wishes import WISHES
-from scheduler.policy.overload import (
+from scheduler.model.command_schemas import WISHES
+from scheduler.policy.load_shedding import (
     LONGEST_RETRY,
     QUESTIONS,
     SHORTEST_RETRY,

@@ -1,6 +1,6 @@
 """Pauses between attempts."""
 
-from leasehold.pacing import JITTER, Backoff, lengthen, shorten
+from leasehold.client.backoff import JITTER, Backoff, lengthen, shorten
 
 
 def test_each_pause_is_twice_as_long_up_to_a_limit() -> None:

@@ -18,10 +18,10 @@ from celery.exceptions import InvalidTaskError
 from celery.schedules import schedule
 from kombu.exceptions import OperationalError
 
+from scheduler.model.command_schemas import WISHES
 from scheduler.model.reservations import Callback
 from scheduler.model.validation import Fault
-from scheduler.model.wishes import WISHES
-from scheduler.ports import CloudError, Defect, Outgoing, StoreUnavailableError, ViewUnavailableError
+from scheduler.ports import CloudError, Defect, OutboxMessage, StoreUnavailableError, ViewUnavailableError
 from tasks.app import app, make_app
 from tasks.base import LeaseholdTask
 from tasks.beat import make_schedule
@@ -32,7 +32,7 @@ from tasks.queues import QUEUE_NAMES, list_routes, task_name
 from tasks.requests import ReadableRequest, describe_arguments
 from tasks.worker import worker_options
 from tests.builders import a_slot
-from tests.e2e.processes import Process, wait_for
+from tests.system.processes import Process, wait_for
 from workers.services import PerProcess
 from workers.settings import FlowerSettings, read_settings
 
@@ -185,7 +185,7 @@ def _a_dispatcher() -> CeleryDispatcher:
 def test_a_callback_that_the_broker_does_not_take_is_a_connection_error() -> None:
     callback = Callback(task="producer.leased", queue="producer")
     with pytest.raises(ConnectionError):
-        _a_dispatcher().send_callback(Outgoing(id="r1/leased", callback=callback, payload={}, created_at=0))
+        _a_dispatcher().send_callback(OutboxMessage(id="r1/leased", callback=callback, payload={}, created_at=0))
 
 
 @pytest.mark.parametrize(

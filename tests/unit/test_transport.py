@@ -16,8 +16,8 @@ from tasks.app import app, services
 from tasks.expired import ExpiredMessages
 from tasks.queues import TICKS, task_name
 from tasks.transport import Transport
-from tests.e2e.bad_messages import an_envelope
 from tests.servers import redis_client, redis_server, redis_url
+from tests.system.bad_messages import an_envelope
 from workers.services import PerProcess
 from workers.settings import read_settings
 

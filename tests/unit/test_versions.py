@@ -9,7 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
-# celery 5.7.0 ends a worker that holds a message when Redis goes away (tests/e2e/test_lost_messages.py tries it).
+# celery 5.7.0 ends a worker that holds a message when Redis goes away (tests/system/test_lost_messages.py tries it).
 TRIED = {"celery": "5.6.3", "kombu": "5.7.0", "redis": "8.1.0"}
 
 

@@ -6,22 +6,22 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from scheduler.ports import Bell, Board, Lock, Meter
+from scheduler.ports import LeaderLock, Meter, Notifier, ViewCache
 from scheduler.view.connection import make_redis
-from scheduler.view.memory import MemoryBell, MemoryBoard, MemoryLock, MemoryMeter, Seat
-from scheduler.view.redis_bell import RedisBell
-from scheduler.view.redis_board import RedisBoard
-from scheduler.view.redis_lock import RedisLock
+from scheduler.view.in_memory_redis import InMemoryRedis
+from scheduler.view.memory import LockHolder, MemoryLeaderLock, MemoryMeter, MemoryNotifier, MemoryViewCache
+from scheduler.view.redis_leader_lock import RedisLeaderLock
 from scheduler.view.redis_meter import RedisMeter
-from scheduler.view.shelf import Shelf
+from scheduler.view.redis_notifier import RedisNotifier
+from scheduler.view.redis_view_cache import RedisViewCache
 from tests.builders import NOW
 from tests.servers import SERVERS, FindRedis, OpenRedis, find_redis, open_redis, redis_client
 
 __all__ = ["find_redis", "open_redis", "redis_client"]
 
-MakeBoard = Callable[[], Board]
-MakeLock = Callable[[], Lock]
-MakeBell = Callable[[Callable[[], None]], Bell]
+MakeBoard = Callable[[], ViewCache]
+MakeLock = Callable[[], LeaderLock]
+MakeBell = Callable[[Callable[[], None]], Notifier]
 WORLDS = ("memory", *SERVERS)
 
 
@@ -35,30 +35,30 @@ def redis_url(request: pytest.FixtureRequest, find_redis: FindRedis) -> str:
 def make_board(request: pytest.FixtureRequest, find_redis: FindRedis, open_redis: OpenRedis) -> MakeBoard:
     """Makes boards of several processes over one view, which was not built yet."""
     if request.param == "memory":
-        shelf = Shelf(lambda: NOW)
-        return lambda: MemoryBoard(shelf)
+        shelf = InMemoryRedis(lambda: NOW)
+        return lambda: MemoryViewCache(shelf)
     url = find_redis(request.param)
-    return lambda: RedisBoard(open_redis(url))
+    return lambda: RedisViewCache(open_redis(url))
 
 
 @pytest.fixture(params=WORLDS)
 def make_lock(request: pytest.FixtureRequest, find_redis: FindRedis, open_redis: OpenRedis) -> MakeLock:
     """Makes locks of several processes that contend for one seat, free at first."""
     if request.param == "memory":
-        seat = Seat()
-        return lambda: MemoryLock(seat)
+        seat = LockHolder()
+        return lambda: MemoryLeaderLock(seat)
     url = find_redis(request.param)
-    return lambda: RedisLock(open_redis(url))
+    return lambda: RedisLeaderLock(open_redis(url))
 
 
 @pytest.fixture(params=WORLDS)
 def make_bell(request: pytest.FixtureRequest, find_redis: FindRedis) -> Iterator[MakeBell]:
     """Makes a bell that sends ticks by the function given."""
     if request.param == "memory":
-        yield MemoryBell
+        yield MemoryNotifier
         return
     with make_redis(find_redis(request.param)) as client:
-        yield lambda send_tick: RedisBell(client, send_tick)
+        yield lambda send_tick: RedisNotifier(client, send_tick)
 
 
 @pytest.fixture(params=WORLDS)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from scheduler.model.holds import Hold
+from scheduler.model.launch_backoff import Hold
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
 from scheduler.model.view import Change, View

@@ -9,8 +9,8 @@ import redis
 from leasehold import Client
 from scheduler.ports import ForeignAddressError
 from scheduler.view.connection import make_redis
-from scheduler.view.memory import MemoryBell
-from scheduler.view.redis_bell import RedisBell
+from scheduler.view.memory import MemoryNotifier
+from scheduler.view.redis_notifier import RedisNotifier
 from tests.view.conftest import MakeBell
 
 
@@ -28,25 +28,25 @@ class Ticks:
 
 def test_kicks_send_one_message_until_a_tick_hears_them(make_bell: MakeBell) -> None:
     ticks = Ticks()
-    bell = make_bell(ticks)
+    notifier = make_bell(ticks)
     for _ in range(3):
-        bell.kick()
+        notifier.kick()
     assert ticks.sent == 1
-    bell.hear()
+    notifier.hear()
     assert ticks.sent == 1
-    bell.kick()
-    bell.kick()
+    notifier.kick()
+    notifier.kick()
     assert ticks.sent == 2
 
 
 def test_a_kick_whose_message_was_not_sent_spares_nobody_the_next(make_bell: MakeBell) -> None:
     ticks = Ticks()
-    bell = make_bell(ticks)
+    notifier = make_bell(ticks)
     ticks.is_broken = True
     with pytest.raises(ConnectionError):
-        bell.kick()
+        notifier.kick()
     ticks.is_broken = False
-    bell.kick()
+    notifier.kick()
     assert ticks.sent == 1
 
 
@@ -56,7 +56,7 @@ def test_processes_that_kick_at_once_send_one_message(redis_url: str) -> None:
     def kick() -> None:
         with make_redis(redis_url) as client:
             start.wait()
-            RedisBell(client, ticks).kick()
+            RedisNotifier(client, ticks).kick()
 
     threads = [threading.Thread(target=kick) for _ in range(8)]
     for thread in threads:
@@ -68,27 +68,27 @@ def test_processes_that_kick_at_once_send_one_message(redis_url: str) -> None:
 
 def test_a_kick_that_no_tick_hears_spares_messages_for_two_seconds_only(redis_client: redis.Redis) -> None:
     ticks = Ticks()
-    bell = RedisBell(redis_client, ticks)
-    bell.kick()
+    notifier = RedisNotifier(redis_client, ticks)
+    notifier.kick()
     left = redis_client.pttl("leasehold:kick")
     assert isinstance(left, int)
     assert 0 < left <= 2000
     redis_client.pexpire("leasehold:kick", 1)
     while redis_client.exists("leasehold:kick"):
         pass
-    bell.kick()
+    notifier.kick()
     assert ticks.sent == 2
 
 
 def test_in_memory_the_two_seconds_pass_by_the_clock_that_was_given() -> None:
     now, ticks = [0.0], Ticks()
-    bell = MemoryBell(ticks, clock=lambda: now[0])
-    bell.kick()
+    notifier = MemoryNotifier(ticks, clock=lambda: now[0])
+    notifier.kick()
     now[0] = 1.9
-    bell.kick()
+    notifier.kick()
     now[0] = 2.0
-    bell.kick()
-    assert (bell.kicks, bell.ticks_sent, ticks.sent) == (3, 2, 2)
+    notifier.kick()
+    assert (notifier.kicks, notifier.ticks_sent, ticks.sent) == (3, 2, 2)
 
 
 def test_notices_without_a_listener_are_fine(make_bell: MakeBell) -> None:
@@ -100,9 +100,9 @@ def test_notices_reach_those_who_wait_on_the_reservation(redis_client: redis.Red
     with redis_client.pubsub(ignore_subscribe_messages=True) as listener:  # type: ignore[no-untyped-call]
         listener.subscribe("leasehold:notice:r1")
         assert listener.get_message(timeout=5) is None  # the subscription was confirmed
-        bell = RedisBell(redis_client, Ticks())
-        bell.notify("r2", {"event": "leased"})
-        bell.notify("r1", {"event": "leased", "token": 7})
+        notifier = RedisNotifier(redis_client, Ticks())
+        notifier.notify("r2", {"event": "leased"})
+        notifier.notify("r1", {"event": "leased", "token": 7})
         message = listener.get_message(timeout=5)
     assert message is not None
     assert json.loads(message["data"]) == {"event": "leased", "token": 7}
@@ -117,18 +117,18 @@ def test_news_reach_the_host_of_the_slot(redis_client: redis.Redis, redis_url: s
         hints = client.hosts.hints("lab-1")
         hints.listen()
         assert not hints.wait(0.05)
-        bell = RedisBell(redis_client, Ticks())
-        bell.push({"lab-2": {"slot": "lab-2"}})
+        notifier = RedisNotifier(redis_client, Ticks())
+        notifier.push({"lab-2": {"slot": "lab-2"}})
         assert not hints.wait(0.05)
-        bell.push({"lab-1": {"slot": "lab-1"}})
+        notifier.push({"lab-1": {"slot": "lab-1"}})
         assert hints.wait(5)
         hints.close()
 
 
 def test_an_answer_waits_a_minute_at_its_address(redis_client: redis.Redis) -> None:
-    bell = RedisBell(redis_client, Ticks())
-    bell.reply("leasehold:reply:9f-1", {"ok": True})
-    bell.reply("leasehold:reply:9f-1", {"ok": False, "errors": []})
+    notifier = RedisNotifier(redis_client, Ticks())
+    notifier.reply("leasehold:reply:9f-1", {"ok": True})
+    notifier.reply("leasehold:reply:9f-1", {"ok": False, "errors": []})
     stored = redis_client.lrange("leasehold:reply:9f-1", 0, -1)
     assert isinstance(stored, list)
     assert [json.loads(each) for each in stored] == [{"ok": True}, {"ok": False, "errors": []}]
@@ -162,5 +162,5 @@ def test_an_address_from_outside_cannot_name_another_key(make_bell: MakeBell, ad
 
 def test_nothing_is_written_at_a_foreign_address(redis_client: redis.Redis) -> None:
     with pytest.raises(ForeignAddressError):
-        RedisBell(redis_client, Ticks()).reply("reservations", {})
+        RedisNotifier(redis_client, Ticks()).reply("reservations", {})
     assert redis_client.dbsize() == 0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scheduler.model.slots import Slot
 from scheduler.model.view import Change, Gone, Row
-from scheduler.ports import Board, ViewUnavailableError
+from scheduler.ports import ViewCache, ViewUnavailableError
 from tests.builders import NOW, a_lease
 from tests.view.conftest import MakeBoard
 from tests.view.rows import content, hold_at, newest, reservation_at, slot_at
@@ -21,8 +21,8 @@ class Cluster:
     """A view that was built empty, the process that built it, and one that publishes."""
 
     make: MakeBoard
-    leader: Board
-    writer: Board
+    leader: ViewCache
+    writer: ViewCache
 
 
 @pytest.fixture
@@ -33,12 +33,12 @@ def cluster(make_board: MakeBoard) -> Cluster:
 
 
 def test_before_it_is_built_there_is_nothing_to_lay_changes_over_or_to_copy(make_board: MakeBoard) -> None:
-    board = make_board()
-    assert board.publish([slot_at(1)]) is False
-    assert board.catch_up() is None
-    assert board.load() is None
+    view_cache = make_board()
+    assert view_cache.publish([slot_at(1)]) is False
+    assert view_cache.catch_up() is None
+    assert view_cache.load() is None
     with pytest.raises(ViewUnavailableError):
-        board.read_slots(["linux-1"])
+        view_cache.read_slots(["linux-1"])
 
 
 def test_a_rebuild_holds_every_row_of_the_truth_and_any_process_can_copy_it(make_board: MakeBoard) -> None:
@@ -215,7 +215,7 @@ def test_any_order_and_repetition_of_publishes_gives_the_same_view(
 
 
 def test_processes_that_publish_at_once_lose_nothing(cluster: Cluster) -> None:
-    def publish(writer: Board, name: str) -> None:
+    def publish(writer: ViewCache, name: str) -> None:
         for version in range(1, 51):
             writer.publish([slot_at(version, name), slot_at(version, "shared"), slot_at(1, f"{name}-{version}")])
 

@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.model.view import Change, Gone, Row
-from scheduler.ports import Board, ViewUnavailableError
-from scheduler.view.memory import MemoryBoard
-from scheduler.view.redis_board import RedisBoard
+from scheduler.ports import ViewCache, ViewUnavailableError
+from scheduler.view.memory import MemoryViewCache
+from scheduler.view.redis_view_cache import RedisViewCache
 from tests.view.conftest import MakeBoard
 from tests.view.rows import slot_at
 
@@ -48,9 +48,9 @@ class World:
                 # The process dies, another takes its place.
                 self.boards[process] = self._make()
 
-    def check(self, board: Board) -> None:
+    def check(self, view_cache: ViewCache) -> None:
         """A view that can be had holds of every row at least what was accepted, and nothing that never was."""
-        view = board.catch_up() or board.load()
+        view = view_cache.catch_up() or view_cache.load()
         if view is None:
             return
         for name, version in self.told.items():
@@ -63,7 +63,7 @@ class World:
         if set(view.slots) - set(self.told) - set(self.rows):
             assert all(view.slots[name].version <= self.version for name in view.slots)
 
-    def _change(self, board: Board, name: str, word: Word) -> None:
+    def _change(self, view_cache: ViewCache, name: str, word: Word) -> None:
         change: Change
         self.version += 1
         if word == "delete":
@@ -72,10 +72,10 @@ class World:
             change = Gone("slots", name, self.version)
         else:
             change = self.rows[name] = slot_at(self.version, name)
-        if word != "lose" and board.publish([change]):
+        if word != "lose" and view_cache.publish([change]):
             self.told[name] = self.version
 
-    def _rebuild(self, board: Board, meanwhile: Deed | None) -> None:
+    def _rebuild(self, view_cache: ViewCache, meanwhile: Deed | None) -> None:
         def read() -> Iterator[Row]:
             rows = list(self.rows.values())
             if meanwhile is not None:
@@ -83,18 +83,18 @@ class World:
             yield from rows
 
         try:
-            view = board.rebuild(read())
+            view = view_cache.rebuild(read())
         except ViewUnavailableError:
             return
         assert set(view.slots) >= {name for name, row in self.rows.items() if self.told.get(name) == row.version}
 
 
-def wipe(board: Board) -> None:
+def wipe(view_cache: ViewCache) -> None:
     """Lose everything, as a FLUSHALL does."""
-    if isinstance(board, MemoryBoard):
-        board.shelf.flush()
+    if isinstance(view_cache, MemoryViewCache):
+        view_cache.shelf.flush()
     else:
-        cast("RedisBoard", board)._client.flushall()
+        cast("RedisViewCache", view_cache)._client.flushall()
 
 
 @given(st.lists(st.tuples(deeds, st.none() | deeds), max_size=25))
@@ -106,8 +106,8 @@ def test_a_valid_view_never_lacks_an_accepted_publish(
     wipe(world.boards[0])
     for deed, meanwhile in story:
         world.do(deed, meanwhile)
-    for board in (*world.boards, make_board()):
-        world.check(board)
+    for view_cache in (*world.boards, make_board()):
+        world.check(view_cache)
     world.do(("rebuild", 0, ""))
     view = world.boards[0].catch_up()
     assert view is not None

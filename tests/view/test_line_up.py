@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.model.line_up import LineUp
+from scheduler.model.ordered_slots import OrderedSlots
 from scheduler.model.slots import Slot, slot_order
 from tests.builders import a_slot
 
@@ -12,7 +12,7 @@ NAMES = st.sampled_from([f"linux-{number}" for number in range(1, 13)] + ["lab",
 
 @given(st.lists(st.tuples(NAMES, st.sampled_from(["comes", "comes", "leaves", "is asked for"]))))
 def test_they_are_listed_in_their_order(story: list[tuple[str, str]]) -> None:
-    line_up, there = LineUp(), dict[str, Slot]()
+    line_up, there = OrderedSlots(), dict[str, Slot]()
     for version, (name, what) in enumerate(story):
         match what:
             case "comes":

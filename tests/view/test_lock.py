@@ -6,9 +6,9 @@ from itertools import pairwise
 import pytest
 import redis
 
-from scheduler.ports import Lock, ViewUnavailableError
-from scheduler.view.memory import MemoryLock, Seat
-from scheduler.view.redis_lock import RedisLock
+from scheduler.ports import LeaderLock, ViewUnavailableError
+from scheduler.view.memory import LockHolder, MemoryLeaderLock
+from scheduler.view.redis_leader_lock import RedisLeaderLock
 from scheduler.view.renewal import Renewal
 from tests.servers import OpenRedis
 from tests.view.conftest import MakeLock
@@ -105,7 +105,7 @@ class Contest:
         self.steps = iter(range(10**9))
         self.guard = threading.Lock()
 
-    def run(self, lock: Lock, rounds: int) -> None:
+    def run(self, lock: LeaderLock, rounds: int) -> None:
         for _ in range(rounds):
             with self.guard:
                 self.asked.append(next(self.steps))
@@ -125,7 +125,9 @@ class Contest:
 
 def test_there_are_never_two_holders_and_no_ask_is_lost(redis_url: str, open_redis: OpenRedis) -> None:
     contest = Contest()
-    threads = [threading.Thread(target=contest.run, args=(RedisLock(open_redis(redis_url)), 100)) for _ in range(4)]
+    threads = [
+        threading.Thread(target=contest.run, args=(RedisLeaderLock(open_redis(redis_url)), 100)) for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -138,7 +140,7 @@ def test_there_are_never_two_holders_and_no_ask_is_lost(redis_url: str, open_red
 def test_a_lock_that_ran_out_is_another_s_and_its_old_holder_cannot_touch_it(
     redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis
 ) -> None:
-    old, new = RedisLock(open_redis(redis_url)), RedisLock(open_redis(redis_url))
+    old, new = RedisLeaderLock(open_redis(redis_url)), RedisLeaderLock(open_redis(redis_url))
     old.take()
     redis_client.delete("leasehold:leader")  # as its time, or a flush, does
     assert new.take()
@@ -153,7 +155,7 @@ def test_a_lock_that_ran_out_is_another_s_and_its_old_holder_cannot_touch_it(
 def test_when_nobody_holds_a_lock_that_ran_out_its_mark_is_told_to_the_old_holder(
     redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis
 ) -> None:
-    old, other = RedisLock(open_redis(redis_url)), RedisLock(open_redis(redis_url))
+    old, other = RedisLeaderLock(open_redis(redis_url)), RedisLeaderLock(open_redis(redis_url))
     old.take()
     other.take()
     redis_client.delete("leasehold:leader")
@@ -164,16 +166,16 @@ def test_when_nobody_holds_a_lock_that_ran_out_its_mark_is_told_to_the_old_holde
 
 
 def test_a_lock_ends_by_itself_in_redis(redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis) -> None:
-    dead = RedisLock(open_redis(redis_url), lock_seconds=0.05)
+    dead = RedisLeaderLock(open_redis(redis_url), lock_seconds=0.05)
     dead.take()
-    other = RedisLock(open_redis(redis_url))
+    other = RedisLeaderLock(open_redis(redis_url))
     while not other.take():
         pass
     assert other.seconds_left() > 0
 
 
 def test_renewing_gives_another_whole_time(redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis) -> None:
-    lock = RedisLock(open_redis(redis_url), lock_seconds=15)
+    lock = RedisLeaderLock(open_redis(redis_url), lock_seconds=15)
     lock.take()
     redis_client.pexpire("leasehold:leader", 3000)
     assert lock.renew()
@@ -184,7 +186,7 @@ def test_renewing_gives_another_whole_time(redis_client: redis.Redis, redis_url:
 
 def test_the_time_that_is_left_counts_from_the_beginning_of_the_take(redis_client: redis.Redis) -> None:
     ticking = iter(range(100))
-    lock = RedisLock(redis_client, lock_seconds=15, clock=lambda: float(next(ticking)))
+    lock = RedisLeaderLock(redis_client, lock_seconds=15, clock=lambda: float(next(ticking)))
     lock.take()  # began at 0
     assert lock.seconds_left() == 14  # asked at 1
     lock.renew()  # began at 2
@@ -193,10 +195,10 @@ def test_the_time_that_is_left_counts_from_the_beginning_of_the_take(redis_clien
 
 def test_by_our_clock_leadership_only_ever_gets_shorter(redis_client: redis.Redis, open_redis: OpenRedis) -> None:
     clock = Clock()
-    lock = RedisLock(redis_client, lock_seconds=15, clock=clock)
+    lock = RedisLeaderLock(redis_client, lock_seconds=15, clock=clock)
     lock.take()
     clock.now += 5
-    broken = RedisLock(open_redis("redis://127.0.0.1:1/0"), clock=clock)
+    broken = RedisLeaderLock(open_redis("redis://127.0.0.1:1/0"), clock=clock)
     with pytest.raises(ViewUnavailableError):
         broken.take()
     assert broken.seconds_left() == 0
@@ -206,7 +208,7 @@ def test_by_our_clock_leadership_only_ever_gets_shorter(redis_client: redis.Redi
 
 
 def test_a_take_whose_answer_was_lost_is_made_good_by_the_next(redis_client: redis.Redis) -> None:
-    lock = RedisLock(redis_client)
+    lock = RedisLeaderLock(redis_client)
     send, lost = lock._take, [True]
 
     def lose_the_first_answer(keys: list[str], args: list[str]) -> object:
@@ -224,11 +226,11 @@ def test_a_take_whose_answer_was_lost_is_made_good_by_the_next(redis_client: red
     assert lock.renew()
 
 
-class FlakyLock(MemoryLock):
+class FlakyLock(MemoryLeaderLock):
     """A lock that notes its renewals; some of them find no Redis."""
 
     def __init__(self, *, failing: set[int], lock_seconds: float = 15.0) -> None:
-        super().__init__(Seat(), lock_seconds)
+        super().__init__(LockHolder(), lock_seconds)
         self.renewals, self.failing = 0, failing
         self.renewed = threading.Condition()
 

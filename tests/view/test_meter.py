@@ -11,14 +11,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from scheduler.model.accounts import Account
 from scheduler.model.decisions import WAITING_CODES
-from scheduler.model.moves import PHASES, SLOT_STATES
 from scheduler.model.slots import Slot
+from scheduler.model.transitions import PHASES, SLOT_STATES
 from scheduler.ports import Meter, Store, StoreUnavailableError, Transaction
 from scheduler.store.memory import MemoryStore
 from scheduler.view.connection import make_redis
 from scheduler.view.metric_table import LAUNCH_RESULTS, METRICS, UnknownMetricError
-from scheduler.view.redis_board import RedisBoard
 from scheduler.view.redis_meter import RedisMeter, Spread
+from scheduler.view.redis_view_cache import RedisViewCache
 from tests.builders import NOW, a_lease, a_reservation, a_slot
 from workers.metrics import collect, start_metrics
 
@@ -128,10 +128,10 @@ def make_rules(transaction: Transaction) -> None:
     transaction.save_rules(document, 0)
 
 
-def scrape(store: Store, meter: RedisMeter, board: RedisBoard | None = None) -> Samples:
+def scrape(store: Store, meter: RedisMeter, view_cache: RedisViewCache | None = None) -> Samples:
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
-        for family in collect(store, meter, board)
+        for family in collect(store, meter, view_cache)
         for sample in family.samples
     }
 
@@ -181,15 +181,15 @@ def test_a_histogram_is_told_as_prometheus_wants_it(store: Store, redis_client: 
 def test_leadership_and_the_lag_of_the_view_are_told_once_there_was_a_tick(
     store: Store, redis_client: redis.Redis
 ) -> None:
-    meter, board = RedisMeter(redis_client), RedisBoard(redis_client)
-    samples = scrape(store, meter, board)
+    meter, view_cache = RedisMeter(redis_client), RedisViewCache(redis_client)
+    samples = scrape(store, meter, view_cache)
     assert of(samples, "leasehold_term") == 0
     assert of(samples, "leasehold_tick_age_seconds") is None
     assert of(samples, "leasehold_view_lag_seconds") is None
     with store.transaction() as transaction:
         transaction.note_tick(transaction.take_term("me"), NOW - 7)
-    board.write_report({"view_lag": 2.5})
-    samples = scrape(store, meter, board)
+    view_cache.write_report({"view_lag": 2.5})
+    samples = scrape(store, meter, view_cache)
     assert of(samples, "leasehold_term") == 1
     assert of(samples, "leasehold_tick_age_seconds") == 7
     assert of(samples, "leasehold_view_lag_seconds") == 2.5
@@ -205,14 +205,14 @@ def test_many_observations_are_added_at_once(redis_client: redis.Redis) -> None:
 
 
 def test_who_waits_is_told_as_the_last_tick_said(store: Store, redis_client: redis.Redis) -> None:
-    meter, board = RedisMeter(redis_client), RedisBoard(redis_client)
-    samples = scrape(store, meter, board)
+    meter, view_cache = RedisMeter(redis_client), RedisViewCache(redis_client)
+    samples = scrape(store, meter, view_cache)
     for code in WAITING_CODES:
         assert of(samples, "leasehold_reservations_waiting", code=code) == 0
     assert of(samples, "leasehold_longest_wait_seconds") == 0
     codes = {"booting": 3, "at_quota": 2, "at_max_slots": 1}
-    board.write_report({"codes": codes, "longest_wait": 7.5, "at_quota": ["linux"]})
-    samples = scrape(store, meter, board)
+    view_cache.write_report({"codes": codes, "longest_wait": 7.5, "at_quota": ["linux"]})
+    samples = scrape(store, meter, view_cache)
     assert of(samples, "leasehold_reservations_waiting", code="at_quota") == 2
     assert of(samples, "leasehold_reservations_allocated_not_started") == 3
     assert of(samples, "leasehold_reservations_over_quota") == 3
@@ -278,9 +278,9 @@ def by_account(samples: Samples, name: str) -> dict[tuple[str, int], float]:
 
 
 def test_accounts_are_told_at_every_level_zeros_too(redis_client: redis.Redis) -> None:
-    store, meter, board = MemoryStore(lambda: NOW), RedisMeter(redis_client), RedisBoard(redis_client)
+    store, meter, view_cache = MemoryStore(lambda: NOW), RedisMeter(redis_client), RedisViewCache(redis_client)
     keep_accounts(store)
-    samples = scrape(store, meter, board)
+    samples = scrape(store, meter, view_cache)
     nothing = {(name, level): 0.0 for name in ("ci", "lab") for level in range(6)}
     paid = {key: 0.0 for key in nothing if key[1] < 5}
     assert by_account(samples, "leasehold_account_balance") == paid | {("ci", 0): -1.5, ("ci", 1): 20, ("ci", 4): 0.25}
@@ -289,10 +289,10 @@ def test_accounts_are_told_at_every_level_zeros_too(redis_client: redis.Redis) -
     assert by_account(samples, "leasehold_account_spent_total") == paid
     assert by_account(samples, "leasehold_preemptions_total") == paid
     assert by_account(samples, "leasehold_preempted_total") == {key: 0.0 for key in nothing if key[1] > 0}
-    board.write_report({"accounts": {"ci": [0, 7, 0, 0, 0, 0], "gone": [1] * 6}})
+    view_cache.write_report({"accounts": {"ci": [0, 7, 0, 0, 0, 0], "gone": [1] * 6}})
     meter.count("leasehold_account_spent_total", {"account": "ci", "level": "1"}, 2.5)
     meter.count("leasehold_preempted_total", {"account": "", "level": "5"})
-    samples = scrape(store, meter, board)
+    samples = scrape(store, meter, view_cache)
     assert by_account(samples, "leasehold_account_waiting") == nothing | {("ci", 1): 7}
     assert by_account(samples, "leasehold_account_spent_total") == paid | {("ci", 1): 2.5}
     assert of(samples, "leasehold_preempted_total", account="", level="5") == 1
@@ -305,7 +305,7 @@ class BrokenStore(MemoryStore):
 
 def test_what_cannot_be_reached_is_left_out_and_said(store: Store, redis_client: redis.Redis) -> None:
     with make_redis(NOWHERE) as nowhere:
-        samples = scrape(store, RedisMeter(nowhere), RedisBoard(nowhere))
+        samples = scrape(store, RedisMeter(nowhere), RedisViewCache(nowhere))
     assert of(samples, "leasehold_up", part="redis") == 0
     assert of(samples, "leasehold_up", part="database") == 1
     assert of(samples, "leasehold_reservations", phase="pending") == 1
@@ -368,7 +368,7 @@ def test_before_anything_happened_every_value_of_every_label_is_zero(redis_clien
     store = MemoryStore(lambda: NOW)
     with store.transaction() as transaction:
         make_rules(transaction)
-    samples = scrape(store, RedisMeter(redis_client), RedisBoard(redis_client))
+    samples = scrape(store, RedisMeter(redis_client), RedisViewCache(redis_client))
     for name, labels in PARITY.items():
         told = {labels: value for (other, labels), value in samples.items() if other == name}
         assert told == {frozenset(each): 0.0 for each in labels}, name

@@ -10,7 +10,7 @@ from scheduler.model.slots import Slot
 from scheduler.model.view import Gone
 from scheduler.ports import ViewUnavailableError
 from scheduler.view.connection import make_redis
-from scheduler.view.redis_board import RedisBoard
+from scheduler.view.redis_view_cache import RedisViewCache
 from tests.servers import SERVERS, OpenRedis, start_own_redis
 from tests.view.rows import content, hold_at, reservation_at, slot_at
 from workers.embedded_redis import RedisServer
@@ -23,20 +23,20 @@ def own_server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Redis
     server.stop()
 
 
-def boards(open_redis: OpenRedis, url: str) -> tuple[RedisBoard, RedisBoard]:
+def boards(open_redis: OpenRedis, url: str) -> tuple[RedisViewCache, RedisViewCache]:
     """The board of a leader that built the view with one row, and one of another process."""
-    leader = RedisBoard(open_redis(url))
+    leader = RedisViewCache(open_redis(url))
     leader.rebuild([slot_at(1)])
-    return leader, RedisBoard(open_redis(url))
+    return leader, RedisViewCache(open_redis(url))
 
 
-def assert_not_believed(*processes: RedisBoard) -> None:
-    for board in processes:
-        assert board.publish([slot_at(9)]) is False
-        assert board.catch_up() is None
-        assert board.load() is None
+def assert_not_believed(*processes: RedisViewCache) -> None:
+    for view_cache in processes:
+        assert view_cache.publish([slot_at(9)]) is False
+        assert view_cache.catch_up() is None
+        assert view_cache.load() is None
         with pytest.raises(ViewUnavailableError):
-            board.read_slots(["linux-1"])
+            view_cache.read_slots(["linux-1"])
 
 
 def test_a_flushed_view_is_refused_until_it_was_rebuilt(
@@ -172,7 +172,7 @@ def test_a_view_whose_counter_was_lost_is_rebuilt(
 
 
 def test_only_so_many_deltas_are_kept(redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis) -> None:
-    leader = RedisBoard(open_redis(redis_url), deltas_kept=500)
+    leader = RedisViewCache(open_redis(redis_url), deltas_kept=500)
     leader.rebuild([])
     for version in range(1, 1001):
         leader.publish([slot_at(version)])
@@ -197,28 +197,28 @@ def test_large_publishes_and_long_delays_are_caught_up_in_parts(redis_url: str, 
 def test_tombstones_and_ended_reservations_go_when_their_time_is_over(
     redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis
 ) -> None:
-    board = RedisBoard(open_redis(redis_url), kept_seconds=0)
-    board.rebuild([])
-    board.publish([reservation_at(2, phase="released"), slot_at(1), Gone("slots", "linux-1", 2)])
+    view_cache = RedisViewCache(open_redis(redis_url), kept_seconds=0)
+    view_cache.rebuild([])
+    view_cache.publish([reservation_at(2, phase="released"), slot_at(1), Gone("slots", "linux-1", 2)])
 
     def is_forgotten() -> bool:
         # Each publish, an empty one too, drops what is past by Redis' own clock.
-        board.publish([reservation_at(1, "r2")])
+        view_cache.publish([reservation_at(1, "r2")])
         return redis_client.zcard("leasehold:view:leaving") == 0
 
     while not is_forgotten():
         pass
-    assert board.read_reservations(["r1"]) == {}
+    assert view_cache.read_reservations(["r1"]) == {}
     assert redis_client.hlen("leasehold:view:gone") == 0
-    assert content(board.catch_up())["reservations"] == {"r2": reservation_at(1, "r2")}
+    assert content(view_cache.catch_up())["reservations"] == {"r2": reservation_at(1, "r2")}
 
 
 def test_a_reservation_that_failed_and_restarts_is_not_forgotten(
     redis_client: redis.Redis, redis_url: str, open_redis: OpenRedis
 ) -> None:
-    board = RedisBoard(open_redis(redis_url))
-    board.rebuild([])
-    board.publish([reservation_at(2, phase="failed"), reservation_at(3, phase="pending")])
+    view_cache = RedisViewCache(open_redis(redis_url))
+    view_cache.rebuild([])
+    view_cache.publish([reservation_at(2, phase="failed"), reservation_at(3, phase="pending")])
     assert redis_client.zcard("leasehold:view:leaving") == 0
 
 
@@ -251,7 +251,7 @@ def test_a_redis_that_is_away_is_said_by_the_ports_error_and_comes_back(
 
 
 def test_two_clusters_share_a_redis_under_prefixes_of_their_own(redis_url: str, open_redis: OpenRedis) -> None:
-    ours, theirs = (RedisBoard(open_redis(redis_url), prefix) for prefix in ("ours:", "theirs:"))
+    ours, theirs = (RedisViewCache(open_redis(redis_url), prefix) for prefix in ("ours:", "theirs:"))
     ours.rebuild([slot_at(1)])
     assert theirs.load() is None
     theirs.rebuild([])

@@ -8,8 +8,8 @@ import redis
 
 from leasehold.common.clock import KEPT_SECONDS, ProcessOffset, read_offsets
 from scheduler.view.connection import make_redis
-from scheduler.view.redis_board import RedisBoard
 from scheduler.view.redis_clock import RedisClock
+from scheduler.view.redis_view_cache import RedisViewCache
 from tests.servers import redis_client, redis_server, redis_url
 
 __all__ = ["redis_client", "redis_server", "redis_url"]
@@ -44,7 +44,7 @@ def publish(client: redis.Redis, ahead: float) -> float:
     """Publish as a leader does whose cluster time is ahead of Redis by so many seconds; cluster time."""
     seconds, microseconds = client.time()
     now = float(seconds + microseconds / 1e6 + ahead)
-    RedisBoard(client, PREFIX).publish_time(now)
+    RedisViewCache(client, PREFIX).publish_time(now)
     return now
 
 

@@ -10,10 +10,10 @@ import redis
 from scheduler.model.view import View
 from scheduler.ports import EventFilter, SetAside, StoreUnavailableError, Transaction
 from scheduler.view.connection import make_redis
-from scheduler.view.redis_board import RedisBoard
-from scheduler.view.redis_lock import RedisLock
+from scheduler.view.redis_leader_lock import RedisLeaderLock
+from scheduler.view.redis_view_cache import RedisViewCache
 from scheduler.view.set_aside import BROKER_TYPES, KEPT_SECONDS, VIEW_TYPES, set_aside
-from tests.operations.rig import Rig
+from tests.operations.harness import Harness
 
 PREFIX = "leasehold:"
 WRITES: dict[str, Any] = {
@@ -28,25 +28,25 @@ RIGHT = {key: "string" if right == "lock" else right for key, right in VIEW_TYPE
 
 
 @pytest.fixture
-def rig(redis_url: str) -> Rig:
+def rig(redis_url: str) -> Harness:
     """A rig whose view and lock are on this Redis, after a tick."""
-    rig = Rig()
-    rig.engine.board = RedisBoard(make_redis(redis_url))
-    rig.engine.lock = RedisLock(make_redis(redis_url))
+    rig = Harness()
+    rig.ports.view_cache = RedisViewCache(make_redis(redis_url))
+    rig.ports.lock = RedisLeaderLock(make_redis(redis_url))
     rig.submit("r1")
     rig.tick()
     return rig
 
 
-def read_view(rig: Rig) -> View:
-    view = rig.engine.board.load()
+def read_view(rig: Harness) -> View:
+    view = rig.ports.view_cache.load()
     assert view is not None
     return view
 
 
 @pytest.mark.parametrize("key", VIEW_TYPES)
 def test_a_tick_sets_aside_a_key_of_the_view_with_a_wrong_type_and_goes_on(
-    rig: Rig, redis_client: redis.Redis, key: str
+    rig: Harness, redis_client: redis.Redis, key: str
 ) -> None:
     wrong = [kind for kind in WRITES if kind != RIGHT[key]]
     aside = f"{PREFIX}set-aside:{PREFIX}{key}"
@@ -63,7 +63,7 @@ def test_a_tick_sets_aside_a_key_of_the_view_with_a_wrong_type_and_goes_on(
     assert rig.meter.counts["leasehold_set_aside_keys_total", (("key", PREFIX + key),)] == len(wrong)
 
 
-def test_a_leader_lock_that_never_expires_is_set_aside(rig: Rig, redis_client: redis.Redis) -> None:
+def test_a_leader_lock_that_never_expires_is_set_aside(rig: Harness, redis_client: redis.Redis) -> None:
     rig.submit("r2")
     redis_client.set(f"{PREFIX}leader", "nobody's")
     rig.tick()
@@ -71,13 +71,13 @@ def test_a_leader_lock_that_never_expires_is_set_aside(rig: Rig, redis_client: r
     assert redis_client.get(f"{PREFIX}set-aside:{PREFIX}leader") == b"nobody's"
 
 
-def test_a_leader_lock_that_is_held_is_left_alone(rig: Rig, redis_client: redis.Redis) -> None:
+def test_a_leader_lock_that_is_held_is_left_alone(rig: Harness, redis_client: redis.Redis) -> None:
     redis_client.set(f"{PREFIX}leader", "another's", px=60_000)
-    assert rig.engine.board.set_aside_wrong_keys() == []
-    assert not rig.engine.lock.take()
+    assert rig.ports.view_cache.set_aside_wrong_keys() == []
+    assert not rig.ports.lock.take()
 
 
-def test_of_each_key_the_last_one_set_aside_is_kept(rig: Rig, redis_client: redis.Redis) -> None:
+def test_of_each_key_the_last_one_set_aside_is_kept(rig: Harness, redis_client: redis.Redis) -> None:
     for number in range(3):
         redis_client.delete(f"{PREFIX}view:holds")
         redis_client.rpush(f"{PREFIX}view:holds", number)
@@ -87,7 +87,7 @@ def test_of_each_key_the_last_one_set_aside_is_kept(rig: Rig, redis_client: redi
 
 
 def test_a_key_of_the_broker_with_a_wrong_type_is_set_aside_and_recorded_by_the_next_tick(
-    rig: Rig, redis_client: redis.Redis
+    rig: Harness, redis_client: redis.Redis
 ) -> None:
     cases = [(key, kind) for key, right in BROKER_TYPES.items() for kind in WRITES if kind != right]
     for key, kind in cases:
@@ -119,14 +119,14 @@ UNREADABLE: dict[str, Callable[[redis.Redis], object]] = {
 
 @pytest.mark.parametrize("key", UNREADABLE)
 def test_a_tick_sets_aside_a_key_with_unreadable_contents_and_goes_on(
-    rig: Rig, redis_client: redis.Redis, key: str
+    rig: Harness, redis_client: redis.Redis, key: str
 ) -> None:
     UNREADABLE[key](redis_client)
     rig.tick()
     rig.submit("new0")
     rig.tick()
     assert set(read_view(rig).reservations) == {"r1", "new0"}
-    other = RedisBoard(redis_client).load()
+    other = RedisViewCache(redis_client).load()
     assert other is not None
     assert set(other.reservations) == {"r1", "new0"}
     assert redis_client.exists(f"{PREFIX}set-aside:{PREFIX}{key}")
@@ -136,7 +136,7 @@ def test_a_tick_sets_aside_a_key_with_unreadable_contents_and_goes_on(
 
 
 def test_what_was_set_aside_is_recorded_by_a_later_tick_if_the_first_commit_fails(
-    rig: Rig, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    rig: Harness, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin = rig.store.transaction
 
@@ -161,7 +161,9 @@ def test_what_was_set_aside_is_recorded_by_a_later_tick_if_the_first_commit_fail
     assert not redis_client.exists(f"{PREFIX}set-aside")
 
 
-def test_a_record_of_a_set_aside_key_that_is_unreadable_itself_is_dropped(rig: Rig, redis_client: redis.Redis) -> None:
+def test_a_record_of_a_set_aside_key_that_is_unreadable_itself_is_dropped(
+    rig: Harness, redis_client: redis.Redis
+) -> None:
     redis_client.rpush(f"{PREFIX}set-aside", JUNK, '{"key": "k", "found": "list"}')
     rig.tick()
     (event,) = rig.store.read_events(EventFilter(name="key_set_aside"))
@@ -169,7 +171,7 @@ def test_a_record_of_a_set_aside_key_that_is_unreadable_itself_is_dropped(rig: R
     assert not redis_client.exists(f"{PREFIX}set-aside")
 
 
-def test_a_tombstone_or_a_name_that_is_unreadable_fails_no_publish(rig: Rig, redis_client: redis.Redis) -> None:
+def test_a_tombstone_or_a_name_that_is_unreadable_fails_no_publish(rig: Harness, redis_client: redis.Redis) -> None:
     """Until the next tick sets their keys aside."""
     UNREADABLE["view:gone"](redis_client)
     UNREADABLE["view:leaving"](redis_client)

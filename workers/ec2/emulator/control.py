@@ -7,7 +7,7 @@ import msgspec
 from werkzeug.wrappers import Request, Response
 
 from scheduler.model.validation import Document, InvalidInputError, Name, Seconds, fault, read_document
-from workers.ec2.emulator.layer import Layer
+from workers.ec2.emulator.layer import Middleware
 from workers.ec2.emulator.log import EventRecord
 from workers.ec2.emulator.notices import queue_path
 from workers.ec2.emulator.settings import read_settings
@@ -37,7 +37,7 @@ class Interruption(Order):
 class Control:
     """A WSGI application beside the layer: it answers what is under PREFIX and passes on the rest."""
 
-    def __init__(self, layer: Layer) -> None:
+    def __init__(self, layer: Middleware) -> None:
         self._layer = layer
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> "Iterable[bytes]":

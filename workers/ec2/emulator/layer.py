@@ -31,7 +31,7 @@ from workers.ec2.emulator.instances import (
 from workers.ec2.emulator.launching import grant_launch, launch
 from workers.ec2.emulator.log import CallLog, Outcome, find_instances
 from workers.ec2.emulator.losing import lose
-from workers.ec2.emulator.nature import Nature
+from workers.ec2.emulator.nature import BackgroundEvents
 from workers.ec2.emulator.notices import make_queue
 from workers.ec2.emulator.settings import FaultRule
 from workers.ec2.emulator.steering import Steering
@@ -61,7 +61,7 @@ class _Reply(msgspec.Struct, frozen=True):
     faults: list[str] = []
 
 
-class Layer:
+class Middleware:
     """A WSGI application: EC2 with tokens, times and faults; all other services as moto serves them.
 
     EC2 calls go one at a time (moto's EC2 is not made for threads, and a token must be looked up and written
@@ -71,7 +71,7 @@ class Layer:
     def __init__(self, steering: Steering, log: CallLog, region: str = "us-east-1") -> None:
         know_no_images()
         self.steering, self.log = steering, log
-        self.nature = Nature(steering.lives, log)
+        self.nature = BackgroundEvents(steering.lives, log)
         self._region = region
         self._moto = DomainDispatcherApplication(_create_app)
         self._tokens: dict[tuple[str, str, str], _Remembered] = {}

@@ -22,7 +22,7 @@ FAILED: Final = "Server.InternalError: Internal error on launch"
 LOST: Final = "Server.InternalError: Internal error"
 
 
-class Nature:
+class BackgroundEvents:
     """Not thread-safe by itself: the layer uses it under its lock."""
 
     def __init__(self, lives: Lives, log: CallLog, clock: Callable[[], float] = time.monotonic) -> None:

@@ -12,7 +12,7 @@ from werkzeug.serving import make_server as make_wsgi_server
 
 from workers.ec2.emulator.access import Door
 from workers.ec2.emulator.control import Control
-from workers.ec2.emulator.layer import Layer
+from workers.ec2.emulator.layer import Middleware
 from workers.ec2.emulator.log import CallLog
 from workers.ec2.emulator.settings import EmulatorSettings
 from workers.ec2.emulator.steering import Steering
@@ -36,7 +36,7 @@ class EmulatorServer:
     requests have to be signed with (workers/ec2/emulator/access.py), None: any request is served.
     """
 
-    def __init__(self, host: str, port: int, layer: Layer, secret: str | None = None) -> None:
+    def __init__(self, host: str, port: int, layer: Middleware, secret: str | None = None) -> None:
         self.layer = layer
         control = Control(layer)
         application = control if secret is None else Door(control, secret)
@@ -94,7 +94,7 @@ def make_server(
     be read, InvalidInputError when the file is wrong.
     """
     steering = Steering(settings or EmulatorSettings(), state_file)
-    return EmulatorServer(host, port, Layer(steering, CallLog(call_log), region), secret)
+    return EmulatorServer(host, port, Middleware(steering, CallLog(call_log), region), secret)
 
 
 def run_emulator(

@@ -1,0 +1,97 @@
+"""What a host's agent does about limits of cores: finds the processes of each lease, and limits them as was decided."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from leasehold.agent.cpu_limits import Limits
+from leasehold.agent.processes import list_tree, read_notes
+from leasehold.client.models import Hosted
+
+UNKNOWN_SECONDS: Final = 10.0
+"""How long a lease may be without a process here until it is said that nothing of it is limited."""
+Key = tuple[str, str, int]
+"""Reservation, component, token."""
+
+
+class Enforcer:
+    """Keeps the processes of the leases on one host within their limits. `tell` gets what is done, and what cannot be,
+    once a change.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        limits: Limits | None,
+        tell: Callable[[Mapping[str, Any]], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`folder`: where notes are left."""
+        self._folder, self._limits, self._tell, self._clock = folder, limits, tell, clock
+        self._applied: dict[Key, tuple[tuple[int, ...], float, float]] = {}
+        """Processes that were noted, cores, and how many the leases before it have."""
+        self._seen: dict[Key, float] = {}
+        self._said: dict[Key, object] = {}
+
+    def start(self) -> None:
+        """Tell what limits can be applied by."""
+        self._tell({"event": "limits", "by": "nothing" if self._limits is None else self._limits.name})
+
+    def enforce(self, held: Sequence[Hosted], *, is_thorough: bool = False) -> None:
+        """Limit what is new or has another limit; lift those of leases that ended. `is_thorough`: all anew, so that
+        what was started in the very moment of a change is not passed over.
+        """
+        notes, before = read_notes(self._folder), 0.0
+        present = {(each.reservation, each.component, each.token): each for each in held if each.cores is not None}
+        for key in [key for key in self._applied if key not in present]:
+            self._lift(key)
+        for key, lease in sorted(present.items(), key=lambda each: (each[1].assigned_at, each[0])):
+            roots = tuple(note.pid for note in notes if (note.reservation, note.component) == key[:2])
+            wanted = (roots, lease.cores or 0.0, before)
+            before += lease.cores or 0.0
+            if not roots:
+                self._say_unknown(key)
+            elif is_thorough or self._applied.get(key) != wanted:
+                self._apply(key, *wanted)
+        self._seen = {key: at for key, at in self._seen.items() if key in present}
+        self._said = {key: said for key, said in self._said.items() if key in present}
+
+    def lift_all(self) -> None:
+        """Nobody is limited any more."""
+        for key in list(self._applied):
+            self._lift(key)
+
+    def _apply(self, key: Key, roots: tuple[int, ...], cores: float, before: float) -> None:
+        if self._limits is None:
+            self._say(key, "unlimited", why="this system has neither cgroups nor affinity")
+            return
+        try:
+            self._limits.apply(_name(key), list_tree(roots), cores, before)
+        except OSError as error:
+            self._say(key, "unlimited", why=f"{self._limits.name}: {error}")
+            return
+        self._applied[key] = (roots, cores, before)
+        self._say(key, "limited", cores=cores, by=self._limits.name)
+
+    def _lift(self, key: Key) -> None:
+        roots, _, _ = self._applied.pop(key)
+        if self._limits is None:
+            return
+        try:
+            self._limits.lift(_name(key), list_tree(roots))
+        except OSError as error:
+            self._tell({"event": "unlifted", "reservation": key[0], "component": key[1], "why": str(error)})
+
+    def _say_unknown(self, key: Key) -> None:
+        if self._clock() - self._seen.setdefault(key, self._clock()) >= UNKNOWN_SECONDS:
+            self._say(key, "unlimited", why="no process of it is known here: see leasehold host exec")
+
+    def _say(self, key: Key, event: str, **detail: object) -> None:
+        if self._said.get(key) != (event, detail):
+            self._said[key] = (event, detail)
+            self._tell({"event": event, "reservation": key[0], "component": key[1], **detail})
+
+
+def _name(key: Key) -> str:
+    return f"{key[0]}/{key[1]}/{key[2]}"

@@ -1,0 +1,224 @@
+"""The client for asyncio: the methods of `Client`, each to be awaited, with the same rules and errors.
+
+Requests and reads are the blocking client's own, in a bounded number of threads; a wait takes none of them.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial, update_wrapper
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack, assert_never
+
+from leasehold.client.async_lease import AsyncLease
+from leasehold.client.async_watch import AsyncWatch, Notices, Rows
+from leasehold.client.client import TIMEOUT_SECONDS, Client
+from leasehold.client.display import show_line
+from leasehold.client.models import Reservation, list_phases
+from leasehold.client.submitting import ReservationFields, with_id
+from leasehold.client.view_reader import Joined
+from leasehold.client.waiting import Ask, Look, Pause, PhaseWait, Renew, Step
+from leasehold.common.masking import show_url
+from leasehold.errors import LeaseholdError, Unavailable
+
+REQUESTS_AT_ONCE: Final = 32
+"""How many requests of one client are on their way at once, each in a thread; the others wait for their turn."""
+READS_AT_ONCE: Final = 4
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _asks(
+    method: Callable[Concatenate[Client, P], R],
+) -> Callable[Concatenate["AsyncClient", P], Coroutine[Any, Any, R]]:
+    """The same request, to be awaited."""
+
+    async def ask(self: "AsyncClient", /, *args: P.args, **keywords: P.kwargs) -> R:
+        return await self._run(self._requests, partial(method, self._client, *args, **keywords))
+
+    update_wrapper(ask, method)
+    return ask
+
+
+def _reads(
+    method: Callable[Concatenate[Client, P], R],
+) -> Callable[Concatenate["AsyncClient", P], Coroutine[Any, Any, R]]:
+    """The same look at the view, to be awaited; it waits behind no request."""
+
+    async def read(self: "AsyncClient", /, *args: P.args, **keywords: P.kwargs) -> R:
+        return await self._run(self._readers, partial(method, self._client, *args, **keywords))
+
+    update_wrapper(read, method)
+    return read
+
+
+class AsyncClient:
+    """Talks to one stack from one event loop. Its arguments and methods are those of `Client`.
+
+    Cancelling a request does not take it back: it may still be carried out, as after NotAnswered. Cancelling a `wait`
+    ends the wait alone; cancelling `lease` while it waits gives the reservation up, as Ctrl-C does with `Client`.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        view_url: str | None = None,
+        prefix: str | None = None,
+        timeout: float = TIMEOUT_SECONDS,
+        keys: str | Path | None = None,
+        principal: str | None = None,
+        key: str | None = None,
+        key_file: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._client = Client(
+            url,
+            view_url=view_url,
+            prefix=prefix,
+            timeout=timeout,
+            keys=keys,
+            principal=principal,
+            key=key,
+            key_file=key_file,
+        )
+        self.url, self.timeout = self._client.url, self._client.timeout
+        self._requests = ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="leasehold-request")
+        self._readers = ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="leasehold-read")
+        wire, reader = self._client._wire, self._client._reader
+        self._notices = Notices(wire, reader.keys.notice)
+        self._rows = Rows(reader, partial(self._run_soon, self._readers))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Let go of all connections and threads. Leases that are held run out unless they are left first."""
+        self._client.close()
+        loop = asyncio.get_running_loop()
+        for end in (self._notices.close, self._requests.shutdown, self._readers.shutdown):
+            await loop.run_in_executor(None, end)
+
+    def now(self) -> float:
+        """See Client.now. It asks nothing, so it is not awaited."""
+        return self._client.now()
+
+    def __repr__(self) -> str:
+        return show_line(self, show_url(self.url))
+
+    # What changes something.
+
+    reserve = _asks(Client.reserve)
+    submit = _asks(Client.submit)
+    reserve_many = _asks(Client.reserve_many)
+    renew = _asks(Client.renew)
+    confirm = _asks(Client.confirm)
+    absent = _asks(Client.absent)
+    idle = _asks(Client.idle)
+    release = _asks(Client.release)
+    cancel = _asks(Client.cancel)
+    priority = _asks(Client.priority)
+    fail = _asks(Client.fail)
+    surrender = _asks(Client.surrender)
+    decline = _asks(Client.decline)
+    suspend = _asks(Client.suspend)
+    resume = _asks(Client.resume)
+    cordon = _asks(Client.cordon)
+    uncordon = _asks(Client.uncordon)
+    drain = _asks(Client.drain)
+    account = _asks(Client.account)
+    reset_account = _asks(Client.reset_account)
+    forget_account = _asks(Client.forget_account)
+    find_key = _reads(Client.find_key)
+
+    # What a worker answers, and what is read from the view.
+
+    recall = _asks(Client.recall)
+    suggest = _asks(Client.suggest)
+    conditions = _asks(Client.conditions)
+    ping = _reads(Client.ping)
+    get = _reads(Client.get)
+    slots = _reads(Client.slots)
+    slot = _reads(Client.slot)
+    accounts = _reads(Client.accounts)
+    report = _reads(Client.report)
+    explain = _reads(Client.explain)
+    list = _reads(Client.list)
+
+    async def wait(
+        self,
+        reservation: str,
+        phase: str | Iterable[str] = "leased",
+        timeout: float | None = None,  # noqa: ASYNC109 - as in Client, and the error says where the reservation stands
+        *,
+        renew: bool = False,
+    ) -> Reservation:
+        """See Client.wait."""
+        waiting = PhaseWait(reservation, list_phases(phase) or frozenset(), timeout, renew=renew, now=self.now)
+        steps = waiting.steps()
+        async with self.watch(reservation) as watch:
+            try:
+                step = next(steps)
+                while True:
+                    try:
+                        result = await self._take_step(watch, step)
+                    except LeaseholdError as error:
+                        step = steps.throw(error)
+                    else:
+                        step = steps.send(result)
+            except StopIteration as stop:
+                found: Reservation = stop.value
+                return found
+
+    def watch(self, reservation: str) -> AsyncWatch:
+        """A watch over one reservation: `async with client.watch(id) as watch:`, then `await watch.read()`."""
+        return AsyncWatch(self._notices, self._rows, reservation)
+
+    def lease(
+        self,
+        *,
+        wait: float | None = None,
+        on_revoke: Callable[[AsyncLease], object] | None = None,
+        on_lost: Callable[[AsyncLease], object] | None = None,
+        **fields: Unpack[ReservationFields],
+    ) -> AsyncLease:
+        """A lease to hold: `async with client.lease(system="x86_64-linux") as lease:`. See AsyncLease, Client.lease."""
+        lease = AsyncLease(self, with_id(fields), wait)
+        for callback, add in ((on_revoke, lease.on_revoke), (on_lost, lease.on_lost)):
+            if callback is not None:
+                add(callback)
+        return lease
+
+    async def _take_step(self, watch: AsyncWatch, step: Step) -> object:
+        match step:
+            case Look():
+                return await watch.read_joined()
+            case Renew(seconds):
+                return await self.renew(watch.reservation, timeout=seconds)
+            case Ask(seconds):
+                query = partial(self._client._query, [watch.reservation], seconds)
+                return next(iter(await self._run(self._requests, query)), Joined(None))
+            case Pause(seconds):
+                await watch.wait_for_hint(seconds)
+                self._client._check_open()
+                return None
+            case _:
+                assert_never(step)
+
+    async def _run_soon(self, executor: Executor, act: Callable[..., R], *args: object) -> R:
+        return await self._run(executor, partial(act, *args))
+
+    async def _run(self, executor: Executor, act: Callable[[], R]) -> R:
+        try:
+            future = asyncio.get_running_loop().run_in_executor(executor, act)
+        except RuntimeError as error:
+            # An executor that was shut down.
+            raise Unavailable("the client is closed") from error
+        return await future

@@ -1,0 +1,210 @@
+"""A lease for asyncio: the rules of `Lease`, with tasks of the event loop where that has threads."""
+
+import asyncio
+import builtins
+import inspect
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from leasehold.client import watch as watching
+from leasehold.client.held_lease import GOODBYE_SECONDS, HeldLease
+from leasehold.client.lease_changes import Change
+from leasehold.client.models import Answer, Reservation
+from leasehold.common.clock import read_monotonic
+from leasehold.errors import LeaseholdError, NotAnswered, Refused, Unavailable
+
+if TYPE_CHECKING:
+    from leasehold.client.async_client import AsyncClient
+
+
+class AsyncLost(asyncio.Event):
+    """Set when the lease is not ours any more; also true once its time is over, before the loop has set it."""
+
+    def __init__(self, is_over: Callable[[], bool]) -> None:
+        super().__init__()
+        self._is_over = is_over
+
+    def is_set(self) -> bool:
+        """Whether the lease is lost, by what an answer or the row said or by our own clock."""
+        return super().is_set() or self._is_over()
+
+
+class AsyncLease(HeldLease):
+    """`async with client.lease(...) as lease:`. The properties, `revoking` and `lost` are those of `Lease`; both events
+    are asyncio's. The body must not block the event loop, on which the renewals run. Callbacks are called on the loop;
+    one that gives a coroutine has it run as a task.
+
+    Cancelled while it waits for the lease, it gives the reservation up before CancelledError goes on.
+    """
+
+    revoking: asyncio.Event
+    lost: AsyncLost
+    _left: asyncio.Event
+
+    def __init__(self, client: "AsyncClient", fields: Mapping[str, Any], wait: float | None = None) -> None:
+        super().__init__(fields, wait, client.now)
+        self._client = client
+        self.revoking = asyncio.Event()
+        self.lost = AsyncLost(self._is_overdue)
+        self._left = asyncio.Event()
+        self._news = asyncio.Event()
+        """Replaced when it is set: each waits for the next news."""
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._callbacks: set[asyncio.Future[Any]] = set()
+
+    async def changes(
+        self,
+        timeout: float | None = None,  # noqa: ASYNC109 - the iteration ends then; nothing is raised
+    ) -> AsyncIterator[Change]:
+        """See Lease.changes: `async for change in lease.changes():`."""
+        until = None if timeout is None else time.monotonic() + timeout
+        number = 0
+        while True:
+            news = self._news
+            changes, is_over = self._elastic.since(number)
+            for change in changes:
+                yield change
+            number += len(changes)
+            left = None if until is None else until - time.monotonic()
+            if is_over or (left is not None and left <= 0):
+                return
+            await _wait(news, left)
+
+    async def surrender(
+        self,
+        component: str | None = None,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in Lease
+    ) -> Answer:
+        """See Lease.surrender."""
+        return await self._client.surrender(self.id, self.token, component=component, timeout=timeout)
+
+    async def __aenter__(self) -> Self:
+        asking = asyncio.ensure_future(self._client.reserve(**self._fields))
+        try:
+            await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            # It may be accepted yet: it is given up after its answer.
+            await asyncio.wait([asking])
+            await self._say_goodbye(None)
+            raise
+        try:
+            await self._take()
+        except BaseException:
+            await self._say_goodbye(None)
+            raise
+        for work in (self._keep_renewed(), self._keep_watch(), self._keep_time()):
+            self._begin_task(work)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: "builtins.type[BaseException] | None",
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._left.set()
+        self._elastic.end()
+        self._wake()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._say_goodbye(self.token)
+
+    async def _take(self) -> None:
+        """Wait for the lease, and say the holder's first word; start again if it was taken in between."""
+        until = None if self._wait is None else time.monotonic() + self._wait
+        while self._row is None:
+            left = None if until is None else max(until - time.monotonic(), 0.0)
+            row = await self._client.wait(self.id, "leased", left, renew=True)
+            try:
+                answer = await self._renew(row)
+            except Refused as refused:
+                if self._is_foreign(refused):
+                    raise
+                continue
+            self._begin(row, answer)
+
+    async def _renew(self, row: Reservation) -> Answer:
+        sent = read_monotonic()
+        answer = await self._client.renew(row.id, row.token, timeout=self._patience())
+        self._note_renewal(answer, sent)
+        return answer
+
+    async def _keep_renewed(self) -> None:
+        while not self._is_done():
+            await asyncio.sleep(self._pause())
+            try:
+                if self._ttl is not None:
+                    answer = await self._renew(self.reservation)
+                    self._learn(answer.phase, answer.token, answer.deadline, None)
+            except Refused as refused:
+                self._lose(str(refused))
+            except (NotAnswered, Unavailable):
+                # Again, after the pause, until our time is over.
+                continue
+
+    async def _keep_watch(self) -> None:
+        async with self._client.watch(self.id) as watch:
+            while not self._is_done():
+                try:
+                    row, missing = await watch.read_joined()
+                except Unavailable:
+                    row, missing = None, frozenset()
+                self._note_row(row, missing)
+                if not self._is_done():
+                    await watch.wait_for_hint(watching.POLL_SECONDS)
+
+    async def _keep_time(self) -> None:
+        """Set `lost` at the moment our time is over, even while the stack does not answer."""
+        while not self._is_done():
+            news, left = self._news, self.seconds_left
+            if left is None or left > 0:
+                await _wait(news, left)
+        self._lose("it could not be renewed in time")
+
+    def _wake(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    def _call(self, callback: Callable[[Any], object]) -> None:
+        result = callback(self)
+        if inspect.iscoroutine(result):
+            task = asyncio.ensure_future(result)
+            self._callbacks.add(task)
+            task.add_done_callback(self._callbacks.discard)
+
+    def _begin_task(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.add(asyncio.create_task(work))
+
+    async def _say_goodbye(self, token: int | None) -> None:
+        """Give it back, also when this task is cancelled meanwhile: the goodbye then goes on beside it."""
+        await asyncio.shield(asyncio.ensure_future(self._give_back(token)))
+
+    async def _give_back(self, token: int | None) -> None:
+        """Release it; where it is another's by now, or not leased yet, cancel it."""
+        try:
+            await self._client.release(self.id, token, timeout=GOODBYE_SECONDS)
+        except Refused as refused:
+            if not self._is_foreign(refused):
+                await self._cancel()
+        except (NotAnswered, Unavailable):
+            return
+
+    async def _cancel(self) -> None:
+        try:
+            await self._client.cancel(self.id, timeout=GOODBYE_SECONDS)
+        except LeaseholdError:
+            # It has ended already, or no worker answers: it runs out by itself.
+            return
+
+
+async def _wait(event: asyncio.Event, seconds: float | None) -> None:
+    """Return when it is set, or when `seconds` have passed."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return

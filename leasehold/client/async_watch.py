@@ -1,0 +1,168 @@
+"""Many watches in one event loop: one connection for all notices, one read for all rows that are due.
+
+A wait takes neither a thread nor a connection of its own, so that thousands of them may go on at the same time.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Final, Self
+
+import redis
+from redis.client import PubSub
+
+from leasehold.client.models import Reservation
+from leasehold.client.transport import RequestTransport
+from leasehold.client.view_reader import Joined, ViewReader
+from leasehold.errors import LeaseholdError
+
+_LOOK_SECONDS: Final = 0.1
+"""How often the thread that hears notices looks for new watches."""
+
+
+class Notices:
+    """Hears the notices of all watches of one event loop, in a thread that begins with the first watch."""
+
+    def __init__(self, wire: RequestTransport, channel_of: Callable[[str], str]) -> None:
+        self._wire, self._channel_of = wire, channel_of
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._events: dict[str, set[asyncio.Event]] = {}
+        """By channel; for the thread of the loop alone."""
+        self._wanted: frozenset[str] = frozenset()
+        """The channels, as the other thread reads them."""
+        self._is_wanted = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, reservation: str, event: asyncio.Event) -> None:
+        """Set this event at each notice about this reservation."""
+        self._loop = asyncio.get_running_loop()
+        self._events.setdefault(self._channel_of(reservation), set()).add(event)
+        self._take_over()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._hear, name="leasehold-notices", daemon=True)
+            self._thread.start()
+
+    def remove(self, reservation: str, event: asyncio.Event) -> None:
+        """Set it no more."""
+        channel = self._channel_of(reservation)
+        events = self._events.get(channel, set())
+        events.discard(event)
+        if not events:
+            self._events.pop(channel, None)
+        self._take_over()
+
+    def close(self) -> None:
+        """End the thread, once the wire is closed."""
+        self._is_wanted.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _take_over(self) -> None:
+        self._wanted = frozenset(self._events)
+        if self._wanted:
+            self._is_wanted.set()
+        elif not self._wire.is_closed:
+            self._is_wanted.clear()
+
+    def _hear(self) -> None:
+        while not self._wire.is_closed:
+            self._is_wanted.wait()
+            channel = PubSub(self._wire.redis.connection_pool, ignore_subscribe_messages=True)
+            try:
+                self._listen(channel)
+            except redis.RedisError:
+                self._wire.pause()
+            finally:
+                channel.close()
+
+    def _listen(self, connection: PubSub) -> None:
+        """Until nothing is watched any more. Raises RedisError."""
+        subscribed: frozenset[str] = frozenset()
+        while (wanted := self._wanted) and not self._wire.is_closed:
+            if new := wanted - subscribed:
+                connection.subscribe(*new)
+                # What came before is not heard: these rows are looked at again.
+                self._pass_on(new)
+            if old := subscribed - wanted:
+                connection.unsubscribe(*old)  # type: ignore[no-untyped-call]
+            subscribed = wanted
+            message = connection.get_message(timeout=_LOOK_SECONDS)
+            if message is not None:
+                self._pass_on({message["channel"].decode()})
+
+    def _pass_on(self, channels: set[str] | frozenset[str]) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._set, channels)
+
+    def _set(self, channels: set[str] | frozenset[str]) -> None:
+        for channel in channels:
+            for event in self._events.get(channel, ()):
+                event.set()
+
+
+class Rows:
+    """Reads the rows that are wanted while another read is on its way with the next one, all at once."""
+
+    def __init__(self, reader: ViewReader, run: Callable[..., Coroutine[Any, Any, list[Joined]]]) -> None:
+        self._reader, self._run = reader, run
+        self._wanted: dict[str, asyncio.Future[Joined]] = {}
+        self._reading: asyncio.Task[None] | None = None
+
+    async def read(self, reservation: str) -> Joined:
+        """The row as it is now, with its machines. Raises Unavailable."""
+        found = self._wanted.get(reservation)
+        if found is None:
+            found = self._wanted[reservation] = asyncio.get_running_loop().create_future()
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.create_task(self._read_wanted())
+        return await asyncio.shield(found)
+
+    async def _read_wanted(self) -> None:
+        while self._wanted:
+            wanted, self._wanted = self._wanted, {}
+            try:
+                rows = await self._run(self._reader.find_joined, list(wanted))
+            except LeaseholdError as error:
+                for future in wanted.values():
+                    future.set_exception(error)
+                    # Read it: every reader may have been cancelled, and asyncio warns of errors that are never read.
+                    future.exception()
+            else:
+                for future, row in zip(wanted.values(), rows, strict=True):
+                    future.set_result(row)
+
+
+class AsyncWatch:
+    """The present row of one reservation, again and again: `async with client.watch(id) as watch:`, for one task."""
+
+    def __init__(self, notices: Notices, rows: Rows, reservation: str) -> None:
+        self._notices, self._rows, self.reservation = notices, rows, reservation
+        self._hinted = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        self._notices.add(self.reservation, self._hinted)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._notices.remove(self.reservation, self._hinted)
+
+    async def read(self) -> Reservation | None:
+        """The row as it is now; None when a valid view has none. Raises Unavailable."""
+        return (await self.read_joined()).row
+
+    async def read_joined(self) -> Joined:
+        """The same, with the slots of leases whose machine the view does not have. Raises Unavailable."""
+        return await self._rows.read(self.reservation)
+
+    async def wait_for_hint(self, seconds: float) -> None:
+        """Return when a notice came or when `seconds` have passed, whichever is first."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._hinted.wait()
+        except TimeoutError:
+            return
+        finally:
+            self._hinted.clear()

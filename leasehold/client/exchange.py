@@ -1,0 +1,183 @@
+"""Requests that wait for their answers: each is sent again, later and later, until its answer arrives.
+
+No copy is sent while an earlier one still waits in the queue: workers publish which message they took last. A worker
+that has too much to do answers that the request should come again later (`retry_after`).
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, cast
+from uuid import uuid4
+
+import msgspec
+import redis
+
+from leasehold.client.backoff import Backoff, lengthen, shorten
+from leasehold.errors import NotAnswered, Unavailable
+
+if TYPE_CHECKING:
+    from leasehold.client.transport import RequestTransport
+
+RESEND_SECONDS: Final = 2.0
+"""Until the first copy of a request is sent; each further copy waits for twice as long as the one before."""
+LONGEST_RESEND_SECONDS: Final = 15.0
+LONGEST_HOLD_SECONDS: Final = 30.0
+"""For how long copies are held back because an earlier one seems to wait: the clocks of senders may differ."""
+LONGEST_RETRY_SECONDS: Final = 60.0
+REQUESTS_IN_FLIGHT: Final = 8
+"""How many requests of one call are on their way at once."""
+LONGEST_WAIT_SECONDS: Final = 0.5
+"""How long one wait for an answer lasts, until it is seen that the client was closed."""
+
+
+class Pending:
+    """A request without an answer: what was sent, and when it is due to be sent again."""
+
+    def __init__(self, index: int, document: dict[str, Any]) -> None:
+        self.index, self.document = index, document
+        self.due = 0.0
+        self.sent_at: float | None = None
+        """In the header of the newest copy."""
+        self.times_shed = 0
+        self._backoff = Backoff(RESEND_SECONDS, LONGEST_RESEND_SECONDS)
+        self._held_until = 0.0
+
+    def note_sent(self, sent_at: float) -> None:
+        """A copy was handed to the broker."""
+        now = time.monotonic()
+        self.sent_at, self._held_until = sent_at, now + LONGEST_HOLD_SECONDS
+        self.due = now + self._backoff.take()  # promise: request-sent-again
+
+    def may_be_held(self) -> bool:
+        """Whether a copy was sent, and not too long ago to be held to be waiting."""
+        return self.sent_at is not None and time.monotonic() < self._held_until
+
+    def hold(self) -> None:
+        """Look again later whether the newest copy still waits."""
+        self.due = time.monotonic() + shorten(RESEND_SECONDS)
+
+    def note_shed(self, seconds: float) -> None:
+        """A worker answered that this request should come again after this time."""
+        self.times_shed += 1
+        self._backoff.reset()
+        # The next copy is a new request for a place in the queue: none waits there.
+        self.sent_at = None
+        self.due = time.monotonic() + lengthen(min(seconds, LONGEST_RETRY_SECONDS))
+
+
+def read_retry(answer: Mapping[str, Any]) -> float | None:
+    """After how many seconds a request that was not carried out should be sent again; None for any other answer."""
+    seconds = answer.get("retry_after")
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    return float(cast("float", seconds)) if is_number and answer.get("ok") is False else None
+
+
+class Exchange:
+    """Several requests of one verb, a window of them on their way. `timeout`: how long nothing may come back."""
+
+    def __init__(
+        self, wire: "RequestTransport", verb: str, documents: Iterable[Mapping[str, Any]], timeout: float
+    ) -> None:
+        self._wire, self._verb, self._timeout = wire, verb, timeout
+        self._waiting = enumerate(documents)
+        self._pending: dict[str, Pending] = {}
+        self._answers: dict[int, dict[str, Any]] = {}
+        self._deadline = 0.0
+        self._trouble: Unavailable | None = None
+
+    def answers(self) -> Iterator[dict[str, Any]]:
+        """See Wire.ask_each."""
+        self._deadline = time.monotonic() + self._timeout
+        index = 0
+        self._fill()
+        while self._pending or index in self._answers:
+            if index in self._answers:
+                yield self._answers.pop(index)
+                index += 1
+                continue
+            self._send_due()
+            self._receive()
+            self._fill()
+
+    def _fill(self) -> None:
+        while len(self._pending) < REQUESTS_IN_FLIGHT:
+            following = next(self._waiting, None)
+            if following is None:
+                return
+            index, document = following
+            request = str(document.get("request") or uuid4().hex)
+            address = self._wire.reply_address(request)
+            full = {**document, "request": request, "reply_to": address}
+            self._pending[address] = Pending(index, full)
+            self._send_due()
+
+    def _send_due(self) -> None:
+        """Send what was never sent, or was not answered in time and does not wait in the queue any more."""
+        due = [pending for pending in self._pending.values() if pending.due <= time.monotonic()]
+        taken = self._wire.read_taken() if any(pending.may_be_held() for pending in due) else None
+        for pending in due:
+            if taken is not None and pending.may_be_held() and (pending.sent_at or 0.0) > taken:
+                pending.hold()
+                continue
+            try:
+                patience = max(self._deadline - time.monotonic(), 0.0)
+                sent_at = self._wire.send(self._verb, pending.document, patience)
+            except Unavailable as error:
+                self._note_trouble(error)
+                return
+            pending.note_sent(sent_at)
+
+    def _receive(self) -> None:
+        """Wait for one answer, at most until something is due to be sent again."""
+        now = time.monotonic()
+        if now >= self._deadline or self._wire.is_closed:
+            self._give_up()
+        until = min(self._deadline, *(max(each.due, now + 0.05) for each in self._pending.values()))
+        try:
+            wait = min(max(until - now, 0.01), LONGEST_WAIT_SECONDS)
+            got = cast("list[bytes] | None", self._wire.redis.blpop(list(self._pending), timeout=wait))
+        except redis.RedisError as error:
+            self._note_trouble(self._wire.explain(error, "take answers"))
+            return
+        if got is not None:
+            self._trouble = None
+            self._take(got[0].decode(), msgspec.json.decode(got[1]))
+
+    def _take(self, address: str, answer: dict[str, Any]) -> None:
+        if (seconds := read_retry(answer)) is not None:
+            self._pending[address].note_shed(seconds)
+            return
+        self._answers[self._pending.pop(address).index] = answer
+        self._deadline = time.monotonic() + self._timeout
+
+    def _note_trouble(self, error: Unavailable) -> None:
+        self._trouble = error
+        if time.monotonic() >= self._deadline:
+            raise error
+        self._wire.pause()
+
+    def _give_up(self) -> None:
+        if self._wire.is_closed:
+            raise Unavailable("the client was closed while it waited for an answer")
+        if self._trouble is not None:
+            raise self._trouble
+        first = next(iter(self._pending.values()))
+        raise NotAnswered(
+            f"no answer to {self._verb} of {describe_request(first.document)} for {self._timeout:g} s:"
+            f" {_find_reason(first)}; asking again with the same id is safe"
+        )
+
+
+def _find_reason(pending: Pending) -> str:
+    if pending.times_shed:
+        times = "once" if pending.times_shed == 1 else f"{pending.times_shed} times"
+        return f"the service is overloaded and asked {times} to come again later"
+    return "messages wait in the queue `reservations` until a worker takes them"
+
+
+def describe_request(document: Mapping[str, Any]) -> str:
+    """What a request is about, for people: an id, or how many items. Flower shows it."""
+    if "items" in document:
+        return f"{len(document['items'])} items"
+    about = ("reservation", "id", "slot", "account")
+    return str(next((document[name] for name in about if document.get(name)), "?"))[:200]

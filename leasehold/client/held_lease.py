@@ -1,0 +1,269 @@
+"""What a lease is to its holder: the state and the rules that the blocking and the async lease share.
+
+A lease learns from answers, from its row in the view and from its own clock: cluster time for what the stack decides
+(`revoke_by`), the monotonic clock for how long its last renewal holds. How it waits and what it wakes up is the
+matter of its two kinds.
+"""
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from html import escape
+from typing import Any, Final, Protocol, Self
+
+from leasehold.client.display import Table, join_words, show_line
+from leasehold.client.lease_changes import Changes
+from leasehold.client.models import Answer, Placement, Reservation
+from leasehold.client.waiting import RENEWAL_SECONDS, RENEWALS_A_TTL, SHORTEST_PAUSE_SECONDS, fill_in
+from leasehold.common.clock import read_monotonic
+from leasehold.errors import Refused, Unavailable
+
+LONGEST_PAUSE_SECONDS: Final = 60.0
+HELD: Final = frozenset({"leased", "revoking"})
+GOODBYE_SECONDS: Final = 10.0
+"""How long leaving may take to tell the stack; after that the lease runs out by itself."""
+
+
+FINAL_FAULTS: Final = frozenset({"key", "principal", "signature"})
+"""Paths of faults that do not go away: this process cannot prove that it is the holder."""
+
+
+class Flag(Protocol):
+    """What an Event of threads and one of asyncio have in common."""
+
+    def is_set(self) -> bool:
+        """Whether it was set."""
+
+    def set(self) -> None:
+        """Set it and wake up what waits for it."""
+
+
+class HeldLease(ABC):
+    """One lease, from the side of its holder."""
+
+    revoking: Flag
+    lost: Flag
+    _left: Flag
+
+    def __init__(self, fields: Mapping[str, Any], wait: float | None, now: Callable[[], float]) -> None:
+        self._fields, self._wait, self._now = dict(fields), wait, now
+        self.id: str = self._fields["id"]
+        self.reason: str | None = None
+        """Why it is being revoked, or how it was lost."""
+        self._row: Reservation | None = None
+        self._placements: tuple[Placement, ...] | None = None
+        self._elastic = Changes()
+        self._ttl: float | None = None
+        self._trusted_until: float | None = None
+        self._revoke_by: float | None = None
+        self._is_known_lost = False
+        self._guard = threading.Condition()
+        self._on_revoke: list[Callable[[Any], object]] = []
+        self._on_lost: list[Callable[[Any], object]] = []
+
+    def on_revoke(self, callback: Callable[[Self], object]) -> None:
+        """Call this when it begins to be revoked; at once if that is already so."""
+        self._on_revoke.append(callback)
+        if self.revoking.is_set():
+            self._call(callback)
+
+    def on_lost(self, callback: Callable[[Self], object]) -> None:
+        """Call this when it is lost; at once if that is already so."""
+        self._on_lost.append(callback)
+        if self.lost.is_set():
+            self._call(callback)
+
+    @property
+    def reservation(self) -> Reservation:
+        """The reservation as it was when it was leased."""
+        if self._row is None:
+            raise Unavailable(f"{self.id} is not leased: use it as `with client.lease(...) as lease:`")
+        return self._row
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        """Each component's lease as it now is, with its slot's machine; elastic ones come and go."""
+        first = self.reservation.leases
+        return first if self._placements is None else self._placements
+
+    @property
+    def token(self) -> int:
+        """The fencing token: hand it on to whatever has to refuse an earlier holder."""
+        return self.reservation.token
+
+    @property
+    def slot(self) -> str:
+        """The slot of the first component."""
+        return self.placements[0].slot
+
+    @property
+    def instance_id(self) -> str | None:
+        """The EC2 instance of the first component."""
+        return self.placements[0].instance_id
+
+    @property
+    def address(self) -> str | None:
+        """Where the machine of the first component is reached."""
+        return self.placements[0].address
+
+    @property
+    def type(self) -> str | None:
+        """The instance type of the first component's machine."""
+        return self.placements[0].type
+
+    @property
+    def zone(self) -> str | None:
+        """The availability zone of the first component's machine."""
+        return self.placements[0].zone
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """What the first component was given."""
+        return self.placements[0].resources
+
+    @property
+    def cores(self) -> float | None:
+        """The cpus of its slot that the first component may use at present; see `Placement.usable_cores`."""
+        return self.placements[0].usable_cores
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long it is ours without another answer; None: until it is revoked. The wall clock has no say."""
+        limits = []
+        if self._trusted_until is not None:
+            limits.append(self._trusted_until - read_monotonic())
+        if self._revoke_by is not None:
+            limits.append(self._revoke_by - self._now())
+        return min(limits, default=None)
+
+    @property
+    def deadline(self) -> float | None:
+        """The same in cluster time (seconds since the epoch, see `Client.now`); every renewal moves it on, except while
+        the lease is being revoked.
+        """
+        left = self.seconds_left
+        return None if left is None else self._now() + left
+
+    @property
+    def revoke_by(self) -> float | None:
+        """When it is taken at the latest, in cluster time; None while it is not being revoked."""
+        return self._revoke_by
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is ours: entered, not left, not lost."""
+        return self._row is not None and not self._left.is_set() and not self.lost.is_set()
+
+    def __repr__(self) -> str:
+        return show_line(self, join_words([self.id, self._state(), self._where()]))
+
+    def _repr_html_(self) -> str:
+        placements = Table(self.placements if self._row is not None else ())
+        return f"<p>{escape(repr(self))}</p>{placements._repr_html_()}"
+
+    def _state(self) -> str:
+        if self._row is None:
+            return "not entered"
+        if self._left.is_set():
+            return "left"
+        if self.lost.is_set():
+            return "lost" if self.reason is None else f"lost ({self.reason})"
+        if self.revoking.is_set():
+            return "revoking" if self.reason is None else f"revoking ({self.reason})"
+        return "held"
+
+    def _where(self) -> str | None:
+        if self._row is None:
+            return None
+        left = "" if self.seconds_left is None else f", {max(self.seconds_left, 0):.0f} s left"
+        return f"on {', '.join(each.slot for each in self.placements)}, token {self.token}{left}"
+
+    @abstractmethod
+    def _wake(self) -> None:
+        """Its times have changed: wake up what waits for them."""
+
+    @abstractmethod
+    def _call(self, callback: Callable[[Any], object]) -> None:
+        """Call a holder's function."""
+
+    def _begin(self, row: Reservation, answer: Answer) -> bool:
+        """Whether the first renewal found it held: then it is ours, as the row has it."""
+        if answer.phase not in HELD:
+            return False
+        self._row = row
+        self._elastic.take(row.leases)
+        self._learn(answer.phase, row.token, answer.deadline, None)
+        return True
+
+    @staticmethod
+    def _is_foreign(refused: Refused) -> bool:
+        """Whether the lease is not ours to hold: another client's, by its key."""
+        return any(error.path in FINAL_FAULTS for error in refused.errors)
+
+    def _note_renewal(self, answer: Answer, sent: float) -> None:
+        """Our time counts from when the renewal was sent first, whatever it took to be answered."""
+        with self._guard:
+            self._ttl = answer.ttl
+            self._trusted_until = None if answer.ttl is None else sent + answer.ttl  # promise: holder-clock
+        self._wake()
+
+    def _patience(self) -> float:
+        """How long one renewal is waited for: a new one counts from its own sending, so soon rather than late."""
+        return RENEWAL_SECONDS if self._ttl is None else min(self._pause(), RENEWAL_SECONDS)
+
+    def _pause(self) -> float:
+        if self._ttl is None:
+            return LONGEST_PAUSE_SECONDS
+        return min(max(self._ttl / RENEWALS_A_TTL, SHORTEST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
+
+    def _note_row(self, row: Reservation | None, missing: frozenset[str]) -> None:
+        """Take over what the row says; `missing`: the slots whose machine the view lacks."""
+        if row is not None:
+            self._note_parts(row, missing)
+            self._learn(row.phase, row.token, row.revoke_by, row.revoke_reason or row.reason)
+
+    def _learn(self, phase: str | None, token: int | None, deadline: float | None, reason: str | None) -> None:
+        """Take over what an answer or the row says. A row may lag: an older token than ours says nothing."""
+        ours = self._row.token if self._row is not None else token
+        if self._left.is_set() or (token is not None and ours is not None and token < ours):
+            return
+        if token not in {None, ours} or phase not in HELD:
+            self._lose(f"it is {phase}" + (f": {reason}" if reason else ""))
+        elif phase == "revoking":
+            self._begin_revoke(deadline, reason)
+
+    def _note_parts(self, row: Reservation, missing: frozenset[str]) -> None:
+        """Take over the leases of the row, unless its token is another holder's."""
+        if self._row is not None and row.token == self._row.token and row.phase in HELD:
+            self._placements = fill_in(row, missing, self.placements)
+            self._elastic.take(self._placements)
+            self._wake()
+
+    def _begin_revoke(self, deadline: float | None, reason: str | None) -> None:
+        with self._guard:
+            self.reason = reason or self.reason
+            self._revoke_by = deadline
+            is_first = not self.revoking.is_set()
+            self.revoking.set()
+        self._wake()
+        for callback in self._on_revoke if is_first else ():
+            self._call(callback)
+
+    def _lose(self, reason: str) -> None:
+        with self._guard:
+            # Not `lost.is_set`, which also asks the clock: the first reason that is set stays.
+            is_first, self._is_known_lost = not self._is_known_lost, True
+            if is_first:
+                self.reason = reason
+            self.lost.set()
+        self._wake()
+        self._elastic.end()
+        for callback in self._on_lost if is_first else ():
+            self._call(callback)
+
+    def _is_overdue(self) -> bool:
+        left = self.seconds_left
+        return left is not None and left <= 0
+
+    def _is_done(self) -> bool:
+        return self._left.is_set() or self.lost.is_set()

@@ -1,0 +1,38 @@
+"""The wire of commands that have the settings of the cluster's own processes."""
+
+from contextlib import closing, suppress
+
+from leasehold.client.credentials import Credentials, find_credentials
+from leasehold.client.transport import RequestTransport
+from leasehold.common.signing import read_key
+from scheduler.model.principals import WORKER
+from scheduler.ports import StoreUnavailableError
+from scheduler.store.opening import open_store
+from workers.setting_types import reveal
+from workers.settings import Settings
+
+
+def open_wire(settings: Settings) -> RequestTransport:
+    """A wire to the cluster of these settings, which signs as `access.principal` if a key is configured, else as the
+    cluster itself unless `access.mode` is open. Raises BadCredentials.
+    """
+    credentials = _read_configured(settings)
+    if credentials is None and settings.access.mode != "open":
+        credentials = _read_own(settings)
+    return RequestTransport(settings.broker_url or "", settings.view.prefix, settings.view_url, credentials)
+
+
+def _read_configured(settings: Settings) -> Credentials | None:
+    access = settings.access
+    return find_credentials({}, access.principal, reveal(access.key) if access.key else None, access.key_file)
+
+
+def _read_own(settings: Settings) -> Credentials | None:
+    """The key of the workers' principal; None while the database cannot be used: messages are not signed then, and a
+    worker answers that it refuses them.
+    """
+    with suppress(StoreUnavailableError), closing(open_store(settings.database_url)) as store:
+        for row in store.find_principals():
+            if row.name == WORKER:
+                return Credentials(WORKER, read_key(row.key), store.read_cluster().identity)
+    return None

@@ -1,0 +1,90 @@
+"""Signs the messages of one client: its principal's key, the identity of the cluster, and the time."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import redis
+
+from leasehold.client.credentials import Credentials
+from leasehold.common.heartbeats import Heartbeat, sign_heartbeat
+from leasehold.common.signing import sign_headers
+from leasehold.errors import Unavailable
+
+if TYPE_CHECKING:
+    from kombu import Producer
+
+CLUSTER_SECONDS: Final = 60.0
+"""The identity that Redis gave is asked for again after this time."""
+
+
+class Signer:
+    """For any number of threads. `client`: the Redis of the view; it is asked for the cluster's identity unless the
+    credentials contain it. `clock`: cluster time.
+    """
+
+    def __init__(
+        self, credentials: Credentials, client: redis.Redis, prefix: str, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._credentials, self._client, self._key, self._clock = credentials, client, f"{prefix}cluster", clock
+        self._guard = threading.Lock()
+        self._cluster = credentials.cluster or ""
+        self._asked_at = float("-inf")
+
+    def sign(self, queue: str, headers: Mapping[str, Any], body: bytes) -> dict[str, str]:
+        """The headers of the signature of a message. Raises Unavailable while the cluster is not known."""
+        return sign_headers(
+            self._credentials.key,
+            principal=self._credentials.principal,
+            cluster=self._find_cluster(),
+            queue=queue,
+            task=headers["task"],
+            message_id=headers["id"],
+            now=self._clock(),
+            body=body,
+        )
+
+    def sign_heartbeat(self, slot: str, beat: Heartbeat, above: int) -> Heartbeat:
+        """The heartbeat with a counter higher than `above` and with its MAC; without both where the principal is not
+        the host of this slot. Raises Unavailable as `sign` does.
+        """
+        if self._credentials.principal != slot:
+            return beat
+        counted = beat._replace(counter=max(int(self._clock() * 1000), above + 1))
+        return sign_heartbeat(self._credentials.key, self._find_cluster(), slot, counted)
+
+    def _find_cluster(self) -> str:
+        if self._credentials.cluster is not None:
+            return self._credentials.cluster
+        with self._guard:
+            if time.monotonic() - self._asked_at > CLUSTER_SECONDS:
+                self._cluster = self._ask_cluster()
+                self._asked_at = time.monotonic()
+            return self._cluster
+
+    def _ask_cluster(self) -> str:
+        try:
+            found = cast("bytes | None", self._client.get(self._key))
+        except redis.RedisError as error:
+            raise Unavailable(f"the cluster's identity cannot be read from Redis: {error}") from error
+        if found is None:
+            raise Unavailable("Redis does not have the cluster's identity yet: no worker has started")
+        return found.decode()
+
+
+def make_signing_producer(signer: Signer) -> "type[Producer]":
+    """A kombu producer that signs: it serializes the body itself, so that the signed bytes are those that travel."""
+    from kombu import Producer
+    from kombu.serialization import dumps
+
+    class SigningProducer(Producer):
+        def publish(self, body: Any, routing_key: str | None = None, **options: Any) -> Any:  # type: ignore[override]
+            content_type, encoding, text = dumps(body, serializer=options.pop("serializer", None))
+            content = text.encode(encoding)
+            headers = options.pop("headers", None) or {}
+            options |= {"content_type": content_type, "content_encoding": encoding}
+            options["headers"] = {**headers, **signer.sign(routing_key or "", headers, content)}
+            return super().publish(content, routing_key=routing_key, **options)
+
+    return SigningProducer

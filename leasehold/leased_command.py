@@ -1,0 +1,270 @@
+"""A command that runs while a lease is held: its environment, its process group and its end.
+
+The command leads a process group of its own. Nothing of that group survives: it is killed when the lease is lost, and
+what the command left behind is killed when the command ends.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from leasehold.client.lease import Lease
+from leasehold.errors import LeaseholdError
+from leasehold.terminal import STOPS_TO_ASK_FOR_IT, Terminal, stop_own_group
+
+if TYPE_CHECKING:
+    from leasehold.client.client import Client
+
+NOT_IN_TIME: Final = 124
+LEASE_LOST: Final = 125
+NOT_EXECUTABLE: Final = 126
+NOT_FOUND: Final = 127
+OF_A_SIGNAL: Final = 128
+"""Statuses as those of `timeout` and of shells; the last one is added to the number of a signal."""
+CLOCK_SECONDS: Final = 1.0
+"""By how much our cluster time may be behind that of the stack, when it takes a lease at its deadline."""
+RETRY_SECONDS: Final = 1.0
+"""Between two tries of a command in the background to use the terminal."""
+ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""Signals that ask a program to end."""
+VARIABLES: Final = (
+    "LEASEHOLD_RESERVATION",
+    "LEASEHOLD_TOKEN",
+    "LEASEHOLD_SLOT",
+    "LEASEHOLD_ADDRESS",
+    "LEASEHOLD_INSTANCE_ID",
+    "LEASEHOLD_TYPE",
+    "LEASEHOLD_ZONE",
+    "LEASEHOLD_RESOURCES",
+    "LEASEHOLD_PLACEMENTS",
+    "LEASEHOLD_DEADLINE",
+    "LEASEHOLD_REVOKED_FILE",
+)
+"""What a command finds in its environment. No setting has one of these names: settings have two underscores."""
+_PLACEMENT_FIELDS: Final = ("component", "kind", "slot", "token", "resources", "instance_id", "address", "type", "zone")
+
+
+class Stopped(BaseException):
+    """A signal asked this process to end before the command was started."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(signal.Signals(number).name)
+
+
+class NotStarted(LeaseholdError):  # noqa: N818 - as the other errors of the client
+    """The command could not be started; `status` is that of a shell for it."""
+
+    def __init__(self, message: str, status: int) -> None:
+        self.status = status
+        super().__init__(message)
+
+
+def make_environment(lease: Lease, revoked_file: Path, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a command that holds this lease; what is unknown of the machine is not set."""
+    placements = [
+        {name: getattr(each, name) for name in _PLACEMENT_FIELDS} | {"cores": each.usable_cores}
+        for each in lease.placements
+    ]
+    values = {
+        "RESERVATION": lease.id,
+        "TOKEN": str(lease.token),
+        "SLOT": lease.slot,
+        "ADDRESS": lease.address,
+        "INSTANCE_ID": lease.instance_id,
+        "TYPE": lease.type,
+        "ZONE": lease.zone,
+        "RESOURCES": json.dumps(lease.resources),
+        "PLACEMENTS": json.dumps(placements),
+        "DEADLINE": None if lease.deadline is None else f"{lease.deadline:.3f}",
+        "REVOKED_FILE": str(revoked_file),
+    }
+    kept = {name: value for name, value in inherited.items() if name not in VARIABLES}
+    return kept | {f"LEASEHOLD_{name}": value for name, value in values.items() if value is not None}
+
+
+class CommandGroup:
+    """The process group of one command. Any thread may signal it; it is gone when `wait` returns."""
+
+    def __init__(self) -> None:
+        self._pid: int | None = None
+        self._is_over = False
+        self._early: list[int] = []
+        # A handler of signals interrupts the thread that holds it.
+        self._guard = threading.RLock()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the command has ended and nothing of its group is left."""
+        return self._is_over
+
+    def send(self, number: int) -> None:
+        """Send a signal to all of the group; one that comes before the start is sent at the start."""
+        with self._guard:
+            if self._pid is None:
+                self._early.append(number)
+            elif not self._is_over:
+                # On macOS a group of which only a zombie is left may not be signalled.
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._pid, number)
+
+    def start(self, words: Sequence[str], environment: Mapping[str, str]) -> int:
+        """Start the command; its process group. Raises NotStarted."""
+        try:
+            self._process = subprocess.Popen(words, env=environment, process_group=0)  # noqa: S603 - what was asked for
+        except FileNotFoundError as error:
+            raise NotStarted(f"{words[0]}: {error.strerror}", NOT_FOUND) from None
+        except OSError as error:
+            raise NotStarted(f"{words[0]}: {error.strerror}", NOT_EXECUTABLE) from None
+        with self._guard:
+            self._pid, early = self._process.pid, self._early
+            for number in early:
+                self.send(number)
+        return self._process.pid
+
+    def wait(self, on_stop: Callable[[int], object]) -> int:
+        """The status of the command as a shell has it, once nothing of its group is left.
+
+        `on_stop` is called with the signal when the command was stopped.
+        """
+        while True:
+            _, status = os.waitpid(self._process.pid, os.WUNTRACED)
+            if not os.WIFSTOPPED(status):
+                break
+            on_stop(os.WSTOPSIG(status))
+        with self._guard:
+            self.send(signal.SIGKILL)
+            self._is_over = True
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        return self._process.returncode if self._process.returncode >= 0 else OF_A_SIGNAL - self._process.returncode
+
+
+class Signals:
+    """What signals to this process do: they end the wait for a lease, and later go to the command.
+
+    A signal that is ignored stays ignored, by the command too: see nohup(1).
+    """
+
+    def __init__(self, group: CommandGroup) -> None:
+        self._group = group
+        self._is_passing = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._handle(ENDING)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def pass_on(self) -> None:
+        """From now on signals go to the command, for which this process waits."""
+        self._is_passing = True
+        self._handle((signal.SIGTSTP,))
+
+    def _handle(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._take)
+
+    def _take(self, number: int, _frame: FrameType | None) -> None:
+        if not self._is_passing:
+            raise Stopped(number)
+        self._group.send(number)
+
+
+class LeasedCommand:
+    """Runs one command under one lease. `say` gets a line about each thing that people should know, from any thread."""
+
+    def __init__(self, client: "Client", lease: Lease, group: CommandGroup, say: Callable[[str], object]) -> None:
+        self._client, self._lease, self._group, self._say = client, lease, group, say
+        self._guard = threading.Lock()
+        self._is_revoked = self._is_lost = False
+        self._revoke_reason: str | None = None
+
+    def run(self, words: Sequence[str], starting: contextlib.AbstractContextManager[None]) -> int:
+        """Run it to its end; its status, or LEASE_LOST. The command is started within the context `starting`.
+
+        Raises NotStarted.
+        """
+        terminal = Terminal()
+        with self._folder() as folder, contextlib.closing(terminal):
+            self._revoked_file = Path(folder) / "revoked"
+            environment = make_environment(self._lease, self._revoked_file, os.environ)
+            with starting:
+                group = self._group.start(words, environment)
+            if terminal.is_for_one_command:
+                terminal.give(group)
+            self._lease.on_revoke(self._revoke)
+            self._lease.on_lost(self._lose)
+            status = self._group.wait(lambda number: self._stop(number, terminal, group))
+        with self._guard:
+            return LEASE_LOST if self._is_lost else status
+
+    def _folder(self) -> "tempfile.TemporaryDirectory[str]":
+        """One of our own; a thread of the lease may write to it in the moment in which it goes."""
+        return tempfile.TemporaryDirectory(prefix="leasehold-run-", ignore_cleanup_errors=True)
+
+    def _stop(self, number: int, terminal: Terminal, group: int) -> None:
+        """The command was stopped: let it have the terminal if it stopped for that, else stop as well."""
+        if number in STOPS_TO_ASK_FOR_IT and terminal.give(group):
+            self._group.send(signal.SIGCONT)
+        elif number != signal.SIGSTOP:
+            terminal.take_back()
+            stop_own_group()
+            if not terminal.give(group) and number in STOPS_TO_ASK_FOR_IT:
+                # Where no shell can give us the terminal either, the command stops again at once.
+                time.sleep(RETRY_SECONDS)
+            if self._lease.is_held:
+                self._group.send(signal.SIGCONT)
+
+    def _revoke(self, lease: Lease) -> None:
+        with self._guard:
+            if self._is_revoked or self._group.is_over:
+                return
+            self._is_revoked = True
+        # Not under the guard: a lost lease does not wait for Redis.
+        self._revoke_reason = reason = lease.reason or self._read_reason() or "revoked"
+        deadline = lease.revoke_by
+        self._write_reason(reason, deadline)
+        until = "" if deadline is None else f", and is killed in {deadline - self._client.now():.0f} s if it still runs"
+        self._say(f"{lease.id} is being revoked: {reason}; the command gets SIGTERM{until}")
+        self._group.send(signal.SIGTERM)
+
+    def _read_reason(self) -> str | None:
+        """Of the row: an answer to a renewal reports a revoke without its reason."""
+        with contextlib.suppress(LeaseholdError):
+            row = self._client.get(self._lease.id)
+            return None if row is None else row.revoke_reason
+        return None
+
+    def _write_reason(self, reason: str, deadline: float | None) -> None:
+        """All of the file or nothing: the command may look at any time."""
+        draft = self._revoked_file.with_suffix(".draft")
+        with contextlib.suppress(OSError):
+            # Without the file the command still gets the signal.
+            draft.write_text(f"{reason}\n{'' if deadline is None else f'{deadline:.3f}'}\n", encoding="utf-8")
+            draft.replace(self._revoked_file)
+
+    def _lose(self, lease: Lease) -> None:
+        with self._guard:
+            if self._is_lost or self._group.is_over:
+                return
+            self._is_lost = True
+        self._group.send(signal.SIGKILL)
+        reason = lease.reason
+        if lease.revoke_by is not None and self._client.now() >= lease.revoke_by - CLOCK_SECONDS:
+            reason = f"it was not given back in time ({self._revoke_reason or 'revoked'})"
+        self._say(f"{lease.id} is lost: {reason}; the command is killed")

@@ -1,0 +1,107 @@
+"""Does one process on this host do its work? What health checks of containers and service managers ask.
+
+A worker is asked by a canary, which it has to take from its queue and answer: one that runs, and answers pings, may
+still consume nothing. With several hosts on one queue any of them may take a canary; so they are sent until one is
+answered from here.
+"""
+
+import secrets
+import socket
+import time
+import urllib.error
+import urllib.request
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final, cast
+
+import msgspec
+import redis
+
+from leasehold.canaries import QUEUES
+from leasehold.client.own_transport import open_wire
+from leasehold.client.transport import RequestTransport, explain_redis
+from leasehold.errors import BadCredentials, Unavailable
+from tasks.clock import read_pulse_age
+from workers.settings import Settings
+
+PROCESSES: Final = (*QUEUES, "beat", "flower", "metrics", "emulator")
+LATE_INTERVALS: Final = 3
+"""Beat sends a tick every interval; after so many without a message it is not alive."""
+RESEND_SECONDS: Final = 2.0
+_EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where it listens, not where we do
+
+
+def find_trouble(process: str, settings: Settings, seconds: float) -> str | None:
+    """Why this process of this host is not alive; None when it is. `process` is one of PROCESSES.
+
+    Takes about `seconds` at most.
+    """
+    match process:
+        case "beat":
+            return _find_late_beat(settings)
+        case "flower":
+            return _find_silence(_url(settings.flower.host, settings.flower.port, "healthcheck"), seconds)
+        case "metrics":
+            return _find_silence(_url(settings.metrics.host, settings.metrics.port, "metrics"), seconds)
+        case "emulator":
+            if settings.aws.endpoint_url is None:
+                return "aws.endpoint_url: expected the emulator's URL, got nothing"
+            return _find_silence(f"{settings.aws.endpoint_url}/_leasehold/health", seconds)
+        case queue:
+            return _find_idle_worker(queue, settings, seconds)
+
+
+def _find_late_beat(settings: Settings) -> str | None:
+    if settings.celery.beat_file is None:
+        return "celery.beat_file: expected the file that beat touches, got nothing"
+    late = LATE_INTERVALS * settings.ticks.interval
+    try:
+        age = read_pulse_age(Path(settings.celery.beat_file))
+    except OSError as error:
+        return f"{settings.celery.beat_file}: {error.strerror}: beat has not started"
+    return f"beat has sent nothing for {age:.0f} s" if age > late else None
+
+
+def _find_silence(url: str, seconds: float) -> str | None:
+    try:
+        with urllib.request.urlopen(url, timeout=seconds) as answer:  # noqa: S310 - of our own settings, http
+            return None if answer.read(1) else f"{url} answers nothing"
+    except (urllib.error.URLError, OSError) as error:
+        return f"{url} does not answer: {error}"
+
+
+def _url(host: str, port: int, page: str) -> str:
+    reached = _EVERYWHERE.get(host, host)
+    return f"http://[{reached}]:{port}/{page}" if ":" in reached else f"http://{reached}:{port}/{page}"
+
+
+def _find_idle_worker(queue: str, settings: Settings, seconds: float) -> str | None:
+    if settings.broker_url is None:
+        return "broker.url: expected the URL of a Redis, got nothing"
+    with closing(open_wire(settings)) as wire:
+        try:
+            return _await_canary(wire, queue, seconds)
+        except (Unavailable, BadCredentials) as error:
+            return str(error)
+        except redis.RedisError as error:
+            return str(explain_redis(error, wire.view_url, "take answers"))
+
+
+def _await_canary(wire: RequestTransport, queue: str, seconds: float) -> str | None:
+    address = wire.reply_address(f"alive-{secrets.token_hex(8)}")
+    until, others = time.monotonic() + seconds, set()
+    while (left := until - time.monotonic()) > 0:
+        wire.send_canary(queue, address, expires=left)
+        got = cast("list[bytes] | None", wire.redis.blpop([address], timeout=min(left, RESEND_SECONDS)))
+        if got is None:
+            continue
+        answer = msgspec.json.decode(got[1], type=dict[str, Any])
+        if not answer.get("ok"):
+            return f"the worker of the queue {queue} refused the question: {answer.get('errors')}"
+        host = answer.get("host")
+        if host == socket.gethostname():
+            return None
+        others.add(str(host))
+        wire.pause()
+    known = f", workers on {', '.join(sorted(others))} did" if others else ""
+    return f"no worker of the queue {queue} on this host answered in {seconds:g} s{known}"

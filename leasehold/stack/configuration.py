@@ -1,0 +1,215 @@
+"""What a stack is made of before anything of it runs: its configuration, its ports, what its processes are told."""
+
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import SecretStr
+
+from leasehold.stack.programs import Program
+from workers.configuration import PATH_VARIABLE, USUAL_PATH, read_configuration
+from workers.ec2 import EMULATOR_SECRET_VARIABLE
+from workers.embedded_redis import NO_SERVER, find_redis_server, prepare_redis
+from workers.settings import BrokerSettings, DatabaseSettings, Settings, read_settings
+
+REDIS: Final = "redis"
+EMULATOR: Final = "emulator"
+SECRET_KEY_VARIABLE: Final = "LEASEHOLD_AWS__SECRET_ACCESS_KEY"  # noqa: S105 - a name
+EMULATED_ACCOUNT: Final = "123456789012"
+"""Of everything in the emulator; a part of its queues' URLs."""
+NOTICES: Final = "leasehold-interruptions"
+"""The queue of the emulator's notices of interruptions."""
+_SECRET_BYTES: Final = 32
+EXAMPLE_RULES: Final[dict[str, Any]] = {
+    "pools": {
+        "linux": {
+            "system": "x86_64-linux",
+            "max_slots": 4,
+            "resources": {"cpus": 4, "memory_mib": 8192},
+            "ec2": {"image": "ami-0123456789abcdef0"},
+        }
+    }
+}
+"""What a stack without a leasehold.toml and without rules of its own starts with; the emulator takes any image."""
+
+
+class StackError(Exception):
+    """The stack cannot be started or kept up; the message is one line that says why. `details`: a line for each process
+    that had warned of something.
+    """
+
+    def __init__(self, message: str, details: Sequence[str] = ()) -> None:
+        self.details = tuple(details)
+        super().__init__(message)
+
+
+@dataclass(frozen=True)
+class StackConfiguration:
+    """Everything decided: where the parts are, what the children's environment has, which rules are applied.
+
+    `rules` None: those in force stay (the example's, if there are none). `programs` are ours, beside the Procfile's.
+    """
+
+    settings: Settings
+    rules: dict[str, Any] | None
+    broker_url: str
+    database_url: str
+    emulator_url: str | None
+    environment: dict[str, str]
+    programs: tuple[Program, ...]
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """Where people find the parts."""
+        flower = f"http://{self.settings.flower.host}:{self.environment['LEASEHOLD_FLOWER__PORT']}"
+        metrics = f"http://{self.settings.metrics.host}:{self.environment['LEASEHOLD_METRICS__PORT']}/metrics"
+        found = {"flower": flower, "metrics": metrics}
+        return found | ({"emulator": self.emulator_url} if self.emulator_url else {})
+
+
+def survey(
+    directory: Path,
+    folder: Path,
+    *,
+    config: Path | None = None,
+    rules: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    emulator: Mapping[str, float] | None = None,
+) -> StackConfiguration:
+    """Read the configuration and choose what is not configured.
+
+    Raises InvalidInputError for a configuration that is wrong, StackError when there is no server to start.
+    """
+    path = _find_file(directory, config)
+    settings, document = _read(path)
+    told = dict(environment or {})
+    broker_url, redis_programs = _plan_redis(settings, folder)
+    database_url = _choose_database(settings, folder)
+    emulator_url, emulator_programs, emulator_says = _plan_emulator(settings, folder, emulator or {})
+    told = {
+        **_ports(settings),
+        **({PATH_VARIABLE: str(path)} if path else {}),
+        "LEASEHOLD_BROKER__URL": broker_url,
+        "LEASEHOLD_DATABASE__URL": database_url,
+        **emulator_says,
+        **_choose_beat_file(settings, folder),
+        **told,
+    }
+    changed = {
+        "broker": BrokerSettings(url=SecretStr(broker_url)),
+        "database": settings.database.model_copy(update={"url": SecretStr(database_url)}),
+    }
+    return StackConfiguration(
+        settings=settings.model_copy(update=changed),
+        rules=dict(rules) if rules is not None else document,
+        broker_url=broker_url,
+        database_url=database_url,
+        emulator_url=emulator_url,
+        environment=told,
+        programs=(*redis_programs, *emulator_programs),
+    )
+
+
+def _find_file(directory: Path, config: Path | None) -> Path | None:
+    named = config or os.environ.get(PATH_VARIABLE)
+    if named:
+        return Path(named).absolute()
+    usual = directory / USUAL_PATH
+    return usual if usual.exists() else None
+
+
+def _read(path: Path | None) -> tuple[Settings, dict[str, Any] | None]:
+    if path is None:
+        return read_settings({}), None
+    configuration = read_configuration(path)
+    return configuration.settings, configuration.rules_document
+
+
+def _plan_redis(settings: Settings, folder: Path) -> tuple[str, tuple[Program, ...]]:
+    """The configured Redis, else one of our own on a free port, with a random password: every user of the host can
+    connect to the port.
+    """
+    if settings.broker_url:
+        return settings.broker_url, ()
+    binary = find_redis_server()
+    if binary is None:
+        raise StackError(NO_SERVER)
+    directory, port = folder / REDIS, find_free_port()
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    password = secrets.token_urlsafe(_SECRET_BYTES)
+    command = prepare_redis(binary, directory, port, {"logfile": "", "requirepass": password})
+    return f"redis://:{password}@127.0.0.1:{port}/0", (Program(REDIS, tuple(command)),)
+
+
+def _choose_database(settings: Settings, folder: Path) -> str:
+    """The configured database, else a file in the stack's folder."""
+    if settings.database_url == DatabaseSettings().url.get_secret_value():
+        return f"sqlite:///{folder / 'leasehold.db'}"
+    return settings.database_url
+
+
+def _choose_beat_file(settings: Settings, folder: Path) -> dict[str, str]:
+    """Without a configured file, one in the stack's folder: `leasehold alive beat` reads its age."""
+    return {} if settings.celery.beat_file else {"LEASEHOLD_CELERY__BEAT_FILE": str(folder / "beat")}
+
+
+def _plan_emulator(
+    settings: Settings, folder: Path, options: Mapping[str, float]
+) -> tuple[str | None, tuple[Program, ...], dict[str, str]]:
+    """The emulator, unless our own settings say anything about AWS. The surroundings' AWS_… variables do not
+    count: who tries this out with them set has no machines launched by surprise. Raises ModuleNotFoundError where the
+    extra `emulator` is not installed.
+
+    The emulator serves only requests that are signed with the random secret key, or bear it as a password: through
+    its port every user of the host could end machines, or read bootstrap tokens in user data.
+    """
+    aws = settings.aws
+    if aws.endpoint_url or aws.region or aws.profile or aws.access_key_id:
+        return None, (), {}
+    if find_spec("moto") is None:
+        raise ModuleNotFoundError("No module named 'moto'", name="moto")
+    port = find_free_port()
+    command = [sys.executable, "-m", "workers.ec2.emulator", "--port", str(port)]
+    command += ["--call-log", str(folder / "logs" / "ec2-calls.jsonl")]
+    for name, value in options.items():
+        command += [f"--{name.replace('_', '-')}", str(value)]
+    url, secret = f"http://127.0.0.1:{port}", secrets.token_urlsafe(_SECRET_BYTES)
+    command += ["--interruption-queue", NOTICES]
+    says = {
+        "LEASEHOLD_AWS__INTERRUPTION_QUEUE": f"{url}/{EMULATED_ACCOUNT}/{NOTICES}",
+        "LEASEHOLD_AWS__ENDPOINT_URL": url,
+        "LEASEHOLD_AWS__REGION": "us-east-1",
+        "LEASEHOLD_AWS__ACCESS_KEY_ID": "emulator",
+        SECRET_KEY_VARIABLE: secret,
+    }
+    return url, (Program(EMULATOR, tuple(command), {EMULATOR_SECRET_VARIABLE: secret}),), says
+
+
+def _ports(settings: Settings) -> dict[str, str]:
+    """The configured ports where they are free, else any free ones: a stack elsewhere on this host may have them."""
+    return {
+        "LEASEHOLD_FLOWER__PORT": str(_free_or_any(settings.flower.host, settings.flower.port)),
+        "LEASEHOLD_METRICS__PORT": str(_free_or_any(settings.metrics.host, settings.metrics.port)),
+    }
+
+
+def _free_or_any(host: str, port: int) -> int:
+    try:
+        return find_free_port(host, port)
+    except OSError:
+        return find_free_port()
+
+
+def find_free_port(host: str = "127.0.0.1", port: int = 0) -> int:
+    """This port, or with 0 any one, that nobody listens on now. Raises OSError when it is taken."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        found: int = listener.getsockname()[1]
+        return found

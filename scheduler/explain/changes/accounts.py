@@ -1,0 +1,139 @@
+"""Changes of quota accounts that end a wait, under the queue `quota`: time, a limit, a balance. Source: qscheduler."""
+
+from collections.abc import Iterator
+from functools import partial
+from math import ceil
+from typing import Final, cast
+
+import msgspec
+
+from scheduler.explain.candidates import count_wanted, list_slots
+from scheduler.explain.forecast import forecast, list_recoveries
+from scheduler.explain.search import Search, Suggestion
+from scheduler.model.accounts import PAID, Account, Levels
+from scheduler.policy.quota.accounting import settle
+
+_A_LITTLE: Final = 0.001
+"""Worker-seconds: what `above 0` is tried with."""
+
+
+def _find_payer(search: Search) -> Account | None:
+    """The account of the reservation, where accounts count."""
+    request = search.reservation.request
+    if search.rules.settings_of(request.pool, request.system).queue != "quota":
+        return None
+    return search.view.account_of(search.reservation)
+
+
+def list_account_waits(search: Search) -> Iterator[Suggestion]:
+    """What comes by itself: those whom it preempted have to let go, or its account can pay again."""
+    for lease in search.reservation.leases:
+        ends = {other.revoke_by for _, other in search.view.leases_of(lease.slot) if other.revoke_by is not None}
+        for until in sorted(end for end in ends if end > search.now):
+            yield Suggestion(
+                kind="wait",
+                text=f"those whom it preempted have to give {lease.slot} back in {until - search.now:.0f} s",
+                wait_seconds=until - search.now,
+            )
+    account = _find_payer(search)
+    for seconds, level in list_recoveries(forecast(search.view, account, search.now)) if account is not None else ():
+        yield Suggestion(
+            kind="wait",
+            text=f"account {account.id} can pay again at level {level} in {ceil(seconds)} s",  # type: ignore[union-attr]
+            wait_seconds=seconds,
+        )
+
+
+def raise_limit(search: Search) -> Suggestion | None:
+    """A limit of its account that is higher by the least number."""
+    account = _find_payer(search)
+    if account is None:
+        return None
+    most = count_wanted(search)
+    if account.max_fanout:
+        found = search.find_least(partial(_with_fanout, account), most)
+        if found is not None:
+            return found
+    for name in account.per_label_task_limits:
+        found = search.find_least(partial(_with_label_limit, account, name), most)
+        if found is not None:
+            return found
+    return None
+
+
+def _with_fanout(account: Account, more: int) -> Suggestion:
+    most = account.max_fanout + more
+    return Suggestion(
+        kind="account_limit",
+        text=f"max_fanout of {account.id} {most} instead of {account.max_fanout} would do",
+        rows=(msgspec.structs.replace(account, max_fanout=most),),
+    )
+
+
+def _with_label_limit(account: Account, name: str, more: int) -> Suggestion:
+    present = account.per_label_task_limits[name]
+    limits = {**account.per_label_task_limits, name: present + more}
+    return Suggestion(
+        kind="account_limit",
+        text=f"per_label_task_limits of {account.id} for {name} {present + more} instead of {present} would do",
+        rows=(msgspec.structs.replace(account, per_label_task_limits=limits),),
+    )
+
+
+def list_freed_work(search: Search) -> Iterator[Suggestion]:
+    """Work of its account that is free."""
+    account = _find_payer(search)
+    if account is not None and account.disable_free_tasks:
+        yield Suggestion(
+            kind="free_tasks",
+            text=f"it would run at the free level if {account.id} had no disable_free_tasks",
+            rows=(msgspec.structs.replace(account, disable_free_tasks=False),),
+        )
+
+
+def grant_what_is_lacking(search: Search) -> Suggestion | None:
+    """A balance for an account that runs nothing for free: without one it waits whatever room there is."""
+    account = _find_payer(search)
+    return grant_balance(search) if account is not None and account.disable_free_tasks else None
+
+
+def grant_balance(search: Search) -> Suggestion | None:
+    """More of its account at one level, the least that does: of levels at which it earns first, and of the worst one
+    first, for that preempts the least.
+    """
+    account = _find_payer(search)
+    if account is None:
+        return None
+    found = forecast(search.view, account, search.now)
+    earned = [level for level in PAID if account.charge_rate[level] > 0]
+    levels = [level for level in PAID if level < found.level]
+    for level in sorted(levels, key=lambda each: (each not in earned, -each)):
+        little = _with_balance(account, level, _A_LITTLE, f"above {max(0.0, account.balance[level]):g}")
+        change = search.find_first([little]) or search.find_least(
+            lambda amount, level=level: _with_balance(account, level, amount, f"of {amount}"),  # type: ignore[misc]
+            _most_needed(search, account, level),
+        )
+        if change is not None or search.is_cut_short:
+            return change
+    return None
+
+
+def _most_needed(search: Search, account: Account, level: int) -> int:
+    """More than what any lease that could be preempted for it has used there, and than its own work has since the last
+    charge.
+    """
+    now = search.now
+    used = [0.0]
+    for slot, _ in list_slots(search):
+        used.append(sum(settle(lease, now).cost[level] for _, lease in search.view.leases_of(slot.id)))
+    running = forecast(search.view, account, now).use[level] * max(0.0, now - account.charged_at)
+    return ceil(max(used) + running + max(0.0, account.due[level])) + 1
+
+
+def _with_balance(account: Account, level: int, amount: float, words: str) -> Suggestion:
+    balance = [float(amount) if each == level else account.balance[each] for each in PAID]
+    return Suggestion(
+        kind="balance",
+        text=f"a balance of {account.id} {words} at level {level} would do",
+        rows=(msgspec.structs.replace(account, balance=cast("Levels", tuple(balance))),),
+    )

@@ -1,0 +1,245 @@
+"""Changes of slots that could end a wait: one takes leases again, holds more, has other labels; more of them."""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from heapq import nsmallest
+from itertools import islice, repeat
+from typing import Final
+
+import msgspec
+
+from scheduler.explain.candidates import (
+    MOST_CANDIDATES,
+    count_wanted,
+    describe_labels,
+    find_lacking,
+    list_components,
+    list_hosts,
+    list_pools,
+    list_slots,
+    required_labels,
+)
+from scheduler.explain.search import Search, Suggestion
+from scheduler.model.labels import has_labels
+from scheduler.model.labels import shape_of as shape_of_labels
+from scheduler.model.reservations import list_instances
+from scheduler.model.resources import SLACK, Resources
+from scheduler.model.resources import shape_of as shape_of_resources
+from scheduler.model.rules import Pool
+from scheduler.model.slots import Slot
+from scheduler.policy.capacity.requests import given_to
+from scheduler.policy.capacity.slot_info import capacity_of
+
+MOST_RIVALS: Final = 16
+"""Of those who might take the room that is made for one."""
+MOST_SUMS: Final = 200
+"""Of what they ask for."""
+MOST_SIZES: Final = 48
+"""Of larger slots that are tried."""
+Missing = dict[str, float]
+
+
+def list_uncordoned(search: Search) -> Iterator[Suggestion]:
+    """One slot takes leases again."""
+    cordoned = (slot for slot, _ in list_slots(search) if slot.cordoned)
+    for slot in islice(cordoned, MOST_CANDIDATES):
+        yield Suggestion(
+            kind="cordon",
+            text=f"slot {slot.id} would do and is cordoned",
+            rows=(msgspec.structs.replace(slot, cordoned=False),),
+        )
+
+
+def enlarge_slot(search: Search) -> Suggestion | None:
+    """What a host lacks to take one instance more, of a gang any of them: the fewest names first, then the least of
+    them.
+
+    Where others before it in the queue would take that room, as much more as they ask for.
+    """
+    found: list[tuple[int, float, int, Slot, Pool, Missing]] = []
+    for component in list_components(search.reservation):
+        sums = {name: _list_sums(search, name, given_to(component, pool)) for name, pool in list_pools(search)}
+        required = required_labels(search.reservation, component)
+        for slot, pool in _list_different(search):
+            if not search.may_go_on():
+                return None
+            for missing in _list_missing(search, slot, pool, sums) if has_labels(slot.labels, required) else ():
+                found.append((len(missing), sum(missing.values()), len(found), slot, pool, missing))
+    least = nsmallest(MOST_SIZES, found, key=lambda each: each[:3])
+    return search.find_first(_with_larger(slot, pool, missing) for *_, slot, pool, missing in least)
+
+
+def _list_different(search: Search) -> Iterator[tuple[Slot, Pool]]:
+    """Of all hosts that are alike in what a larger one could be used for one for each instance, a dozen at most: the
+    others of a gang may have taken those before it.
+    """
+    instances = list_instances(search.reservation.request, "essential")
+    seen, most = Counter[Hashable](), min(len(instances), MOST_CANDIDATES)
+    for slot, pool in list_hosts(search):
+        alike = (
+            slot.pool,
+            shape_of_resources(capacity_of(slot, pool) or {}),
+            shape_of_resources(_used_on(search, slot)),
+            shape_of_labels(slot.labels),
+            len(search.view.leases_of(slot.id)),
+            slot.uses if pool.max_uses else 0,
+            slot.id in search.reservation.declined,
+        )
+        if not slot.cordoned and seen[alike] < most:
+            seen[alike] += 1
+            yield slot, pool
+
+
+def _with_larger(slot: Slot, pool: Pool, missing: Missing) -> Suggestion:
+    held = dict(capacity_of(slot, pool) or {})
+    larger = {name: held.get(name, 0) + missing.get(name, 0) for name in {**held, **missing}}
+    words = ", ".join(f"{amount:g} more {name}" for name, amount in sorted(missing.items()))
+    return Suggestion(
+        kind="resources",
+        text=f"needs {words} on one slot ({slot.id})",
+        rows=(msgspec.structs.replace(slot, resources=larger),),
+    )
+
+
+def _list_missing(search: Search, slot: Slot, pool: Pool, sums: Mapping[str, list[Missing]]) -> Iterator[Missing]:
+    """Name by name what the slot lacks for one instance, for that one behind others, and for those."""
+    capacity = capacity_of(slot, pool)
+    if capacity is None:
+        return
+    used = _used_on(search, slot)
+    for together in sums[slot.pool]:
+        lacking = {
+            name: amount + used.get(name, 0) - capacity.get(name, 0) for name, amount in together.items() if amount > 0
+        }
+        if missing := {name: amount for name, amount in lacking.items() if amount > SLACK}:
+            yield missing
+
+
+def _list_sums(search: Search, pool: str, wanted: Resources) -> list[Missing]:
+    """What may be put on a slot of this pool: any of the smallest asks together. The least that serves is what one of
+    these sums lacks, for only there does it change who fits. (Not always with its own ask among them: where one before
+    it blocks the queue, room for that one will do.)
+    """
+    sums: dict[tuple[float, ...], Missing] = {(0.0,) * len(wanted): dict.fromkeys(wanted, 0.0)}
+    for resources in nsmallest(
+        MOST_RIVALS, _list_asked(search, pool), key=lambda each: (each != wanted, sum(each.values()))
+    ):
+        for known in list(sums.values()) if len(sums) < MOST_SUMS else ():
+            larger = {name: known[name] + resources.get(name, 0) for name in wanted}
+            sums.setdefault(tuple(larger.values()), larger)
+    return list(sums.values())
+
+
+def _list_asked(search: Search, name: str) -> Iterator[Resources]:
+    """What instances of those who wait are given in this pool; of any number that are alike, no more than count."""
+    shapes = Counter(search.view.shapes[each] for each in search.view.by_phase["pending"])
+    for shape, count in shapes.items():
+        for instance in shape.essential:
+            given = given_to(instance.component, search.rules.pools[name])
+            yield from repeat(given, min(count, MOST_RIVALS))
+
+
+def _used_on(search: Search, slot: Slot) -> Missing:
+    used: Missing = {}
+    for _, lease in search.view.leases_of(slot.id):
+        for name, amount in lease.resources.items() if lease.epoch == slot.epoch else ():
+            used[name] = used.get(name, 0) + amount
+    return used
+
+
+def list_relabelled(search: Search) -> Iterator[Suggestion]:
+    """Labels that a host lacks, the fewest first."""
+    found = [
+        (len(lacking), number, slot, lacking)
+        for component in list_components(search.reservation)
+        for number, (slot, _) in enumerate(list_hosts(search))
+        if not slot.cordoned and (lacking := find_lacking(slot.labels, required_labels(search.reservation, component)))
+    ]
+    for *_, slot, lacking in sorted(found, key=lambda each: each[:2])[:MOST_CANDIDATES]:
+        yield Suggestion(
+            kind="labels",
+            text=f"needs {describe_labels(lacking)} on one slot ({slot.id})",
+            rows=(msgspec.structs.replace(slot, labels={**slot.labels, **lacking}),),
+        )
+
+
+def add_hosts(search: Search) -> Suggestion | None:
+    """More hosts in a static pool like one that is there, else as its rules have them, as few as do."""
+    return _add_hosts(search, _list_known_hosts)
+
+
+def add_hosts_that_fit(search: Search) -> Suggestion | None:
+    """The same with what one of its instances asks, or with the most that any of them does; all of them alike."""
+    return _add_hosts(search, _list_fitting_hosts)
+
+
+def _add_hosts(search: Search, list_hosts: Callable[[Search, str, Pool], Iterable["_Host"]]) -> Suggestion | None:
+    wanted = count_wanted(search)
+    for name, pool in list_pools(search):
+        for host in islice(list_hosts(search, name, pool), MOST_CANDIDATES) if not pool.is_elastic else ():
+            change = search.find_least(lambda more, host=host: host.add(search.now, more), wanted)  # type: ignore[misc]
+            if change is not None or search.is_cut_short:
+                return change
+    return None
+
+
+@dataclass(frozen=True)
+class _Host:
+    """What further hosts would be like."""
+
+    pool: str
+    resources: dict[str, float] | None
+    labels: dict[str, str]
+    words: str
+
+    def add(self, now: float, more: int) -> Suggestion:
+        """So many of them."""
+        hosts = tuple(
+            Slot(
+                id=f"{self.pool}-more-{number}",
+                pool=self.pool,
+                state="ready",
+                resources=self.resources,
+                labels=self.labels,
+                since=now,
+                last_seen=now,
+            )
+            for number in range(1, more + 1)
+        )
+        count = "one more host" if more == 1 else f"{more} more hosts"
+        return Suggestion(kind="hosts", text=f"{count} {self.words} would do", rows=hosts)
+
+
+def _list_known_hosts(search: Search, name: str, pool: Pool) -> Iterator[_Host]:
+    models = {
+        (shape_of_resources(slot.resources or {}), shape_of_labels(slot.labels)): slot
+        for slot, other in reversed(list(list_slots(search)))
+        if other is pool
+    }
+    for model in models.values():
+        yield _Host(name, model.resources, model.labels, f"like {model.id}")
+    if pool.resources is not None:
+        yield _Host(name, None, pool.labels, f"in pool {name}")
+
+
+def _list_fitting_hosts(search: Search, name: str, pool: Pool) -> Iterator[_Host]:
+    asked = [
+        (given_to(each, pool), {**pool.labels, **required_labels(search.reservation, each)})
+        for each in list_components(search.reservation)
+    ]
+    for resources, labels in (*asked, _put_together(asked)):
+        words = [f"{amount:g} {key}" for key, amount in sorted(resources.items()) if amount > 0]
+        words += [describe_labels(labels)] if labels else []
+        size = f"with {', '.join(words)}" if words else "of any size"
+        yield _Host(name, dict(resources) or None, labels, f"{size} in pool {name}")
+
+
+def _put_together(asked: Iterable[tuple[Resources, dict[str, str]]]) -> tuple[Resources, dict[str, str]]:
+    """The most that any of them asks, and all labels."""
+    most: dict[str, float] = {}
+    labels: dict[str, str] = {}
+    for resources, required in asked:
+        most |= {key: max(amount, most.get(key, 0)) for key, amount in resources.items()}
+        labels |= required
+    return most, labels

@@ -1,0 +1,135 @@
+"""Conditions in words: what is to be said of a slot beyond its state, and of a pool whose launches rest."""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from scheduler.model.launch_backoff import Hold
+from scheduler.model.rules import Pool, Rules
+from scheduler.model.slots import ADOPTED, Slot
+from scheduler.model.transitions import IN_FLIGHT, INACTIVE
+from scheduler.model.view import View
+from scheduler.policy.lifecycle.timeouts import is_silent
+
+_MINUTE: Final = 60
+_HOUR: Final = 3600
+_ON_THE_WAY: Final = {"launching": "launch_timeout", "booting": "boot_timeout", "binding": "binding_timeout"}
+"""States on the way, each with the key that bounds it."""
+_REASONS: Final = {
+    "requested": "an operator drains it",
+    "leaving": "the host leaves",
+    "interrupted": "EC2 takes it back",
+    "rebalance": "EC2 recommends to replace it",
+    "idle": "it was idle for too long",
+    "at_quota": "it makes room at the quota",
+    "unconfigured": "its offering is not configured any more",
+    "unhealthy": "it is unhealthy",
+    "unclean": "a lease on it was not released by its holder",
+    "used_up": "it has had its max_uses",
+}
+
+
+def describe_slot(slot: Slot, pool: Pool | None, now: float) -> list[str]:
+    """What is to be said of this slot now (seconds), each thing in a few words; [] = nothing but its state."""
+    said = [*_describe_way(slot, pool, now), *_describe_silence(slot, pool, now), *_describe_end(slot, now)]
+    if slot.cordoned:
+        said.append("cordoned: takes no new leases")
+    if slot.stranger is not None:
+        said.append(f"{slot.stranger}, which nobody knows, was confirmed there: offered to nobody until it is idle")
+    if slot.unconfirmed:
+        said.append(f"unconfirmed leases in a row: {_of(slot.unconfirmed, pool)}")
+    if slot.failed_probes:
+        said.append(f"failed probes in a row: {_of(slot.failed_probes, pool)}")
+    if pool is None:
+        said.append(f"its pool {slot.pool} is not configured any more")
+    return said
+
+
+def describe_pool(view: View, rules: Rules, name: str, now: float) -> list[str]:
+    """What keeps launches of this pool back now, each hold with its reason, its end and what was learned."""
+    holds = sorted((each for each in view.holds.values() if each.pool in {name, "*"}), key=lambda each: each.id)
+    active = sum(slot.pool == name and slot.state not in INACTIVE for slot in view.slots.values())
+    return [text for hold in holds for text in _describe_hold(hold, rules.pools[name], active, now)]
+
+
+def describe_subject(hold: Hold) -> str:
+    """What a hold keeps from being launched, in words."""
+    pool = "every pool" if hold.pool == "*" else f"pool {hold.pool}"
+    if hold.kind == "unhealthy" or not hold.subject:
+        return pool
+    return f"{hold.subject} of {pool}"
+
+
+def is_at_quota(holds: Iterable[Hold], pool: str, active: int, now: float) -> bool:
+    """Whether a refusal by quota holds launches of this pool, which has so many active slots."""
+    found = (each for each in holds if each.pool == pool and each.kind == "quota" and now < each.until)
+    return any(not each.active or active >= each.active for each in found)
+
+
+def _describe_way(slot: Slot, pool: Pool | None, now: float) -> Iterator[str]:
+    if slot.state in IN_FLIGHT:
+        most = getattr(pool, _ON_THE_WAY[slot.state], None)
+        yield f"{slot.state} for {show_span(now - slot.since)}" + (f" of {show_span(most)} at most" if most else "")
+    if slot.launch_reason == ADOPTED and slot.state in IN_FLIGHT:
+        yield "found under our tags and adopted"
+    if slot.state == "error":
+        rest = show_span(slot.since + pool.error_cooldown - now) if pool else "a while"
+        yield f"its launch failed ({slot.error or 'unknown'}): rests for {rest}"
+    if slot.attempts > 1 and slot.state in {"launching", "terminating"}:
+        yield f"tried {slot.attempts} times"
+
+
+def _describe_silence(slot: Slot, pool: Pool | None, now: float) -> Iterator[str]:
+    if is_silent(slot, pool, now) and slot.last_seen is not None:
+        yield f"offline: not heard of for {show_span(now - slot.last_seen)}"
+    if slot.missed:
+        yield f"missing: EC2 did not know its machine {slot.missed} times in a row"
+    if slot.state == "empty" and slot.machine and pool is not None and not pool.is_elastic:
+        yield f"lost: waits for its host {slot.machine} to register again"
+
+
+def _describe_end(slot: Slot, now: float) -> Iterator[str]:
+    if slot.interrupted_by is not None and slot.state not in INACTIVE:
+        left = slot.interrupted_by - now
+        yield f"interrupted: EC2 takes it in {show_span(left)}" if left > 0 else "interrupted: EC2 takes it now"
+    if slot.drain_reason and slot.state not in INACTIVE:
+        yield f"goes: {_REASONS.get(slot.drain_reason, slot.drain_reason)}"
+
+
+def _of(count: int, pool: Pool | None) -> str:
+    return f"{count} of {pool.unhealthy_after}" if pool and pool.unhealthy_after else str(count)
+
+
+def _describe_hold(hold: Hold, pool: Pool, active: int, now: float) -> Iterator[str]:
+    subject, ends = describe_subject(hold), f"for {show_span(hold.until - now)} more"
+    is_on = now < hold.until
+    match hold.kind:
+        case "capacity" if is_on:
+            yield f"EC2 has no capacity for {subject}: not launched {ends}" + _in_a_row(hold)
+        case "quota" if is_on and (not hold.active or active >= hold.active):
+            learned = f", or until fewer than {hold.active} machines are active" if hold.active else ""
+            yield f"EC2's quota of {subject} is reached: not launched {ends}{learned}"
+        case "quota":
+            yield f"EC2's quota of {subject} was reached: the next launch goes alone"
+        case "throttled" if is_on:
+            yield f"EC2 asked us to slow down: nothing is launched in {subject} {ends}"
+        case "misconfigured" if is_on:
+            yield f"the launch of {subject} was refused as misconfigured: not tried {ends}"
+        case "auth" if is_on:
+            yield f"EC2 refused our credentials or permissions: nothing is launched {ends}"
+        case "unhealthy" if pool.unhealthy_after and hold.streak >= pool.unhealthy_after:
+            rests = f"nothing is launched {ends}" if is_on else "one machine is tried alone"
+            yield f"{hold.streak} boots in a row failed (the last one: {hold.subject}): {rests}"
+        case "strangers" if is_on and hold.active:
+            yield f"machines of ours that no slot knows: {hold.active}"
+
+
+def _in_a_row(hold: Hold) -> str:
+    return f" ({hold.streak} refusals in a row)" if hold.streak > 1 else ""
+
+
+def show_span(seconds: float) -> str:
+    """A span of time for people, in the largest unit that says enough."""
+    seconds = max(0.0, seconds)
+    if seconds < 2 * _MINUTE:
+        return f"{seconds:.0f} s"
+    return f"{seconds / _MINUTE:.0f} min" if seconds < 2 * _HOUR else f"{seconds / _HOUR:.1f} h"

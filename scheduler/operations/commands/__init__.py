@@ -1,0 +1,1 @@
+"""Requests of producers, holders, hosts and operators: validated, authorised and written."""

@@ -1,0 +1,232 @@
+"""Authoritative words: what somebody who sees the machines says of them (`confirm`, `absent`, `idle`). They settle what
+is believed, whatever that is; one that is older than what is known counts for nothing. Source: qscheduler's notices.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from scheduler.model.accounts import FREE, level_of
+from scheduler.model.command_schemas import AbsentDocument, ConfirmDocument, IdleDocument
+from scheduler.model.decisions import Placement
+from scheduler.model.events import Event
+from scheduler.model.reservations import Component, Lease, Reservation, list_instances
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Slot
+from scheduler.model.transitions import ENDED, HOLDING
+from scheduler.operations.commands.lease_commands import CommandRefused, find_alive, find_slot
+from scheduler.operations.ending_leases import drop_claims, end_reservation, note_confirmed, return_to_queue
+from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.operations.writers.leases import LeaseWriter
+
+MOVED = "reservation_moved"
+"""The event of one that was confirmed to run on another slot than it was put on: no change of phase."""
+CONTRADICTED = "contradicted"
+
+
+class Nobody(msgspec.Struct, frozen=True):
+    """A reservation that was spoken of and that nobody knows."""
+
+    id: str
+
+
+def confirm(work: UnitOfWork, rules: Rules, word: ConfirmDocument) -> Reservation | Nobody:
+    """It runs there: `confirm_timeout` no longer applies, and a static host that it runs on counts as heard (Orchard:
+    whoever says that something runs there has heard of the host).
+
+    One that is pending, or leased elsewhere, is leased there from now on, and whom the slot was believed to hold
+    instead waits again. One that nobody knows is never created; its slot is offered to nobody until it is `idle`.
+    """
+    if word.slot is not None and word.reservation not in work.reservations:
+        return _confirm_stranger(work, rules, word.reservation, find_slot(work, word.slot), _instant(work, word))
+    current = find_alive(work, word)
+    slots = {lease.slot for lease in current.leases if lease.state != "claimed"}
+    if word.slot is None and current.phase == "pending":
+        raise CommandRefused("slot", f"a slot that {current.id} is leased on", word.slot)
+    if word.slot is None or word.slot in slots:
+        return _confirm_there(work, rules, current, slots if word.slot is None else {word.slot}, word)
+    return _confirm_elsewhere(work, rules, current, find_slot(work, word.slot), _instant(work, word))
+
+
+def _instant(work: UnitOfWork, word: ConfirmDocument | AbsentDocument | IdleDocument) -> float:
+    """What the notice is about; nobody knows the future."""
+    return work.now if word.as_of is None else min(word.as_of, work.now)
+
+
+def _confirm_there(
+    work: UnitOfWork, rules: Rules, current: Reservation, slots: Iterable[str], word: ConfirmDocument
+) -> Reservation:
+    at = _instant(work, word)
+    if at < _known_since(current):
+        return current
+    confirmed = msgspec.structs.replace(current, confirmed_at=at, unconfirmed=0)
+    work.mark(confirmed)
+    note_confirmed(work, confirmed)
+    _hear_hosts(work, rules, slots, at)
+    return confirmed
+
+
+def _known_since(current: Reservation) -> float:
+    """The time of the last change of its phase, or of the newest confirmation."""
+    return current.changed_at if current.confirmed_at is None else max(current.changed_at, current.confirmed_at)
+
+
+def _occupied_since(work: UnitOfWork, slot: Slot) -> float:
+    """When it was last known who is on it: by a notice, a lease that came or went, or as a new machine."""
+    known = [slot.noted_at, slot.idle_since, slot.since if slot.state == "ready" else None]
+    for (owner, _), lease in work.leases_on(slot).items():
+        known += [lease.assigned_at, work.reservations[owner].confirmed_at]
+    return max((each for each in known if each is not None), default=slot.since)
+
+
+def _hear_hosts(work: UnitOfWork, rules: Rules, names: Iterable[str], at: float) -> None:
+    """Those of these slots that are static hosts' were heard of then."""
+    for name in sorted(names):
+        slot = work.slots.get(name)
+        pool = rules.pools.get(slot.pool) if slot is not None else None
+        if slot is not None and pool is not None and not pool.is_elastic:
+            heard = at if slot.last_seen is None else max(at, slot.last_seen)
+            work.mark(msgspec.structs.replace(slot, last_seen=heard))
+
+
+def _confirm_elsewhere(work: UnitOfWork, rules: Rules, current: Reservation, slot: Slot, at: float) -> Reservation:
+    """It waits, or is believed to run on another slot; which of several instances runs here nobody could tell."""
+    instances = list_instances(current.request, "essential")
+    pool = rules.pools.get(slot.pool)
+    if slot.state not in HOLDING or pool is None:
+        raise CommandRefused("slot", "a slot that serves", f"{slot.id} is {slot.state}")
+    if len(instances) != 1:
+        raise CommandRefused("slot", f"one of the slots that {current.id} is leased on", slot.id)
+    if at < max(_known_since(current), _occupied_since(work, slot)):
+        return current
+    given = {**pool.default_resources, **instances[0].component.resources}
+    placement = Placement(instances[0].name, slot.id, slot.epoch, given)
+    _make_room(work, rules, current, slot, instances[0].component)
+    if current.phase == "pending":
+        _lease(work, rules, current, placement)
+    else:
+        _move(work, current, work.slots[slot.id])
+    confirmed = msgspec.structs.replace(work.reservations[current.id], confirmed_at=at, unconfirmed=0)
+    work.put(confirmed)
+    note_confirmed(work, confirmed)
+    _hear_hosts(work, rules, [slot.id], at)
+    return confirmed
+
+
+def _lease(work: UnitOfWork, rules: Rules, current: Reservation, placement: Placement) -> None:
+    """As the tick would, at the level that a pending one would get; what it had claimed is dropped."""
+    if current.leases:
+        current = drop_claims(work, current)
+    level = None
+    if rules.settings_of(current.request.pool, current.request.system).queue == "quota":
+        account = work.account_of(current)
+        level = FREE if account is None else level_of(account.balance)
+    LeaseWriter(work, rules).lease(current, [placement], level)
+
+
+def _move(work: UnitOfWork, current: Reservation, slot: Slot) -> None:
+    """It keeps level and cost, and gets a new token: whoever holds the old one is not where it runs."""
+    token = work.transaction.next_tokens(1)[0]
+    leases = tuple(
+        msgspec.structs.replace(lease, slot=slot.id, epoch=slot.epoch, token=token, cores=None)
+        if lease.kind == "essential"
+        else lease
+        for lease in current.leases
+    )
+    left = [lease.slot for lease in current.leases if lease.kind == "essential"]
+    work.put(msgspec.structs.replace(current, leases=leases, token=token))
+    work.free_slots(current)
+    work.put(msgspec.structs.replace(slot, idle_since=None, uses=slot.uses + 1))
+    detail: dict[str, Any] = {"from": left[0], "slots": [slot.id]}
+    work.tell(Event(at=work.now, name=MOVED, cause=work.cause, reservation=current.id, detail=detail))
+
+
+def _make_room(work: UnitOfWork, rules: Rules, current: Reservation, slot: Slot, component: Component) -> None:
+    """Whom the slot is believed to hold instead waits again: on a slot with room for both nobody; else first those who
+    never confirmed, and of these who came last.
+    """
+    writer = LeaseWriter(work, rules)
+    while others := {key: lease for key, lease in work.leases_on(slot).items() if key[0] != current.id}:
+        if writer.has_room(slot, list(others.values()), component):
+            return
+        owner, _ = max(others, key=lambda key: _doubt(work, key[0], others[key]))
+        _contradict(work, rules, work.reservations[owner])
+
+
+def _doubt(work: UnitOfWork, owner: str, lease: Lease) -> tuple[bool, float, int]:
+    row = work.reservations[owner]
+    return row.confirmed_at is None, lease.assigned_at, row.sequence
+
+
+def _contradict(work: UnitOfWork, rules: Rules, other: Reservation) -> None:
+    """It is not where it was believed to be: pending again, with its place in the queue."""
+    if other.phase == "pending":
+        drop_claims(work, other)
+    else:
+        return_to_queue(work, rules, other, CONTRADICTED)
+
+
+def _confirm_stranger(work: UnitOfWork, rules: Rules, name: str, slot: Slot, at: float) -> Nobody:
+    if slot.state not in HOLDING:
+        raise CommandRefused("slot", "a slot that serves", f"{slot.id} is {slot.state}")
+    if at >= _occupied_since(work, slot):
+        for owner in dict.fromkeys(owner for owner, _ in work.leases_on(slot)):
+            _contradict(work, rules, work.reservations[owner])
+        current = work.slots[slot.id]
+        if current.stranger == name:
+            work.mark(msgspec.structs.replace(current, noted_at=at))
+        else:
+            work.put(msgspec.structs.replace(current, stranger=name, noted_at=at))
+        _hear_hosts(work, rules, [slot.id], at)
+    return Nobody(name)
+
+
+def absent(work: UnitOfWork, rules: Rules, word: AbsentDocument) -> Reservation | Nobody:
+    """It neither runs nor waits: it has ended, and a lease of it with it. Of one that nobody knows there is nothing to
+    end.
+    """
+    current = work.reservations.get(word.reservation)
+    if current is None:
+        return Nobody(word.reservation)
+    if current.phase in ENDED or _instant(work, word) < _known_since(current):
+        return current
+    return end_reservation(work, rules, current, "released", "absent", clean=False)
+
+
+def idle(work: UnitOfWork, rules: Rules, word: IdleDocument) -> Slot:
+    """Nothing runs there: what was confirmed there has ended, the slot has these labels, and it is offered.
+
+    A lease that was not confirmed yet is held: its holder may be on its way.
+    """
+    slot = find_slot(work, word.slot)
+    at = _instant(work, word)
+    if slot.state not in HOLDING or at < _occupied_since(work, slot):
+        return slot
+    for current in list(_list_holders(work, slot)):
+        if current.confirmed_at is not None:
+            end_reservation(work, rules, current, "released", "idle", clean=False)
+    seen = work.slots[slot.id]
+    is_free = not any(_list_holders(work, slot))
+    labels = word.labels if is_free and word.labels is not None else seen.labels
+    changed = msgspec.structs.replace(seen, labels=labels, stranger=None, noted_at=at)
+    if (changed.labels, changed.stranger) == (seen.labels, seen.stranger):
+        work.mark(changed)
+    else:
+        work.put(changed)
+    _hear_hosts(work, rules, [slot.id], at)
+    return work.slots[slot.id]
+
+
+def _list_holders(work: UnitOfWork, slot: Slot) -> Iterator[Reservation]:
+    """Who has a lease there, and not only a claim."""
+    owners = dict.fromkeys(owner for (owner, _), lease in work.leases_on(slot).items() if lease.state != "claimed")
+    return (work.reservations[owner] for owner in owners)
+
+
+NOTICE_WORDS: dict[str, Callable[[UnitOfWork, Rules, Any], Reservation | Slot | Nobody]] = {
+    "confirm": confirm,
+    "absent": absent,
+    "idle": idle,
+}
+"""What is done for each of these verbs; the leases on the slots that they name are loaded with who holds them."""

@@ -1,0 +1,1 @@
+"""Work on EC2 instances: launch, check, terminate, reconcile."""

@@ -1,0 +1,136 @@
+"""Interrupt: heed what the cloud says ahead of a machine's end, so that its holders get the whole two minutes.
+
+A message is deleted only after what it says is committed; it may come twice, and two processes may read at once.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, assert_never
+
+from scheduler.model.rules import Rules
+from scheduler.operations.commands.lease_commands import interrupt, rebalance
+from scheduler.operations.ports import Ports, announce
+from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.ports import CloudError, Message, Notice, NoticeFeed
+
+MOST_BATCHES = 50
+"""Batches that one call reads: a task stays bounded however long the queue is."""
+
+
+@dataclass
+class HandledNotices:
+    """What became of the messages that were read: how many changed a slot, and how many are left to come again."""
+
+    changed: int = 0
+    left: int = 0
+
+
+class _Meant(NamedTuple):
+    """A notice, and the slot that it is about: by its machine or, while that is not on the row, by its launch."""
+
+    notice: Notice
+    slot: str
+    launch_id: str | None = None
+
+
+@dataclass
+class _Sorted:
+    """The notices of a batch whose slot is known, and the messages that nobody can place yet."""
+
+    meant: list[_Meant] = field(default_factory=list)
+    unplaced: list[Message] = field(default_factory=list)
+    error: CloudError | None = None
+
+
+def heed_notices(ports: Ports, feed: NoticeFeed, wait_seconds: float = 0.0) -> HandledNotices:
+    """Read the feed until it is empty, waiting so long for the first message.
+
+    Raises CloudError when the feed or, for a machine whose launch is not settled, the fleet cannot be asked; what
+    was not heeded then comes again.
+    """
+    heeded = HandledNotices()
+    for number in range(MOST_BATCHES):
+        batch = feed.receive(0.0 if number else wait_seconds)
+        if not batch:
+            break
+        found = _sort(ports, [each for each in batch if each.notice is not None])
+        heeded.changed += _heed(ports, found.meant)
+        kept = {each.receipt for each in found.unplaced}
+        heeded.left += len(kept)
+        feed.delete([each.receipt for each in batch if each.receipt not in kept])  # promise: notice-kept
+        if found.error is not None:
+            raise found.error
+    return heeded
+
+
+def _sort(ports: Ports, messages: Sequence[Message]) -> _Sorted:
+    """Find the slot of each machine: by its instance id or, where the answer to its launch is still on its way, by
+    the launch id that it is tagged with. Machines that no slot knows are not ours.
+    """
+    # Before the machines: a launch that settles in between is then found by both, never by none.
+    coming = {slot.launch_id: slot.id for slot in ports.store.find_slots(states=["launching"])}
+    notices = {message.notice.machine for message in messages if message.notice}
+    slots = {slot.instance_id: slot.id for slot in ports.store.find_slots_of_machines(sorted(notices))}
+    found, unknown = _Sorted(), []
+    for message in messages:
+        if message.notice and message.notice.machine in slots:
+            found.meant.append(_Meant(message.notice, slots[message.notice.machine]))
+        elif message.notice:
+            unknown.append(message)
+    if coming and unknown:
+        _sort_by_launch(ports, unknown, coming, found)
+    return found
+
+
+def _sort_by_launch(
+    ports: Ports, messages: Iterable[Message], coming: Mapping[str | None, str], found: _Sorted
+) -> None:
+    """Ask the cloud whose launches these are. One that it does not show yet may be ours: while there is time its
+    message is left, and comes again.
+    """
+    notices = {each: each.notice for each in messages if each.notice}
+    try:
+        machines = ports.fleet.describe(sorted({notice.machine for notice in notices.values()}))
+    except CloudError as error:
+        found.unplaced, found.error = list(notices), error
+        return
+    now = ports.store.now()
+    for message, notice in notices.items():
+        machine = machines.get(notice.machine)
+        if machine is None and now < notice.gone_at:
+            found.unplaced.append(message)
+        elif machine is not None and machine.launch_id in coming:
+            found.meant.append(_Meant(notice, coming[machine.launch_id], machine.launch_id))
+
+
+def _heed(ports: Ports, meant: Sequence[_Meant]) -> int:
+    """Write what the notices say on their slots, tell everybody, count them; how many changed something."""
+    if not meant:
+        return 0
+    rules = ports.rules()
+    with ports.store.transaction() as transaction:
+        work = UnitOfWork(transaction, "cloud")
+        work.slots = transaction.load_slots({each.slot for each in meant})
+        counted = [(work.slots[each.slot].pool, each.notice.kind) for each in meant if _write(work, rules, each)]
+        change_set = work.flush()
+    announce(ports, change_set, kick=change_set.is_change)
+    for pool, kind in counted:
+        ports.meter.count("leasehold_interruptions_total", {"pool": pool, "kind": kind})
+    return len(counted)
+
+
+def _write(work: UnitOfWork, rules: Rules, meant: _Meant) -> bool:
+    """Whether it changed the slot; not one that has another machine by now, or went away."""
+    current, notice = work.slots.get(meant.slot), meant.notice
+    if current is None or not (
+        current.instance_id == notice.machine or (meant.launch_id and current.launch_id == meant.launch_id)
+    ):
+        return False
+    match notice.kind:
+        case "interruption":
+            changed = interrupt(work, meant.slot, notice.gone_at)
+        case "rebalance":
+            changed = rebalance(work, rules, meant.slot)
+        case _:
+            assert_never(notice.kind)
+    return changed != current

@@ -1,0 +1,254 @@
+"""Launch: carry out one slot's intent. The request is frozen and stored first, so that a task that runs twice,
+or dies anywhere, gets the same machine and not another one.
+"""
+
+import msgspec
+
+from scheduler.model.launch_backoff import Hold, hold_id
+from scheduler.model.rules import Pool, Rules
+from scheduler.model.slots import Machine, Slot
+from scheduler.operations.machines.quota_backoff import count_others, discount_refused, is_probe, list_quota_holds
+from scheduler.operations.ports import Ports, announce
+from scheduler.operations.retry import repeated_if_overtaken
+from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.ports import Category, CloudError, ClusterRow, LaunchOrder
+
+MOST_ATTEMPTS = 5
+"""Attempts at a launch of which nobody knows whether it happened; then it counts as misconfigured."""
+MOST_DELAY = 60.0
+REFUSALS: frozenset[Category] = frozenset({"capacity", "quota", "throttled", "auth", "misconfigured"})
+"""Definite answers: nothing was launched."""
+UNHEARD: frozenset[Category] = frozenset({"throttled", "auth"})
+"""Of these, answers that are given before the request is looked at: sent again they say nothing of the first one."""
+REPEATED = "repeated"
+"""What a second copy of the task did: nothing, so it is no attempt."""
+
+
+def launch(ports: Ports, slot_id: str, launch_id: str) -> str:
+    """Ask the cloud for the machine of this launch; the outcome in a word, for logs and metrics."""
+    rules = ports.rules()
+    slot = _find_wanted(ports, slot_id, launch_id)
+    if slot is None:
+        return "not_wanted"
+    try:
+        frozen = _freeze(ports, rules, slot_id, launch_id)  # promise: request-stored-first
+        if frozen is None or frozen.launch_request is None:
+            return "not_wanted"
+        machine = ports.fleet.launch(frozen.launch_request)
+    except CloudError as error:
+        result = _settle_error(ports, rules, slot, error)
+    else:
+        result = settle_machine(ports, slot, machine)
+    if result != REPEATED:
+        labels = {"pool": slot.pool, "offering": slot.offering or "", "result": result}
+        ports.meter.count("leasehold_launches_total", labels)
+    return result
+
+
+def _find_wanted(ports: Ports, slot_id: str, launch_id: str) -> Slot | None:
+    slot = next(iter(ports.store.find_slots(ids=[slot_id])), None)
+    return slot if _is_wanted(slot, launch_id) else None
+
+
+def _is_wanted(slot: Slot | None, launch_id: str | None) -> bool:
+    return slot is not None and slot.state == "launching" and slot.launch_id == launch_id
+
+
+def _freeze(ports: Ports, rules: Rules, slot_id: str, launch_id: str) -> Slot | None:
+    """Store the whole request and count the attempt; None when this launch is not wanted any more, or not yet.
+
+    Raises CloudError when the rules do not suffice for a request.
+    """
+    cluster = ports.store.read_cluster()
+    with ports.store.transaction() as transaction:
+        work = UnitOfWork(transaction, "cloud")
+        slot = transaction.load_slots([slot_id]).get(slot_id)
+        if slot is None or not _is_wanted(slot, launch_id) or is_put_off(slot, work.now):
+            return None
+        request = slot.launch_request or ports.fleet.freeze(order_of(slot, cluster), rules)
+        frozen = msgspec.structs.replace(slot, launch_request=request, attempts=slot.attempts + 1)
+        transaction.save([frozen])
+        return frozen
+
+
+def is_put_off(slot: Slot, now: float) -> bool:
+    """Whether its slow work is not due yet. Nothing is put off for longer than `MOST_DELAY`: a time further ahead was
+    written before the clock was put back.
+    """
+    return 0 < slot.not_before - now <= MOST_DELAY
+
+
+def order_of(slot: Slot, cluster: ClusterRow | None = None) -> LaunchOrder:
+    """What the launch of this slot is made of. `cluster`: whose machine it will be."""
+    return LaunchOrder(
+        slot=slot.id,
+        pool=slot.pool,
+        launch_id=slot.launch_id or "",
+        generation=slot.epoch,
+        offering=slot.offering,
+        cluster_id=cluster.identity if cluster else "",
+        highest=f"{cluster.term}.{cluster.token}" if cluster else "",
+    )
+
+
+def settle_machine(ports: Ports, slot: Slot, machine: Machine) -> str:
+    """The slot boots; when it is not wanted any more, what came for it is terminated.
+
+    Who comes second (a copy of the task; the sweep, where an answer was lost) finds the machine on the slot
+    already: that one is in use. If the cloud refuses the termination (CloudError), the orphan sweep ends it.
+    """
+    with ports.store.transaction() as transaction:
+        work = UnitOfWork(transaction, "cloud")
+        current = transaction.load_slots([slot.id]).get(slot.id)
+        wanted = current is not None and _is_wanted(current, slot.launch_id)
+        if current is not None and wanted:
+            work.move_slot(
+                current,
+                "booting",
+                instance_id=machine.id,
+                address=machine.address,
+                instance_type=machine.type,
+                zone=machine.zone,
+                attempts=0,
+                last_seen=work.now,
+            )
+            _forget_holds(work, current)
+        change_set = work.flush()
+    if current is not None and current.launch_id == slot.launch_id and current.instance_id == machine.id:
+        return REPEATED
+    if not wanted:
+        ports.fleet.terminate([machine.id])  # promise: unused-machine-ended
+        return "aborted"
+    announce(ports, change_set, kick=False)
+    ports.dispatcher.send_checks([slot.id])
+    return "success"
+
+
+def _forget_holds(work: UnitOfWork, slot: Slot) -> None:
+    """A launch that worked ends what earlier refusals of its kind held back."""
+    subject, market = slot.offering or "", slot.market or ""
+    names = [
+        hold_id(slot.pool, "throttled"),
+        hold_id(slot.pool, "quota", market),
+        hold_id(slot.pool, "capacity", subject),
+        hold_id(slot.pool, "misconfigured", subject),
+        hold_id("*", "auth"),
+    ]
+    for hold in work.transaction.load_holds(names).values():
+        is_over = hold.kind == "throttled" or work.now >= hold.until
+        if is_probe(hold, slot) if hold.kind == "quota" else is_over:
+            work.delete(hold)
+
+
+@repeated_if_overtaken
+def _settle_error(ports: Ports, rules: Rules, slot: Slot, error: CloudError) -> str:
+    """A definite refusal empties the slot (or parks it in `error`) and is held against the offering, market or
+    pool; of what nobody knows the outcome, the same request is sent again, at most `MOST_ATTEMPTS` times.
+    """
+    with ports.store.transaction() as transaction:
+        work = UnitOfWork(transaction, "cloud")
+        current = transaction.load_slots([slot.id]).get(slot.id)
+        if current is None or not _is_wanted(current, slot.launch_id):
+            return "aborted"
+        category = error.category
+        is_unclear = category not in REFUSALS or (category in UNHEARD and current.attempts > 1)
+        if is_unclear and current.attempts < MOST_ATTEMPTS:
+            _put_off(work, current)
+            category = _hold_back(work, rules, current, category)
+        else:
+            category = category if category in REFUSALS else "misconfigured"
+            _refuse(work, rules, current, category, error)
+        change_set = work.flush()
+    announce(ports, change_set, kick=change_set.turned_slots)
+    return category
+
+
+def _hold_back(work: UnitOfWork, rules: Rules, slot: Slot, category: Category) -> Category:
+    """While a launch is sent again: what refuses it for now holds the pool's others back as well."""
+    if category not in UNHEARD:
+        return "transient"
+    if (pool := rules.pools.get(slot.pool)) is not None:
+        note_refusal(work, pool, slot, category, is_definite=False)
+    return category
+
+
+def _put_off(work: UnitOfWork, slot: Slot) -> None:
+    """Again later: 1, 2, 4, 8 s from now; `recover` sends it."""
+    delay = min(MOST_DELAY, 2.0 ** max(0, slot.attempts - 1))
+    work.put(msgspec.structs.replace(slot, not_before=work.now + delay, sent_at=0.0))
+
+
+def _refuse(work: UnitOfWork, rules: Rules, slot: Slot, category: Category, error: CloudError) -> None:
+    pool = rules.pools.get(slot.pool)
+    detail = f"{category}: {error.code}"
+    if category == "misconfigured":
+        work.move_slot(slot, "error", reason=detail, error=category)
+    else:
+        work.move_slot(slot, "empty", reason=detail)
+    if pool is not None:
+        note_refusal(work, pool, slot, category)
+
+
+def note_refusal(work: UnitOfWork, pool: Pool, slot: Slot, category: Category, *, is_definite: bool = True) -> None:
+    """Write the hold that keeps launches back; refusals of one tick that are alike count as one. `is_definite`: the
+    launch is not sent again.
+
+    Any answer other than `throttled` sets the pool's back-off to 0. Source: Arvados' holds. All holds are locked at
+    once: one by one it could be in a wrong order.
+    """
+    name = slot.pool
+    own = hold_id("*" if category == "auth" else name, category, _find_subject(slot, category))  # type: ignore[arg-type]
+    locked = work.transaction.load_holds([hold_id(name, "throttled"), own, *list_quota_holds(name, pool)])
+    if is_definite:
+        discount_refused(work, slot, own, locked.values())
+    if category != "throttled":
+        for stale in work.transaction.load_holds([hold_id(name, "throttled")]).values():
+            work.delete(stale)
+    match category:
+        case "capacity":
+            _hold(work, slot, name, category, pool.capacity_hold)
+        case "quota":
+            _hold(work, slot, name, category, pool.quota_hold)
+        case "throttled":
+            _hold(work, slot, name, category, 0.0)
+        case "misconfigured":
+            _hold(work, slot, name, category, pool.error_cooldown)
+        case "auth":
+            _hold(work, slot, "*", category, MOST_DELAY)
+        case _:
+            pass
+
+
+def _find_subject(slot: Slot, category: Category) -> str:
+    """What of the pool a refusal holds back: an offering, a market, or "" for all of it."""
+    subjects = {"capacity": slot.offering, "misconfigured": slot.offering, "quota": slot.market}
+    return subjects.get(category) or ""
+
+
+def _hold(work: UnitOfWork, slot: Slot, pool: str, kind: Category, seconds: float) -> None:
+    subject = _find_subject(slot, kind)
+    identity = hold_id(pool, kind, subject)  # type: ignore[arg-type]
+    known = work.transaction.load_holds([identity]).get(identity)
+    same = known is not None and known.decided_at == slot.since
+    delay = _back_off(known.delay if known else 0.0, same=same) if kind == "throttled" else seconds
+    active = count_others(work, slot) if kind == "quota" else 0
+    work.put(
+        Hold(
+            version=known.version if known else 0,
+            id=identity,
+            pool=pool,
+            kind=kind,  # type: ignore[arg-type]
+            subject=subject,
+            refused_at=work.now,
+            until=work.now + delay,
+            delay=delay,
+            active=min(active, known.active) if same and known else active,
+            decided_at=slot.since,
+            streak=(known.streak + (not same)) if known else 1,
+        )
+    )
+
+
+def _back_off(delay: float, *, same: bool) -> float:
+    """Last delay × 1.5 + 1 s, at most 60: 1, 2.5, 4.75, 8.125, …"""
+    return delay if same else min(MOST_DELAY, delay * 1.5 + 1)

@@ -1,0 +1,258 @@
+"""Reconcile: hold what the cloud runs under our tags against what SQL knows, so that no machine is leaked.
+
+The cloud is listed first and SQL is read second. A launch is written down before the cloud hears of it, so
+whatever the listing shows had its row by then, and a launch that settles in between is never taken for an orphan.
+Everything here may be done twice, or by two at once: rows are locked and looked at again before they change, and
+a termination of what is gone changes nothing. Sources: Arvados (restart of the scheduler).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from scheduler.model.events import Event
+from scheduler.model.launch_backoff import Hold, hold_id
+from scheduler.model.rules import Pool, Rules, slot_ids
+from scheduler.model.slots import ADOPTED, Machine, Slot
+from scheduler.model.transitions import INACTIVE
+from scheduler.operations.machines.launch import settle_machine
+from scheduler.operations.machines.quota_backoff import end_quota_holds, list_quota_holds_of
+from scheduler.operations.membership import refuse_foreign_machines, split_foreign
+from scheduler.operations.ports import Ports, announce
+from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.policy.scaling.offerings import list_choices
+from scheduler.ports import CloudError
+
+ORPHAN_SECONDS = 300.0
+"""A machine that no slot knows is left alone until it is this old: a launch of it may yet be answered for."""
+STRANGER_SECONDS = 180.0
+"""Machines that no slot knows count towards `max_slots` for so long, unless the next sweep sees them again."""
+
+
+class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
+    """What one sweep came to: numbers of machines."""
+
+    settled: int = 0
+    """Answers to launches that had been lost."""
+    adopted: int = 0
+    ended: int = 0
+    """Asked to go: orphans that are old enough, and second machines of one launch."""
+    strangers: int = 0
+    """Known to no slot when it was over, those that were asked to go among them."""
+
+
+class _Sorted(msgspec.Struct):
+    """The machines that are not simply where their slot says."""
+
+    lost: list[tuple[Slot, Machine]] = []
+    """A launch that waits for its answer, and the machine that it made."""
+    extra: list[Machine] = []
+    """Second machines of a launch whose slot has its machine."""
+    strangers: list[Machine] = []
+
+
+def reconcile(ports: Ports, orphan_seconds: float = ORPHAN_SECONDS) -> Reconciled:
+    """Settle launches whose answer was lost; adopt what no slot knows under its slot's id while that is empty;
+    end the rest once it is old, and a second machine of one launch at once; count those that still run.
+
+    Without any rules (a database that was just made) nothing is touched. Machines of another cluster are left alone,
+    and refused at the end. Raises CloudError and ForeignMachineError.
+    """
+    if not ports.store.rules_version():
+        return Reconciled()
+    machines = list(ports.fleet.sweep())  # promise: stray-machine-found
+    identity = ports.store.read_cluster().identity
+    ours, foreign = split_foreign(machines, identity)
+    reconciled = _reconcile_ours(ports, ours, identity, orphan_seconds)
+    refuse_foreign_machines(foreign, identity)
+    return reconciled
+
+
+def _reconcile_ours(ports: Ports, machines: Sequence[Machine], identity: str, orphan_seconds: float) -> Reconciled:
+    rules = ports.rules()
+    slots = ports.store.find_slots()
+    _claim_known(ports, machines, slots, identity)
+    found = _sort(machines, slots)
+    for slot, machine in found.lost:
+        settle_machine(ports, slot, machine)
+    adopted, strangers, orphans = _adopt(ports, rules, _look_again(ports, found.strangers), orphan_seconds)
+    ended = [*found.extra, *orphans]
+    if ended:
+        ports.fleet.terminate([machine.id for machine in ended])
+    return Reconciled(settled=len(found.lost), adopted=adopted, ended=len(ended), strangers=len(strangers))
+
+
+def _claim_known(ports: Ports, machines: Iterable[Machine], slots: Iterable[Slot], identity: str) -> None:
+    """Write the identity on machines that were launched by a version that wrote none, where a slot knows the launch.
+
+    Without the right to do so the machine stays as it is: it counts as ours all the same.
+    """
+    launches = {slot.launch_id for slot in slots if slot.launch_id}
+    unnamed = [each.id for each in machines if each.cluster_id is None and each.launch_id in launches]
+    if unnamed:
+        with suppress(CloudError):
+            ports.fleet.claim(unnamed, identity)
+
+
+def _sort(machines: Iterable[Machine], slots: Sequence[Slot]) -> _Sorted:
+    """Of each launch the first machine that runs is the one; a launch that was given up is known to no slot."""
+    in_place = {slot.instance_id for slot in slots}
+    by_launch = {slot.launch_id: slot for slot in slots if slot.launch_id and slot.state not in INACTIVE}
+    found = _Sorted([], [], [])
+    answered: set[str] = set()
+    for machine in sorted((each for each in machines if each.id not in in_place), key=_by_merit):
+        slot = by_launch.get(machine.launch_id or "")
+        if slot is None:
+            found.strangers.append(machine)
+        elif slot.instance_id is not None or slot.id in answered:
+            found.extra.append(machine)
+        elif slot.state == "launching":
+            answered.add(slot.id)
+            found.lost.append((slot, machine))
+    return found
+
+
+def _look_again(ports: Ports, strangers: Sequence[Machine]) -> list[Machine]:
+    """As they are now, without those that are gone: a long listing takes a while, and a slot whose machine ended
+    meanwhile is empty by now. It must not get that machine back.
+    """
+    present = ports.fleet.describe([machine.id for machine in strangers]) if strangers else {}
+    found = (present.get(machine.id, machine) for machine in strangers)
+    return [machine for machine in found if machine.state != "terminated"]
+
+
+def _by_merit(machine: Machine) -> tuple[bool, float, str]:
+    """Those that run first, then the oldest."""
+    return (machine.state == "stopping", machine.launched_at or 0.0, machine.id)
+
+
+def _is_orphan(machine: Machine, age: float, now: float) -> bool:
+    """Old enough to be ended; one whose age nobody tells counts as old."""
+    return machine.launched_at is None or now - machine.launched_at >= age
+
+
+def _adopt(
+    ports: Ports, rules: Rules, strangers: Sequence[Machine], orphan_seconds: float
+) -> tuple[int, list[Machine], list[Machine]]:
+    """Adopt what can be adopted and write down how many are left, in one transaction; (adopted, those that are
+    left, those of them that are old enough to be ended).
+    """
+    with ports.store.transaction() as transaction:
+        work = UnitOfWork(transaction, "cloud")
+        work.slots = transaction.load_slots(sorted({machine.slot for machine in strangers if machine.slot}))
+        wanted = _list_wanted(rules) if strangers else {}
+        left = [machine for machine in strangers if not _take_in(work, rules, wanted, machine)]
+        is_fewer = _count_strangers(work, rules, left)
+        orphans = [machine for machine in left if _is_orphan(machine, orphan_seconds, work.now)]
+        for machine in orphans:
+            if machine.state != "stopping":
+                work.tell(_describe_orphan(machine, work.now))
+        change_set = work.flush()
+    adopted = [event.slot for event in change_set.events if event.name == "slot_adopted" and event.slot]
+    announce(ports, change_set, kick=bool(adopted) or is_fewer)
+    if adopted:
+        ports.dispatcher.send_checks(adopted)
+    return len(adopted), left, orphans
+
+
+def _list_wanted(rules: Rules) -> dict[str, str]:
+    """Slot id -> pool, for all slots that the rules list."""
+    return {slot: name for name, pool in rules.pools.items() for slot in slot_ids(name, pool)}
+
+
+def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Machine) -> bool:
+    """Put the machine on its slot if that is empty; whether it is on it now, also by another copy of this task."""
+    current = work.slots.get(machine.slot or "")
+    if current is None:
+        return False
+    if current.instance_id == machine.id:
+        return True
+    is_its_slot = wanted.get(current.id) == machine.pool == current.pool
+    if current.state != "empty" or not is_its_slot or machine.state == "stopping":
+        return False
+    work.move_slot(
+        current,
+        "booting",
+        event="slot_adopted",
+        epoch=current.epoch + 1,
+        launch_id=machine.launch_id,
+        launch_reason=ADOPTED,
+        instance_id=machine.id,
+        address=machine.address,
+        instance_type=machine.type,
+        zone=machine.zone,
+        last_seen=work.now,
+        **_describe_offering(rules.pools[current.pool], machine),
+    )
+    return True
+
+
+def _describe_offering(pool: Pool, machine: Machine) -> dict[str, Any]:
+    """What the slot is to hold: its offering's as configured; of one that is no longer configured the pool's."""
+    key = machine.offering or _find_offering(pool, machine)
+    choice = next((each for each in list_choices(pool) if each.key == key), None)
+    capacity, labels = (choice.capacity, choice.labels) if choice else (pool.resources, pool.labels)
+    return {
+        "offering": key,
+        "market": (choice.market if choice and choice.market else None) or machine.market,
+        "price": choice.price if choice else None,
+        "resources": None if capacity is None else dict(capacity),
+        "labels": dict(labels),
+    }
+
+
+def _find_offering(pool: Pool, machine: Machine) -> str | None:
+    """The key of the offering that it looks like: type, market and zone; its type where none does."""
+    if not pool.offerings:
+        return None
+    alike = (
+        key
+        for key, offering in pool.offering_by_key.items()
+        if (offering.instance_type, offering.market) == (machine.type, machine.market)
+        and offering.zone in {None, machine.zone}
+    )
+    return next(alike, machine.type)
+
+
+def _count_strangers(work: UnitOfWork, rules: Rules, left: Iterable[Machine]) -> bool:
+    """Write how many machines of each pool no slot knows, for the launches to count; whether one has fewer now.
+
+    Before machines that were adopted count as active, the quota holds end that have ended.
+    """
+    counts = Counter(machine.pool or "" for machine in left)
+    pools = {hold_id(name, "strangers"): name for name in {*rules.pools, *counts}}
+    adopted = {slot.pool for slot in work.slots.values() if slot.state == "booting"}
+    known = work.transaction.load_holds(sorted([*pools, *list_quota_holds_of(rules, adopted)]))
+    end_quota_holds(work, known)
+    known = {name: hold for name, hold in known.items() if hold.kind == "strangers"}
+    for identity, name in sorted(pools.items()):
+        hold, count = known.get(identity), counts[name]
+        if count == 0 and hold is not None:
+            work.delete(hold)
+        elif count and (hold is None or hold.active != count or hold.until - work.now <= STRANGER_SECONDS / 2):
+            work.put(_make_hold(identity, name, count, hold, work.now))
+    return any(counts[hold.pool] < hold.active for hold in known.values())
+
+
+def _make_hold(identity: str, pool: str, count: int, known: Hold | None, now: float) -> Hold:
+    return Hold(
+        version=known.version if known else 0,
+        id=identity,
+        pool=pool,
+        kind="strangers",
+        refused_at=known.refused_at if known else now,
+        until=now + STRANGER_SECONDS,
+        active=count,
+    )
+
+
+def _describe_orphan(machine: Machine, now: float) -> Event:
+    return Event(
+        at=now,
+        name="machine_orphaned",
+        cause="cloud",
+        detail={"instance": machine.id, "pool": machine.pool, "slot": machine.slot, "launch": machine.launch_id},
+    )

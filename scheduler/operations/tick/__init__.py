@@ -1,0 +1,1 @@
+"""One tick: load, plan, commit, publish."""

@@ -1,0 +1,239 @@
+"""Whether it happened: each decision of a plan is looked at again on fresh rows, and written or skipped.
+
+Chunks of about 1,000 decisions, each one transaction that checks the term first; the first one charges the accounts
+before anything else. A decision is a unit, and so is a preemption with the assignment that it makes room for: its rule
+is tested on the *current* rows, and only then are they changed; a loser changes nothing, is given back as
+`Skipped(reason)`, and the rest of the chunk goes on.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, assert_never
+
+from scheduler.model.command_schemas import MOST_INSTANCES
+from scheduler.model.decisions import (
+    Assign,
+    Claim,
+    Cores,
+    Decision,
+    Drain,
+    Expire,
+    Fail,
+    Grant,
+    Launch,
+    Preempt,
+    Relevel,
+    Requeue,
+    Reset,
+    Restart,
+    Revoke,
+    Skipped,
+    Terminate,
+)
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Slot
+from scheduler.model.transitions import IllegalMoveError
+from scheduler.operations.machines.quota_backoff import end_quota_holds, list_quota_holds_of
+from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
+from scheduler.operations.writers.cpu_limits import CoresWriter
+from scheduler.operations.writers.elastic import ElasticWriter
+from scheduler.operations.writers.quota import QuotaWriter, charge_accounts
+from scheduler.operations.writers.reservations import ReservationWriter
+from scheduler.operations.writers.slots import SlotWriter
+from scheduler.ports import LeaderTerm, Store
+
+CHUNK = 1000
+NOTHING_SEEN: Final[Mapping[str, Slot]] = MappingProxyType({})
+Done = tuple[list[Skipped], ChangeSet]
+Part = Grant | Revoke | Cores
+"""Decisions about leases of a reservation on one slot: its other leases, of which there may be 10,000, stay."""
+Unit = tuple[Decision, ...]
+"""What is written as a whole or not at all; of several grants to one reservation, or revokes, each by itself."""
+
+
+def commit(
+    store: Store,
+    decisions: Sequence[Decision],
+    rules: Rules,
+    leader_term: LeaderTerm,
+    new_id: Callable[[], str],
+    planned_at: float,
+    charged: Sequence[str] = (),
+    seen: Mapping[str, Slot] = NOTHING_SEEN,
+) -> Iterator[Done]:
+    """Charge these accounts up to the time of the plan, then write the decisions chunk by chunk; after each chunk: who
+    lost, and what changed. Each chunk notes the tick. `seen`: the slots by id, as the plan saw them.
+
+    Raises DeposedError as soon as the term is another leader's; chunks that were written before stay written.
+    """
+    for chunk in _cut(decisions) or ([[]] if charged else []):
+        each = [decision for unit in chunk for decision in unit]
+        with store.transaction() as transaction:
+            transaction.check_term(leader_term)  # promise: term-checked
+            transaction.note_tick(leader_term, planned_at)
+            work = UnitOfWork(transaction, "tick", leader_term.term)
+            work.load(
+                reservations=[
+                    name for decision in each if not isinstance(decision, Part) for name in reservations_of(decision)
+                ],
+                parts=[decision.reservation for decision in each if isinstance(decision, Part)],
+                slots=[name for decision in each for name in slots_of(decision)],
+                accounts=charged,
+                payers=rules.has_quota,
+            )
+            work.altered = {name for name, slot in work.slots.items() if _is_altered(slot, seen.get(name))}
+            if charged:
+                charge_accounts(work, charged, planned_at)
+            if pools := {decision.pool for decision in each if isinstance(decision, Launch)}:
+                end_quota_holds(work, transaction.load_holds(list_quota_holds_of(rules, pools)))
+            writer = _Writer(work, rules, new_id)
+            # promise: decision-rechecked
+            skipped = [Skipped(lost, reason) for unit in chunk for lost, reason in writer.write_unit(unit)]
+            change_set = work.flush()
+        charged = ()
+        yield skipped, change_set
+
+
+def _is_altered(slot: Slot, seen: Slot | None) -> bool:
+    """Whether its resources or labels are others than the plan saw: who goes where was decided by those. Source:
+    Orchard.
+    """
+    return seen is not None and (seen.resources, seen.labels) != (slot.resources, slot.labels)
+
+
+def _cut(decisions: Iterable[Decision]) -> list[list[Unit]]:
+    """The units in chunks of about CHUNK decisions."""
+    chunks: list[list[Unit]] = []
+    room = 0
+    for unit in _list_units(decisions):
+        if room <= 0:
+            chunks.append([])
+            room = CHUNK
+        chunks[-1].append(unit)
+        room -= len(unit)
+    return chunks
+
+
+def _list_units(decisions: Iterable[Decision]) -> list[Unit]:
+    """A preemption without a grace, and the revokes of elastic instances that make room for somebody, stand together
+    with the assignment or claim that follows them; grants to one reservation too, limits of its cores, and revokes that
+    make room for none, though each of these is written or not; everything else alone. All of one kind for a reservation
+    are one unit: each change of a reservation copies all its leases, and each transaction reads them.
+    """
+    units: list[list[Decision]] = []
+    for decision in decisions:
+        if units and _goes_on(units[-1], decision):
+            units[-1].append(decision)
+        else:
+            units.append([decision])
+    return [tuple(unit) for unit in units]
+
+
+def _goes_on(unit: Sequence[Decision], decision: Decision) -> bool:
+    """Whether a decision belongs to the unit before it."""
+    last = unit[-1]
+    if isinstance(last, Grant | Cores | Revoke) and _find_beneficiary(last) is None:
+        is_more = isinstance(decision, type(last)) and decision.reservation == last.reservation
+        return is_more and _find_beneficiary(decision) is None and len(unit) < MOST_INSTANCES
+    awaited = _find_beneficiary(last)
+    return awaited is not None and awaited == _find_newcomer(decision)  # promise: unit-whole
+
+
+def _find_beneficiary(decision: Decision) -> str | None:
+    """Who is to follow in the same unit."""
+    match decision:
+        case Preempt(revoke_by=None):
+            return decision.reservation
+        case Revoke():
+            return decision.room_for
+        case _:
+            return None
+
+
+def _find_newcomer(decision: Decision) -> str | None:
+    """Whose unit this goes on with."""
+    match decision:
+        case Assign() | Claim():
+            return decision.reservation
+        case Revoke():
+            return decision.room_for
+        case _:
+            return None
+
+
+def reservations_of(decision: Decision) -> Iterator[str]:
+    """The reservations whose rows a decision is tested on."""
+    if not isinstance(decision, Launch | Drain | Terminate | Reset):
+        yield decision.reservation
+    if isinstance(decision, Preempt):
+        yield from decision.victims
+
+
+def slots_of(decision: Decision) -> list[str]:
+    """The slots whose rows a decision is tested on."""
+    match decision:
+        case Assign() | Claim():
+            return [placement.slot for placement in decision.leases]
+        case Preempt():
+            return [decision.slot, *(placement.slot for placement in decision.leases)]
+        case Launch() | Drain() | Terminate() | Reset() | Grant() | Revoke() | Cores():
+            return [decision.slot]
+        case _:
+            return []
+
+
+class _Writer:
+    """Gives each decision to the writer of its kind."""
+
+    def __init__(self, work: UnitOfWork, rules: Rules, new_id: Callable[[], str]) -> None:
+        self._reservations, self._slots = ReservationWriter(work, rules), SlotWriter(work, rules, new_id)
+        self._quota, self._elastic = QuotaWriter(work, rules), ElasticWriter(work, rules)
+        self._cores = CoresWriter(work, rules)
+
+    def write_unit(self, unit: Unit) -> list[tuple[Decision, str]]:
+        """Those of its decisions that were not written, each with why it no longer holds.
+
+        A move that no table allows is a fault of ours, found before anything of it was staged: it is confined to
+        its decision, so that one row never stops the whole fleet.
+        """
+        try:
+            if isinstance(unit[0], Grant):
+                return [*self._elastic.grant([each for each in unit if isinstance(each, Grant)])]
+            if isinstance(unit[0], Cores):
+                return [*self._cores.write([each for each in unit if isinstance(each, Cores)])]
+            if isinstance(unit[0], Revoke) and unit[0].room_for is None:
+                return self._elastic.revoke([each for each in unit if isinstance(each, Revoke)])
+            reason = self._write(unit)
+        except IllegalMoveError as error:
+            reason = str(error)
+        return [] if reason is None else [(decision, reason) for decision in unit]
+
+    def _write(self, unit: Unit) -> str | None:
+        match unit:
+            case (Preempt() as preemption, Assign() as assignment):
+                return self._quota.preempt(preemption, assignment)
+            case (Preempt(revoke_by=None),):
+                return "nobody is put in their place"
+            case (Revoke(room_for=str()), *_, Assign() | Claim() as newcomer):
+                return self._elastic.make_way([each for each in unit if isinstance(each, Revoke)], newcomer)
+            case (Revoke(room_for=str()), *_):
+                return "nobody is put in its place"
+            case _:
+                return self._write_one(unit[0])
+
+    def _write_one(self, decision: Decision) -> str | None:
+        match decision:
+            case Expire() | Fail() | Requeue() | Restart() | Assign():
+                return self._reservations.write(decision)
+            case Launch() | Drain() | Terminate() | Reset():
+                return self._slots.write(decision)
+            case Claim():
+                return "nobody gives its place back"
+            case Grant() | Cores() | Revoke():
+                raise AssertionError("these are written with all others of their reservation")
+            case Relevel():
+                return self._quota.relevel(decision)
+            case Preempt():
+                return self._quota.preempt(decision, None)
+            case _:
+                assert_never(decision)

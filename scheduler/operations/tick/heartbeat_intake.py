@@ -1,0 +1,195 @@
+"""Hosts: what is heard of static ones, and what they are told of their leases.
+
+Heartbeats come on a path of their own (see `Pulse`), so neither a full queue nor a worker that is down makes a host
+look dead. Our clock decides: a heartbeat has an age, never a time. Source: Orchard's workers.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import Any
+
+import msgspec
+
+from scheduler.model.reservations import Lease, usable_cores
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Slot
+from scheduler.model.transitions import HOLDING
+from scheduler.model.view import Row, View
+from scheduler.operations.commands.hosts import check_host
+from scheduler.operations.commands.lease_commands import CommandRefused
+from scheduler.operations.heartbeats import SAME_BEAT_SECONDS, judge_heartbeats
+from scheduler.operations.ports import Ports, announce, hint_to_hosts
+from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.policy.lifecycle.timeouts import is_silent
+from scheduler.ports import Heard, LeaderTerm
+
+MOST_HINTS = 100
+"""Hosts that are hinted at in one run because their heartbeats name an old version. All of them ask at once."""
+
+HOSTS_A_TRANSACTION = 250
+
+
+def hear_hosts(ports: Ports) -> int:
+    """Move `last_seen` of every host to its last heartbeat; how many were moved. One that was silent and is heard of
+    again asks for a tick. Hint a change to the hosts whose heartbeats name an old version of their slot.
+    """
+    rules = ports.rules()
+    pools = _static_pools(rules)
+    if not pools:
+        return 0
+    # Of those alone: a fleet of EC2 beside them is not read every two seconds.
+    hosts = ports.store.find_slots(states=sorted(HOLDING), pools=sorted(pools))
+    heard = _listen(ports, hosts)
+    moved = _note(ports, rules, {slot.id: _heard_ago(slot, heard) for slot in hosts}, hosts, heard)
+    if hints := list(choose_hints(find_behind(hosts, heard, rules), ports.store.now())):
+        hint_to_hosts(ports, hints)
+    return len(moved)
+
+
+def find_behind(hosts: Sequence[Slot], heard: Heard, rules: Rules) -> list[Slot]:
+    """The hosts that are alive and know an old version of their slot: a hint was lost, or they have not asked yet."""
+    return [
+        slot
+        for slot in hosts
+        if slot.id in heard.versions
+        and heard.ages[slot.id] <= rules.pools[slot.pool].offline_timeout
+        and heard.versions[slot.id] != name_version(slot, rules.pools[slot.pool].offline_timeout)
+    ]
+
+
+def choose_hints(behind: Sequence[Slot], now: float) -> Sequence[Slot]:
+    """At most MOST_HINTS of them, others at another time: hosts that never react delay no other host for long."""
+    chance = random.Random(now)  # noqa: S311 - no secret
+    return chance.sample(behind, min(len(behind), MOST_HINTS))
+
+
+def hear_before_judging(ports: Ports, view: View, rules: Rules, leader_term: LeaderTerm, now: float) -> None:
+    """Listen to the hosts that this view takes for silent, before a plan fails anybody for it.
+
+    Heartbeats that Redis lost (flushed, restarted) are no silence: who was not silent at the last tick counts as
+    heard when heartbeats began to be kept again, and so gets one timeout more, once.
+    """
+    if not _static_pools(rules):
+        return
+    heard_of = (slot for slot in view.slots.values() if slot.last_seen is not None)
+    silent = [slot for slot in heard_of if is_silent(slot, rules.pools.get(slot.pool), now)]
+    if not silent:
+        return
+    heard = _listen(ports, silent)
+    ages = {slot.id: _heard_ago(slot, heard) for slot in silent}
+    for slot in silent:
+        if not is_silent(slot, rules.pools.get(slot.pool), leader_term.ticked_at):
+            ages[slot.id] = min(ages[slot.id], heard.kept_for)  # promise: lost-heartbeats-no-silence
+    for row in _note(ports, rules, ages, silent, heard):
+        view.apply(row)
+
+
+def describe_host(ports: Ports, name: str, machine: str) -> dict[str, Any]:
+    """What a host is told of its slot and the leases on it, as the database has them.
+
+    Raises Refusal for a slot that nobody knows, or that belongs to another machine.
+    """
+    with ports.store.transaction() as transaction:
+        slot = transaction.load_slots([name]).get(name)
+        leases = transaction.load_leases([name]).get(name, [])
+    if slot is None:
+        raise CommandRefused("slot", "a slot that a host registered", name)
+    check_host(slot, machine)
+    pool = ports.rules().pools.get(slot.pool)
+    return {
+        "slot": slot.id,
+        "state": slot.state,
+        "cordoned": slot.cordoned,
+        "offline_timeout": None if pool is None else pool.offline_timeout,
+        "version": name_version(slot, None if pool is None else pool.offline_timeout),
+        "leases": [
+            _describe_lease(owner, lease)
+            for owner, lease in leases
+            if lease.epoch == slot.epoch and lease.state != "claimed"
+        ],
+    }
+
+
+def name_version(slot: Slot, offline_timeout: float | None) -> str:
+    """The version of all that the host of this slot is told: another one after every change of it.
+
+    Each change of the slot and of its leases raises the slot's version; the timeout is a rule of the pool. The epoch
+    distinguishes the slot from an earlier one of the same name.
+    """
+    timeout = "-" if offline_timeout is None else f"{offline_timeout:g}"
+    return f"{slot.epoch}:{slot.version}:{timeout}"
+
+
+def _listen(ports: Ports, hosts: Sequence[Slot]) -> Heard:
+    """What is heard of these hosts, of the heartbeats that count."""
+    heard = ports.heartbeats.listen(_machines(hosts))
+    return judge_heartbeats(ports.host_keys, ports.store, ports.meter, hosts, heard)
+
+
+def _static_pools(rules: Rules) -> set[str]:
+    return {name for name, pool in rules.pools.items() if not pool.is_elastic}
+
+
+def _machines(hosts: Sequence[Slot]) -> dict[str, str]:
+    return {slot.id: slot.machine for slot in hosts if slot.machine is not None}
+
+
+def _heard_ago(slot: Slot, heard: Heard) -> float:
+    return heard.ages.get(slot.id, inf)
+
+
+def _note(ports: Ports, rules: Rules, ages: dict[str, float], hosts: Sequence[Slot], heard: Heard) -> list[Row]:
+    """Move `last_seen` and the counter of the hosts that were heard of since; without any nothing is written.
+
+    Thousands of hosts take several transactions: intake and ticks write in between.
+    """
+    now = ports.store.now()
+    counters = {name: beat.counter or 0 for name, beat in heard.signed.items()}
+    last_seen = {slot.id: now - ages[slot.id] for slot in hosts}
+    moved = [slot for slot in hosts if _is_news(slot, last_seen[slot.id], counters.get(slot.id))]
+    rows: list[Row] = []
+    for start in range(0, len(moved), HOSTS_A_TRANSACTION):
+        rows += _note_some(ports, rules, moved[start : start + HOSTS_A_TRANSACTION], last_seen, counters)
+    return rows
+
+
+def _note_some(
+    ports: Ports, rules: Rules, moved: Sequence[Slot], last_seen: Mapping[str, float], counters: Mapping[str, int]
+) -> list[Row]:
+    is_back = False
+    with ports.store.transaction() as transaction:
+        work = UnitOfWork(transaction, "cloud")
+        work.slots = transaction.load_slots([slot.id for slot in moved])
+        for seen in moved:
+            current, at = work.slots.get(seen.id), last_seen[seen.id]
+            if current is None or (current.machine, current.epoch) != (seen.machine, seen.epoch):
+                continue
+            counter = counters.get(seen.id)
+            if _is_news(current, at, counter):
+                is_back = is_back or is_silent(current, rules.pools.get(current.pool), work.now)
+                seen_at = at if current.last_seen is None else max(at, current.last_seen)
+                work.mark(msgspec.structs.replace(current, last_seen=seen_at, heartbeat=counter or current.heartbeat))
+        change_set = work.flush()
+    announce(ports, change_set, kick=is_back)
+    return change_set.rows
+
+
+def _is_news(slot: Slot, at: float, counter: int | None) -> bool:
+    """A signed heartbeat is news if its counter is higher, any other if it arrived later."""
+    if counter is not None and counter <= slot.heartbeat:
+        return False
+    return slot.last_seen is None or counter is not None or at > slot.last_seen + SAME_BEAT_SECONDS
+
+
+def _describe_lease(owner: str, lease: Lease) -> dict[str, Any]:
+    return {
+        "reservation": owner,
+        "component": lease.component,
+        "token": lease.token,
+        "resources": lease.resources,
+        "cores": usable_cores(lease),
+        "assigned_at": lease.assigned_at,
+        "state": lease.state,
+        "revoke_by": lease.revoke_by,
+    }

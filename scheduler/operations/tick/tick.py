@@ -1,0 +1,279 @@
+"""The tick: load, plan, commit, publish and dispatch, by whoever holds the lock and the term.
+
+docs/consistency.md, "Decisions" and "Belief", says what each line guards against.
+"""
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from time import monotonic, sleep
+
+import msgspec
+
+from scheduler.model.decisions import Decision, Plan, Preempt, Relevel, Skipped
+from scheduler.model.rules import Rules
+from scheduler.model.view import Gone, View
+from scheduler.operations.account_metrics import describe_account_waits
+from scheduler.operations.membership import check_membership, keep_record
+from scheduler.operations.metrics import describe_waits
+from scheduler.operations.ports import Ports, announce
+from scheduler.operations.tick.commit import commit, reservations_of, slots_of
+from scheduler.operations.tick.heartbeat_intake import hear_before_judging
+from scheduler.operations.tick.key_repair import repair_keys
+from scheduler.operations.tick.outage import forgive_outage
+from scheduler.operations.tick.view_repair import LOOK_BACK_SECONDS, RepairResult, audit, look, read_fresh
+from scheduler.operations.unit_of_work import ChangeSet
+from scheduler.policy.plan import plan
+from scheduler.ports import LeaderTerm, ViewUnavailableError
+
+TRUSTED_SHARE = 0.4
+"""A plan is thrown away when less than this share of the lock's time is left."""
+LOAD_PAUSES = (0.1, 0.3, 1.0)
+"""Seconds before each further try to load the view; then the tick is given up."""
+LOAD_FAILURES = "leasehold_view_load_failures_total"
+
+
+class PlanTooLateError(Exception):
+    """The plan took so long that the lock may not be ours any more; nothing of it was written."""
+
+
+@dataclass
+class Leader:
+    """What one scheduler process remembers between its ticks."""
+
+    holder: str
+    interval: float = 5.0
+    lock_seconds: float = 15.0
+    audit_seconds: float = 60.0
+    """How often counts and versions of the whole view are compared with SQL."""
+    pause: Callable[[float], None] = sleep
+    """Lets so many seconds pass."""
+    process: str = ""
+    """Which process this is, for people: `host:pid`."""
+    leader_term: LeaderTerm | None = None
+    looked_at: float = 0.0
+    """When rows changed behind the view's back were last looked for."""
+    audited_at: float = 0.0
+    lag: float = 0.0
+    """What the last look or audit found: see Mended.lag."""
+    lost: set[tuple[str, int]] = field(default_factory=set)
+    """(row id, version) of those who lost in the last tick: they raise no second kick. Version 0: it is gone."""
+
+    @property
+    def patience(self) -> float:
+        """Seconds without a tick after which there was an outage of ours."""
+        return self.lock_seconds + 2 * self.interval
+
+
+@dataclass
+class Ticked:
+    """What one tick did: the plan, who lost, what changed, and how long it took in seconds."""
+
+    plan: Plan
+    rules: Rules
+    term: int
+    now: float
+    view: View
+    skipped: list[Skipped] = field(default_factory=list)
+    outcomes: list[ChangeSet] = field(default_factory=list)
+    seconds: float = 0.0
+    mended: list[RepairResult] = field(default_factory=list)
+    """What a look and an audit found, where there was one."""
+
+
+def tick(
+    ports: Ports, leader: Leader, keep_lock: Callable[[], AbstractContextManager[object]] = nullcontext
+) -> list[Ticked]:
+    """Tick once, and once more for every mark that others left meanwhile; nothing when another one leads.
+
+    `keep_lock` makes the block within which the lock is renewed in the background, one for each tick.
+    """
+    repair_keys(ports)
+    done: list[Ticked] = []
+    again = True
+    while again and ports.lock.take():
+        again = False
+        try:
+            with keep_lock():
+                done.append(_tick_once(ports, leader))
+        finally:
+            again = ports.lock.release()
+    if not done:
+        _await_free_lock(ports)  # promise: dead-leader-followed
+    return done
+
+
+def _await_free_lock(ports: Ports) -> None:
+    """Have a tick sent when the other one's lock ends: a leader that died is not waited for any longer than that."""
+    now = ports.store.now()
+    ports.dispatcher.wake_at(now + ports.lock.seconds_until_free(), now)
+
+
+def _tick_once(ports: Ports, leader: Leader) -> Ticked:
+    started = monotonic()
+    cluster = check_membership(ports)
+    ports.notifier.hear()
+    leader_term = take_leader_term(ports, leader)
+    keep_record(ports, cluster)
+    ticked = decide(ports, leader, leader_term)
+    if not _is_trusted(ports, leader):
+        raise PlanTooLateError(f"the plan of term {leader_term.term} took too long")  # promise: late-plan-dropped
+    carry_out(ports, leader, leader_term, ticked)
+    ticked.seconds = monotonic() - started
+    _audit_in_time(ports, leader, ticked)
+    report(ports, leader, ticked)
+    return ticked
+
+
+def _is_trusted(ports: Ports, leader: Leader) -> bool:
+    """Whether enough of the lock's time is left since its last renewal began."""
+    return ports.lock.seconds_left() >= leader.lock_seconds * TRUSTED_SHARE
+
+
+def take_leader_term(ports: Ports, leader: Leader) -> LeaderTerm:
+    """The term under which this process may write: its last one if nobody led since, else a new one."""
+    present = ports.store.load_leader_term()
+    mine = leader.leader_term
+    if mine is None or (present.term, present.holder) != (mine.term, mine.holder):
+        with ports.store.transaction() as transaction:
+            mine = transaction.take_term(leader.holder)  # promise: term-grows
+    leader.leader_term = mine
+    return msgspec.structs.replace(mine, ticked_at=present.ticked_at)
+
+
+def decide(ports: Ports, leader: Leader, leader_term: LeaderTerm) -> Ticked:
+    """Catch up on the view and plan on it, outside any transaction.
+
+    If nobody ticked for longer than the lock's time and two intervals, there was an outage of ours: what fell
+    due meanwhile gets one more period, once.
+    """
+    view = load_view(ports, leader)
+    now = ports.store.now()
+    ports.view_cache.publish_time(now)
+    mended = _look_in_time(ports, leader, view, now)
+    rules = ports.rules()
+    hear_before_judging(ports, view, rules, leader_term, now)  # promise: heartbeats-before-verdict
+    if now - leader_term.ticked_at > leader.patience and leader_term.ticked_at:
+        forgive_outage(ports, view, rules, leader_term, now)  # promise: outage-forgiven
+    return Ticked(plan(view, rules, now), rules, leader_term.term, now, view, mended=mended)
+
+
+def load_view(ports: Ports, leader: Leader) -> View:
+    """The warm copy brought up to date, or a whole one, or, when there is no valid view, one made from SQL.
+
+    A failure is counted and tried again with growing pauses, as long as the lock is sure to be ours.
+    """
+    for pause in LOAD_PAUSES:
+        try:
+            return _load_once(ports)
+        except ViewUnavailableError:
+            ports.meter.count(LOAD_FAILURES, {})
+            if not _is_trusted(ports, leader):
+                raise
+            leader.pause(pause)
+    return _load_once(ports)
+
+
+def _load_once(ports: Ports) -> View:
+    # promise: view-rebuilt
+    return ports.view_cache.catch_up() or ports.view_cache.load() or ports.view_cache.rebuild(ports.store.read_rows())
+
+
+def _look_in_time(ports: Ports, leader: Leader, view: View, now: float) -> list[RepairResult]:
+    """Once an interval: the rows changed since the last look, and some time before it. A clock that was put back
+    makes it due.
+    """
+    if 0 <= now - leader.looked_at < leader.interval:
+        return []
+    since = min(leader.looked_at, now) if leader.looked_at else now
+    mended = look(ports, view, since - LOOK_BACK_SECONDS, now)
+    leader.looked_at, leader.lag = now, mended.lag
+    return [mended]
+
+
+def _audit_in_time(ports: Ports, leader: Leader, ticked: Ticked) -> None:
+    """Once a minute, after the plan was carried out: nobody waits for it."""
+    now = ports.store.now()
+    if 0 <= now - leader.audited_at < leader.audit_seconds:
+        return
+    _, mended = audit(ports, load_view(ports, leader), now)
+    ticked.mended.append(mended)
+    leader.audited_at, leader.lag = now, max(leader.lag, mended.lag)
+
+
+def carry_out(ports: Ports, leader: Leader, leader_term: LeaderTerm, ticked: Ticked) -> None:
+    """Commit the plan chunk by chunk; after each chunk publish and dispatch. Losers get their fresh rows
+    published and raise a kick, though not a second time for the same versions.
+    """
+    decisions, now = ticked.plan.decisions, ticked.now
+    charged, seen = ticked.plan.charged, ticked.view.slots
+    for skipped, change_set in commit(
+        ports.store, decisions, ticked.rules, leader_term, ports.new_id, now, charged, seen
+    ):
+        ticked.skipped += skipped
+        ticked.outcomes.append(change_set)
+        announce(ports, change_set, kick=False)
+    if not decisions and not charged and now - leader_term.ticked_at >= leader.interval / 2:
+        with ports.store.transaction() as transaction:
+            transaction.note_tick(leader_term, now)
+    _kick_for_losers(ports, leader, ticked)
+    ports.dispatcher.wake_at(ticked.plan.wake_at, ticked.now)
+
+
+def _kick_for_losers(ports: Ports, leader: Leader, ticked: Ticked) -> None:
+    """Publish the rows that the losers named, and those who hold leases on their slots, as they are now, or that they
+    are gone; ask for another plan, unless it would meet the same rows again: that waits for the interval.
+    """
+    lost = [each.decision for each in ticked.skipped]
+    slots = {name for each in lost for name in slots_of(each)}
+    names = {name for each in lost for name in reservations_of(each)} | _find_holders(ports, slots)
+    names_of_rows = {"reservations": names, "slots": slots, "accounts": _find_payers(ticked.view, lost)}
+    changes = read_fresh(ports, ticked.view, names_of_rows)
+    if changes:
+        ports.view_cache.publish(changes)
+    met = {(each.id, 0 if isinstance(each, Gone) else each.version) for each in changes}
+    if met - leader.lost:
+        ports.notifier.kick()
+    leader.lost = met
+
+
+def _find_holders(ports: Ports, slots: set[str]) -> set[str]:
+    """Who has leases on these slots: a view that knows the slots alone would take them for free."""
+    if not slots:
+        return set()
+    with ports.store.transaction() as transaction:
+        # promise: losers-planned-again
+        return {owner for leases in transaction.load_leases(slots).values() for owner, _ in leases}
+
+
+def _find_payers(view: View, lost: Iterable[Decision]) -> set[str]:
+    """The accounts on whose balances these decisions were made."""
+    rows = [
+        view.reservations.get(name)
+        for each in lost
+        if isinstance(each, Preempt | Relevel)
+        for name in reservations_of(each)
+    ]
+    return {row.request.account for row in rows if row is not None and row.request.account is not None}
+
+
+def report(ports: Ports, leader: Leader, ticked: Ticked) -> None:
+    """Keep what people ask for: who waits and why, when the next thing falls due, how long it took.
+
+    `view_lag`: the age of the oldest committed change that the view lacked at the last look or audit, in seconds.
+    """
+    ports.view_cache.write_report(
+        {
+            "term": ticked.term,
+            "leader": leader.process,
+            "at": ticked.now,
+            "seconds": ticked.seconds,
+            "wake_at": ticked.plan.wake_at,
+            "decisions": len(ticked.plan.decisions),
+            "skipped": len(ticked.skipped),
+            "view_lag": leader.lag,
+            **describe_waits(ticked.plan, ticked.view, ticked.rules, ticked.now),
+            "accounts": describe_account_waits(ticked.plan, ticked.view),
+            "waiting": {name: list(reason) for name, reason in ticked.plan.waiting.items()},
+        }
+    )

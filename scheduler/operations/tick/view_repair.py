@@ -1,0 +1,141 @@
+"""The view is held against the truth: a look at every periodic tick, an audit every minute.
+
+Whoever dies between its commit and its publish leaves the view behind. The look finds what was written lately,
+the audit everything else; both publish what the view lacks, or bury what SQL does not know any more.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from scheduler.model.reservations import Reservation, is_over
+from scheduler.model.view import KINDS, ROW_TYPES, Change, Gone, Kind, Row, View, count_rows, is_newer
+from scheduler.operations.ports import Ports
+from scheduler.ports import RowVersion
+
+LOOK_BACK_SECONDS = 35.0
+"""Longer than any statement may run: rows are committed in another order than they are stamped."""
+UNDER_WAY_SECONDS = 2.0
+"""A change younger than this may still be on its way from its commit to the view: publishing it is no repair."""
+FEW_ROWS = 1000
+"""So many rows are published one by one, however small the view is."""
+MUCH_SHARE = 0.1
+"""When more than this share of the view differs, it is rebuilt instead."""
+REPAIRS = "leasehold_view_repairs_total"
+
+Names = dict[Kind, set[str]]
+
+
+@dataclass
+class RepairResult:
+    """What was wrong with the view: changes that it lacked for too long, whether it was rebuilt.
+
+    `lag`: age in seconds of the oldest committed change that it lacked, 0 if none.
+    """
+
+    repairs: int = 0
+    rebuilt: bool = False
+    lag: float = 0.0
+
+
+def look(ports: Ports, view: View, since: float, now: float) -> RepairResult:
+    """Publish the rows that were written at or after `since` and have not reached the view."""
+    changed = ports.store.read_changed_since(since)
+    missing = [row for row in changed if is_newer(row, known := view.find(row)) and (known or not _is_done(row))]
+    _lay_over(ports, view, missing)
+    return _sum_up(ports, "look", [now - row.marked_at for row in missing])
+
+
+def audit(ports: Ports, view: View, now: float) -> tuple[View, RepairResult]:
+    """Compare counts and versions of the view with SQL; publish what differs, or rebuild it if that is much.
+
+    Gives the view, another one after a rebuild. The view is brought up to date before SQL is read: then it is
+    behind SQL or level with it, and what is ahead of SQL shows that the database went back.
+    """
+    is_whole = ports.view_cache.matches_copy()
+    differing = compare(view, ports.store.read_stamps())  # promise: publish-audited
+    if is_whole and not differing.is_ahead and differing.count <= max(FEW_ROWS, MUCH_SHARE * _size(view)):
+        _lay_over(ports, view, read_fresh(ports, view, differing.names))
+        return view, _sum_up(ports, "audit", [now - each for each in differing.marks])
+    ports.meter.count(REPAIRS, {"found": "rebuild"})
+    lag = max((now - each for each in differing.marks), default=0.0)
+    return ports.view_cache.rebuild(ports.store.read_rows()), RepairResult(
+        differing.count, rebuilt=True, lag=max(0.0, lag)
+    )
+
+
+@dataclass
+class Differing:
+    """The rows that differ: by name, the marks of time of those that SQL has, and whether one is ahead of SQL."""
+
+    names: Names = field(default_factory=lambda: {kind: set() for kind in ROW_TYPES})
+    marks: list[float] = field(default_factory=list)
+    is_ahead: bool = False
+
+    @property
+    def count(self) -> int:
+        """How many rows."""
+        return sum(map(len, self.names.values()))
+
+
+def compare(view: View, truth: Iterable[RowVersion]) -> Differing:
+    """The rows of which the view has another copy than the truth, none, or one that the truth does not know."""
+    found = Differing()
+    unknown: Names = {kind: set(view.rows(kind)) for kind in ROW_TYPES}
+    for stamp in truth:
+        known = view.rows(stamp.kind).get(stamp.id)
+        unknown[stamp.kind].discard(stamp.id)
+        copy = (known.version, known.marked_at) if known else (-1, 0.0)
+        if copy != (stamp.version, stamp.marked_at):
+            found.names[stamp.kind].add(stamp.id)
+            found.marks.append(stamp.marked_at)
+            found.is_ahead |= copy > (stamp.version, stamp.marked_at)
+    for kind, names in unknown.items():
+        found.names[kind] |= names
+        found.marks += [view.rows(kind)[name].marked_at for name in names]
+    return found
+
+
+def read_fresh(ports: Ports, view: View, names: Mapping[Kind, Iterable[str]]) -> list[Change]:
+    """The rows of these names as SQL has them now; what it does not know, but the view does, is gone."""
+    store = ports.store
+    wanted = {kind: sorted(names.get(kind, ())) for kind in ROW_TYPES}
+    rows: list[Row] = []
+    if wanted["reservations"]:
+        rows += store.find_reservations(ids=wanted["reservations"], limit=len(wanted["reservations"]))
+    if wanted["slots"]:
+        rows += store.find_slots(ids=wanted["slots"])
+    if wanted["holds"] or wanted["accounts"]:
+        with store.transaction() as transaction:
+            rows += transaction.load_holds(wanted["holds"]).values()
+            rows += transaction.load_accounts(wanted["accounts"]).values()
+    present = {(KINDS[type(row)], row.id) for row in rows}
+    gone = [
+        Gone(kind, name, view.rows(kind)[name].version + 1)
+        for kind, ids in wanted.items()
+        for name in ids
+        if (kind, name) not in present and name in view.rows(kind)
+    ]
+    return [*rows, *gone]
+
+
+def _lay_over(ports: Ports, view: View, changes: list[Row] | list[Change]) -> None:
+    if changes:
+        ports.view_cache.publish(changes)
+    for change in changes:
+        view.apply(change)
+
+
+def _sum_up(ports: Ports, found: str, ages: list[float]) -> RepairResult:
+    repairs = sum(age > UNDER_WAY_SECONDS for age in ages)
+    if repairs:
+        ports.meter.count(REPAIRS, {"found": found}, repairs)
+    return RepairResult(repairs, lag=max(0.0, *ages) if ages else 0.0)
+
+
+def _size(view: View) -> int:
+    return sum(count_rows(view).values())
+
+
+def _is_done(row: Row) -> bool:
+    """Whether the view rightly knows nothing of it: a reservation that is over."""
+    return isinstance(row, Reservation) and is_over(row)

@@ -1,0 +1,209 @@
+"""Whether it happened, for quota accounts: charges, preemptions and changes of level, tested on the rows as they are.
+
+Sources: qscheduler's charge, preempt and relevel.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from scheduler.model.accounts import NOTHING, Account, Levels, add, find_samples, subtract
+from scheduler.model.decisions import Assign, Preempt, Relevel
+from scheduler.model.events import Event
+from scheduler.model.reservations import Reservation
+from scheduler.model.rules import Rules
+from scheduler.operations.ending_leases import return_to_queue
+from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.operations.writers.leases import LeaseWriter
+from scheduler.policy.quota.accounting import charge, settle, stop
+
+PREEMPTED = "preempted"
+CLAIMED = "reservation_claimed"
+"""The event of one that waits for the place of those whom it preempted: no change of phase."""
+RELEVELLED = "reservation_relevelled"
+
+
+def charge_accounts(work: UnitOfWork, names: Iterable[str], now: float) -> None:
+    """Let these accounts earn and pay up to now, the time of the plan; with what their leases have used as they are.
+
+    The accounts are locked, so that whoever ends a lease at the same time is done, or begins after this.
+    """
+    running = work.transaction.sum_running(now)
+    before = [account for name in names if (account := work.accounts.get(name)) and not account.forgotten]
+    after = [charge(account, running.get(account.id, NOTHING), now) for account in before]
+    for account, charged in zip(before, after, strict=True):
+        if charged != account:
+            work.put(charged)
+            work.spent[account.id] = add(account.due, running.get(account.id, NOTHING))
+    work.transaction.save_balances(find_samples(before, after))
+
+
+class QuotaWriter:
+    """One method a decision: None when it was written, else why it no longer holds."""
+
+    def __init__(self, work: UnitOfWork, rules: Rules) -> None:
+        self.work, self.rules, self.now = work, rules, work.now
+        self._leases = LeaseWriter(work, rules)
+
+    def relevel(self, decision: Relevel) -> str | None:
+        """Its leases pay at another level from now on; cost and balances stay."""
+        current = self.work.reservations.get(decision.reservation)
+        if current is None or not current.leases or current.phase == "revoking":
+            return "it does not run"
+        if any(lease.level != decision.source for lease in current.leases):
+            return "it runs at another level"
+        if self.work.account_of(current) is None:
+            return "its account is gone"
+        leases = tuple(
+            msgspec.structs.replace(
+                settle(lease, self.now),
+                level=decision.to,
+                charged_at=self.now,
+                weight=self._weigh(current, lease.slot, lease.resources),
+            )
+            for lease in current.leases
+        )
+        self.work.put(msgspec.structs.replace(current, leases=leases))
+        self._tell(RELEVELLED, current, **{"from": decision.source, "to": decision.to})
+        return None
+
+    def _weigh(self, current: Reservation, slot_id: str, given: dict[str, float]) -> float:
+        slot = self.work.slots.get(slot_id)
+        return 1.0 if slot is None else self._leases.weigh(current, given, slot)
+
+    def preempt(self, decision: Preempt, assignment: Assign | None) -> str | None:
+        """The reservation takes the place of worse work: both decisions are written, or neither.
+
+        The victims' accounts get back what they have used, the account of the newcomer pays it, and its lease starts
+        with that cost.
+        """
+        current = self.work.reservations.get(decision.reservation)
+        if current is None:
+            return "the reservation is gone"
+        victims = [self.work.reservations.get(name) for name in decision.victims]
+        present = [victim for victim in victims if victim is not None]
+        if len(present) < len(victims):
+            return "one of its victims is gone"
+        reason = self._object_to_victims(current, present, decision) or self._object_to_place(current, decision)
+        if reason is not None:
+            return reason
+        cost = _sum_costs(present, self.now)
+        if (reason := self._object_to_price(current, present, cost)) is not None:
+            return reason
+        self._pay(current, present, cost)
+        for victim in present:
+            self._take_back(victim, decision)
+        self._put_in_place(current, decision, assignment, cost)
+        return None
+
+    def _object_to_victims(self, current: Reservation, victims: Sequence[Reservation], decision: Preempt) -> str | None:
+        """Why one of them may not be preempted, as it now is."""
+        account = self.work.account_of(current)
+        for victim in victims:
+            there = [each for each in victim.leases if each.slot == decision.slot and self.work.is_there(each)]
+            if victim.phase != "leased" or not there:
+                return f"{victim.id} is not on {decision.slot}"
+            if any(lease.level <= decision.level for lease in victim.leases):
+                return f"{victim.id} runs at no worse level"
+            settings = self.rules.settings_of(victim.request.pool, victim.request.system)
+            if not victim.request.preemptible or any(
+                self.now - lease.assigned_at < settings.min_run_time for lease in there
+            ):
+                return f"{victim.id} may not be preempted"
+            if account is not None and account == self.work.account_of(victim):
+                return f"{victim.id} is work of its own account"
+        return None
+
+    def _object_to_place(self, current: Reservation, decision: Preempt) -> str | None:
+        if current.leases:
+            return "it has claimed its place already"
+        return self._leases.object_to(
+            current,
+            decision.leases,
+            leaving=decision.victims,
+            is_claim=decision.revoke_by is not None,
+        )
+
+    def _object_to_price(self, current: Reservation, victims: Sequence[Reservation], cost: Levels) -> str | None:
+        """Lexicographic from level 0, and strict: an equal balance does not suffice."""
+        account = self.work.account_of(current)
+        if account is None:
+            return "its account is gone"
+        if not cost < account.balance:
+            return f"{account.id} has too little left for {', '.join(victim.id for victim in victims)}"
+        return None
+
+    def _pay(self, current: Reservation, victims: Sequence[Reservation], cost: Levels) -> None:
+        """The sum of the balances stays, but for victims that nobody pays for: what they used comes back to nobody."""
+        for victim in victims:
+            if (account := self.work.account_of(victim)) is not None:
+                self._put_balance(account, add(account.balance, _sum_costs([victim], self.now)))
+        if (payer := self.work.account_of(current)) is not None:
+            self._put_balance(payer, subtract(payer.balance, cost))
+
+    def _put_balance(self, account: Account, balance: Levels) -> None:
+        self.work.put(msgspec.structs.replace(account, balance=balance))
+
+    def _take_back(self, victim: Reservation, decision: Preempt) -> None:
+        """At once, or by a deadline until which it uses up nothing more."""
+        newcomer = self.work.reservations[decision.reservation]
+        told = {
+            "by": newcomer.id,
+            "account": newcomer.request.account,
+            "level": decision.level,
+            "ran_at": max(lease.level for lease in victim.leases),
+            "slot": decision.slot,
+            "cost": list(_sum_costs([victim], self.now)),
+            "deadline": decision.revoke_by,
+        }
+        if decision.revoke_by is None:
+            return_to_queue(self.work, self.rules, victim, PREEMPTED, told=told)
+            return
+        leases = tuple(
+            msgspec.structs.replace(stop(lease, self.now), state="revoking", revoke_by=decision.revoke_by)
+            for lease in victim.leases
+        )
+        self.work.move_reservation(
+            victim,
+            "revoking",
+            told=told,
+            reason=PREEMPTED,
+            revoke_reason=PREEMPTED,
+            revoke_by=decision.revoke_by,
+            leases=leases,
+        )
+
+    def _put_in_place(self, current: Reservation, decision: Preempt, assignment: Assign | None, cost: Levels) -> None:
+        told: dict[str, Any] = {
+            "preempted": list(decision.victims),
+            "account": current.request.account,
+            "slot": decision.slot,
+            "cost": list(cost),
+        }
+        if assignment is not None:
+            self._leases.lease(current, assignment.leases, decision.level, cost, told)
+            return
+        self._leases.claim(current, decision.leases, decision.level, cost)
+        self._tell(
+            CLAIMED,
+            current,
+            slots=list(dict.fromkeys(each.slot for each in decision.leases)),
+            level=decision.level,
+            deadline=decision.revoke_by,
+            **told,
+        )
+
+    def _tell(self, name: str, current: Reservation, **detail: Any) -> None:
+        self.work.tell(
+            Event(at=self.now, name=name, cause=self.work.cause, reservation=current.id, detail=dict(detail))
+        )
+
+
+def _sum_costs(reservations: Iterable[Reservation], now: float) -> Levels:
+    """What all leases of these reservations have used up to now, with what they inherited."""
+    total = NOTHING
+    for reservation in reservations:
+        for lease in reservation.leases:
+            total = add(total, settle(lease, now).cost)
+    return total

@@ -1,0 +1,1 @@
+"""What fits where: slots as a scheduling cycle sees them, requests, and the indexes that find a slot for a request."""

@@ -1,0 +1,52 @@
+"""Opening: slots as a tick finds them. What follows from a slot's row and its leases alone is kept with the view until
+one of them changes, so that a tick in which little has changed looks at few slots.
+"""
+
+from typing import Final
+
+from scheduler.model.rules import Pool
+from scheduler.model.slots import Slot
+from scheduler.model.transitions import HOLDING
+from scheduler.model.view import View
+from scheduler.policy.capacity.machine_fitness import find_reason_to_retire
+from scheduler.policy.capacity.slot_info import NO_LEASES, CachedSlot, Leases, make_slot_info
+
+AT_REST: Final = frozenset({"ready", "empty"})
+"""In these states a slot may stay for as long as it likes."""
+
+
+def open_slots(view: View, name: str, pool: Pool) -> list[CachedSlot]:
+    """What is known of the slots of that pool, in their order, under these rules."""
+    noted = view.noted
+    found: list[CachedSlot] = []
+    for slot in view.list_slots(name):
+        known: CachedSlot | None = noted.get(slot.id)
+        if known is None or known.slot_info.pool is not pool:
+            known = noted[slot.id] = _open(view, slot, pool)
+        found.append(known)
+    return found
+
+
+def _open(view: View, slot: Slot, pool: Pool) -> CachedSlot:
+    state = slot.state
+    is_named = slot.id in view.leases_on
+    slot_info = make_slot_info(slot, pool, 0, find_leases(view, slot) if is_named and state in HOLDING else NO_LEASES)
+    is_at_rest = state in AT_REST and slot.interrupted_at is None
+    if is_at_rest and state == "ready":
+        is_at_rest = find_reason_to_retire(slot_info) is None
+    return CachedSlot(slot_info, is_at_rest, not is_named or is_sound(view, slot))
+
+
+def is_sound(view: View, slot: Slot) -> bool:
+    """Whether all leases that name it mean its present epoch, and it may carry leases."""
+    named = view.leases_on.get(slot.id)
+    return not named or (slot.state in HOLDING and len(find_leases(view, slot)) == len(named))
+
+
+def find_leases(view: View, slot: Slot) -> Leases:
+    """The leases of the slot's present epoch."""
+    found, epoch = view.leases_on.get(slot.id, NO_LEASES), slot.epoch
+    for lease in found.values():
+        if lease.epoch != epoch:
+            return {key: each for key, each in found.items() if each.epoch == epoch}
+    return found

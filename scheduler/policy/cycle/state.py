@@ -1,0 +1,346 @@
+"""The draft: the scratch copy of the view that all steps of a tick spend from, and what they decided so far."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import compress
+from math import inf, nextafter
+from operator import attrgetter
+
+import msgspec
+
+from scheduler.model.decisions import WAITING_CODES, Assign, Decision, Placement, Plan, Reason, Waits
+from scheduler.model.pending_queue import Groups
+from scheduler.model.reservations import Lease, Reservation, Shape, is_claimant
+from scheduler.model.rules import Rules, SchedulerKeys
+from scheduler.model.slots import Slot
+from scheduler.model.transitions import IN_FLIGHT
+from scheduler.model.view import View
+from scheduler.policy.capacity.cached_slots import find_leases, is_sound, open_slots
+from scheduler.policy.capacity.requests import Demand, SharedAmounts, make_needs
+from scheduler.policy.capacity.slot_index import SlotIndex
+from scheduler.policy.capacity.slot_info import CachedSlot, Leases, SlotInfo
+from scheduler.policy.cycle.balances import Balances
+from scheduler.policy.cycle.queue import Queue
+from scheduler.policy.cycle.ttl import Terms
+from scheduler.policy.cycle.work_budget import WorkBudget
+
+_RANK_OF_CODE = {code: rank for rank, code in enumerate(WAITING_CODES)}
+
+_age = attrgetter("created_at", "sequence")
+
+
+class _Demands(dict[Shape, Demand]):
+    """By shape, made when one is asked for the first time."""
+
+    def __init__(self, make: Callable[[Shape], Demand]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, shape: Shape) -> Demand:
+        demand = self[shape] = self._make(shape)
+        return demand
+
+
+class CycleState:
+    """What a tick knows and has decided: places by pool, who is pending, decisions, reasons, wake-ups."""
+
+    def __init__(self, view: View, rules: Rules, now: float) -> None:  # noqa: PLR0915  a statement for each attribute
+        self.view, self.rules, self.now = view, rules, now
+        self.decisions: list[Decision] = []
+        self.waiting: dict[str, Reason] = {}
+        """By id of the reservation."""
+        self.requeued: dict[str, Reservation] = {}
+        """Those whose leases are over and who are pending again."""
+        self.returning: dict[str, Reservation] = {}
+        """Interrupted ones that keep their leases for a grace: demand for a launch, not yet for a lease."""
+        self.balances = Balances({})
+        """What quota accounts have left, once they were charged; none exist where no queue is `quota`."""
+        self.charged: tuple[str, ...] = ()
+        """The accounts that this tick charges."""
+        self.preempted: list[Reservation] = []
+        """Those who are pending again because better work took their place at once: others come first in this tick."""
+        self.over: set[str] = set()
+        """Reservations whose time or leases this tick has ended."""
+        self.terms: set[Terms] = set()
+        """For how long those may hold on to whom this tick gives leases."""
+        self.slot_infos: dict[str, SlotInfo] = {}
+        self.pools: dict[str, list[SlotInfo]] = {}
+        self._restless: dict[int, SlotInfo] = {}
+        self.unsound: set[str] = set()
+        """Slots, known ones or not, that leases name which do not stand there."""
+        self.vanished: list[Slot] = []
+        """Slots with machines of ours whose pool the rules no longer list, in their order."""
+        self.ready, self.coming, self.launched = SlotIndex(), SlotIndex(), SlotIndex()
+        """Where instances may go: at once, when it arrives, and what this tick launches."""
+        self.kept: dict[str, SlotIndex] = {}
+        """Ready ones that the starvation guard keeps, by the gang that it protects, under "" for all others together:
+        nothing else is left for these to take.
+        """
+        self.protected: set[str] = set()
+        """Gangs that the starvation guard protects: what could serve them is launched for nobody behind them."""
+        self.deferred: set[str] = set()
+        """Those whose room is looked for when a gang before them has been seen to."""
+        self.vacated: set[tuple[str, str]] = set()
+        """(reservation, component) of elastic leases that this tick has ended while their reservation stays leased."""
+        self.stretching: list[tuple[Reservation, Demand, int]] = []
+        """Elastic instances for which there is no room, where they may cause launches, and how many of them are alike,
+        each with its reservation, which has its lease or waits; in rank order.
+        """
+        self.withheld: list[Demand] = []
+        """Who would get a launch but for quota or `max_slots`, in queue order."""
+        self.withheld_launches: dict[str, int] = {}
+        """By pool: how many launches that comes to."""
+        self.spared: set[str] = set()
+        """Slots without leases that they would use besides."""
+        self.failed_boots: dict[str, list[str]] = {}
+        """By pool: the slots whose boots this tick ended."""
+        self.turns = WorkBudget(view.turns, rules.limits.work_per_tick)
+        """What gangs and elastic components may cost in this tick."""
+        self._demands = _Demands(self._make_demand)
+        self._steps = SharedAmounts()
+        self._wake_at = inf
+        self._open_pools()
+
+    def _open_pools(self) -> None:
+        for name, pool in self.rules.pools.items():
+            opened = open_slots(self.view, name, pool)
+            slot_infos = self.pools[name] = [
+                each.copy(order) for order, each in enumerate(opened, len(self.slot_infos))
+            ]
+            self.slot_infos.update({slot_info.slot.id: slot_info for slot_info in slot_infos})
+            for slot_info, each in zip(slot_infos, opened, strict=True):
+                if not (each.is_at_rest and each.is_sound):
+                    self._note_unusual(slot_info, each)
+        for name in sorted(set(self.view.pools).difference(self.rules.pools)):
+            slots = self.view.list_slots(name)
+            self.vanished += [slot for slot in slots if slot.machine is None and slot.state != "empty"]
+            self.unsound.update(slot.id for slot in slots if not is_sound(self.view, slot))
+        self.unsound.update(self.view.leases_on.keys() - self.view.slots.keys())
+
+    def _note_unusual(self, slot_info: SlotInfo, opened: CachedSlot) -> None:
+        if not opened.is_at_rest:
+            self.note_restless(slot_info)
+        if not opened.is_sound:
+            self.unsound.add(slot_info.slot.id)
+
+    def leases_on(self, slot: Slot) -> Leases:
+        """The leases of the slot's present epoch, as they were before this tick."""
+        return find_leases(self.view, slot)
+
+    def note_restless(self, slot_info: SlotInfo) -> None:
+        """Something happened to it that heal and wake look after."""
+        self._restless[slot_info.order] = slot_info
+
+    def list_restless(self) -> list[SlotInfo]:
+        """In slot order those to which something happened or which do not stay as they are: of most slots nothing is to
+        be looked after.
+        """
+        return [self._restless[order] for order in sorted(self._restless)]
+
+    def decide(self, decision: Decision) -> None:
+        """Append a decision to the plan."""
+        self.decisions.append(decision)
+
+    def assign(self, reservation: Reservation, leases: tuple[Placement, ...], level: int | None = None) -> None:
+        """Give these leases to one whose quota level this is, under that queue."""
+        request = reservation.request
+        self.terms.add(Terms(request.ttl, request.pool, request.system))
+        self.decide(Assign(reservation=reservation.id, leases=leases, level=level))
+
+    def end(self, reservation: Reservation) -> None:
+        """Its leases are over, and it is no longer pending: nothing in this tick counts it any more."""
+        self.over.add(reservation.id)
+        self.requeued.pop(reservation.id, None)
+        self.returning.pop(reservation.id, None)
+        for lease in reservation.leases:
+            slot_info = self.slot_infos.get(lease.slot)
+            if slot_info is not None and (reservation.id, lease.component) in slot_info.leases:
+                slot_info.end_lease((reservation.id, lease.component), self.now)
+                self.note_restless(slot_info)
+
+    def end_instance(self, reservation: Reservation, component: str, slot: str) -> None:
+        """One of its elastic leases is over; it stays leased."""
+        self.vacated.add((reservation.id, component))
+        slot_info = self.slot_infos.get(slot)
+        if slot_info is not None and (reservation.id, component) in slot_info.leases:
+            slot_info.end_lease((reservation.id, component), self.now)
+            self.note_restless(slot_info)
+
+    def requeue(self, reservation: Reservation) -> None:
+        """Its leases are over and it is pending again, with its place in the queue."""
+        self.end(reservation)
+        self.requeued[reservation.id] = msgspec.structs.replace(reservation, phase="pending", leases=())
+
+    def list_in_phase(self, phase: str) -> list[Reservation]:
+        """The reservations of one phase whose leases this tick has not ended, in order of submission."""
+        found = [each for each in self.view.by_phase[phase].values() if each.id not in self.over]
+        return sorted(found, key=lambda each: each.sequence)
+
+    def list_claimants(self) -> list[Reservation]:
+        """Those who wait for a place that others still have to give back, in order of submission."""
+        found = [each for each in self.view.special.values() if is_claimant(each) and each.id not in self.over]
+        return sorted(found, key=lambda each: each.sequence)
+
+    def demand_of(self, reservation: Reservation) -> Demand:
+        """What it needs, and the pools that may serve it; one object for all that are alike."""
+        shape = self.view.shapes[reservation.id]
+        demand = self._demands[shape]
+        if not reservation.declined and not reservation.interruptions:
+            return demand
+        impatient = self._find_impatient(reservation, demand.pools)
+        declined = tuple(name for name in reservation.declined if self._is_still_there(reservation, name))
+        if not declined and not impatient:
+            return demand
+        return replace(demand, declined=declined, impatient=impatient)
+
+    def _is_still_there(self, reservation: Reservation, name: str) -> bool:
+        """Whether the machine that it declined is: the next one of that slot is another, or it would be launched for
+        this one and let go for ever. One that was launched and has carried no lease yet is another in any case.
+        """
+        slot = self.view.slots.get(name)
+        if slot is None or slot.state != "ready" or (slot.epoch and not slot.uses):
+            return False
+        return slot.since <= reservation.changed_at
+
+    def list_waiters(self) -> Queue:
+        """Who is pending, those who were requeued too, the oldest first: each with what it needs."""
+        reservations, ids, shapes = self.view.waiters.list()
+        if not self.over:
+            return self._make_queue(reservations, ids, shapes)
+        return self.sort_queue([each for each in reservations if each.id not in self.over] + [*self.requeued.values()])
+
+    def group_waiters(self) -> Groups | None:
+        """Those who wait by account and shape, and for each waiter the number of its group; None where that does not
+        tell who is alike: the tick has changed who waits, or some are not placed as their shape says.
+        """
+        if self.over or self.view.special or not self.balances.are_by_name:
+            return None
+        return self.view.waiters.group()
+
+    def sort_queue(self, reservations: Iterable[Reservation]) -> Queue:
+        """These reservations, the oldest first, each with what it needs."""
+        found = sorted(reservations, key=_age)
+        ids = [each.id for each in found]
+        return self._make_queue(found, ids, [self.view.shapes[each] for each in ids])
+
+    def _make_queue(self, reservations: list[Reservation], ids: list[str], shapes: list[Shape]) -> Queue:
+        demands = list(map(self._demands.__getitem__, shapes))
+        if special := self.view.special:
+            demands = [
+                self.demand_of(special[name]) if name in special else demand
+                for name, demand in zip(ids, demands, strict=True)
+            ]
+        return Queue(reservations, ids, demands, reservations[0].created_at if reservations else inf)
+
+    def _make_demand(self, shape: Shape) -> Demand:
+        asked = shape.pool, shape.system
+        pools, settings = self.rules.serving_pools(*asked), self.rules.settings_of(*asked)
+        serving = [(name, self.rules.pools[name]) for name in pools]
+        needs, elastic = make_needs(shape, serving, self._steps, spreads=settings.profile == "spread")
+        is_rigid = settings.elastic == "rigid" and settings.queue != "quota"  # quota gives leases by rules of its own
+        whole = needs + elastic if is_rigid else needs
+        return Demand(shape, pools, self.rules.queue_of(*asked), settings, whole, elastic)
+
+    def has_elastic_demand(self) -> bool:
+        """Whether anybody who waits asks for elastic instances."""
+        return any(demand.elastic for demand in self._demands.values())
+
+    def settings_of(self, reservation: Reservation) -> SchedulerKeys:
+        """The scheduler's settings that hold for it."""
+        return self.rules.settings_of(reservation.request.pool, reservation.request.system)
+
+    def _find_impatient(self, reservation: Reservation, pools: Iterable[str]) -> tuple[str, ...]:
+        """The pools in which its machines were interrupted so often that it may have an on-demand one."""
+        limits = {name: self.rules.pools[name].on_demand_after for name in pools}
+        return tuple(name for name, most in limits.items() if most and reservation.interruptions >= most)
+
+    def wait(self, name: str, code: str, detail: str) -> None:
+        """Say why it is left unplaced; of several codes the first in the order of WAITING_CODES stands."""
+        known = self.waiting.get(name)
+        if known is None or _RANK_OF_CODE[code] <= _RANK_OF_CODE[known[0]]:
+            self.waiting[name] = (code, detail)
+
+    def wait_all(self, ids: list[str], reasons: Iterable[Reason]) -> None:
+        """Say of each of many why it is left unplaced."""
+        if not self.waiting or self.waiting.keys().isdisjoint(ids):
+            self.waiting.update(zip(ids, reasons, strict=False))
+        else:
+            for name, reason in zip(ids, reasons, strict=False):
+                self.wait(name, *reason)
+
+    def is_due(self, instant: float) -> bool:
+        """Whether now >= instant; if not, the next tick is asked for at that instant."""
+        if self.now >= instant:
+            return True
+        self._wake_at = min(self._wake_at, instant)
+        return False
+
+    def is_past(self, start: float, limit: float) -> bool:
+        """Whether now - start > limit, strictly; if not, a tick is asked for at the first instant after."""
+        if self.now - start > limit:
+            return True
+        instant = nextafter(max(start + limit, self.now), inf)
+        while instant - start <= limit:
+            instant = nextafter(instant, inf)
+        self._wake_at = min(self._wake_at, instant)
+        return False
+
+    def wake_by(self, instant: float | None) -> None:
+        """Ask for a tick at that instant, at once if it is past; None asks for nothing."""
+        if instant is not None:
+            self._wake_at = min(self._wake_at, max(instant, self.now))
+
+    def is_offered(self, slot_info: SlotInfo) -> bool:
+        """Whether a slot takes leases: ready, uncordoned, not offline, and nobody unknown runs there."""
+        return slot_info.state == "ready" and not (
+            slot_info.slot.cordoned or slot_info.stuck or slot_info.slot.stranger
+        )
+
+    def open_rooms(self) -> None:
+        """Let placing begin: whatever heal left in service, ready or on its way."""
+        slot_infos = [
+            slot_info for slot_info in self.all_slots() if not slot_info.slot.cordoned and not slot_info.stuck
+        ]
+        ready = [
+            slot_info for slot_info in slot_infos if slot_info.state == "ready" and slot_info.slot.stranger is None
+        ]
+        if self.rules.has_quota:
+            ready = [slot_info for slot_info in ready if not self._is_done_with(slot_info)]
+        self.ready = SlotIndex(ready)
+        self.coming = SlotIndex([slot_info for slot_info in slot_infos if slot_info.state in IN_FLIGHT])
+        self.launched, self.kept = SlotIndex([]), {}
+
+    def _is_done_with(self, slot_info: SlotInfo) -> bool:
+        """Whether nobody looks at a ready slot any more: a full one, which no guard keeps for those who wait long, and
+        of which nothing elastic can be taken off.
+        """
+        if self.view.stretching and any(lease.kind == "elastic" for lease in slot_info.leases.values()):
+            return False
+        return not slot_info.has_place and self.rules.settings_of(slot_info.slot.pool, None).queue == "quota"
+
+    def count_steps(self) -> int:
+        """The work that searches for several instances at once have taken so far in this tick."""
+        return sum(slot_index.steps for slot_index in (self.ready, self.coming, self.launched, *self.kept.values()))
+
+    def all_slots(self) -> Iterable[SlotInfo]:
+        """Every slot of a configured pool, pools as configured, slots in their order."""
+        return self.slot_infos.values()
+
+    def finish(self, queue: Queue) -> Plan:
+        """The plan, with those who wait in the order of the queue."""
+        self.wake_by(self.turns.finish(self.now, decided=bool(self.decisions)))
+        ids = [*queue.ids, *(each.id for each in self.preempted)] if self.preempted else queue.ids
+        if self.returning:
+            # Who got his claim and was preempted in this very tick holds his slot until his grace is over.
+            ids = [each for each in ids if each not in self.returning]
+        reasons = list(map(self.waiting.get, ids))
+        waiting = Waits(compress(ids, reasons), filter(None, reasons))
+        wake_at = None if self._wake_at == inf else self._wake_at
+        for slot_index in (self.ready, self.coming, self.launched, *self.kept.values()):
+            slot_index.close()
+        return Plan(tuple(self.decisions), waiting, wake_at, self.charged)
+
+
+def name_placements(leases: Iterable[Lease]) -> tuple[Placement, ...]:
+    """Return leases in the form in which decisions name them."""
+    return tuple(Placement(each.component, each.slot, each.epoch, each.resources) for each in leases)

@@ -1,0 +1,1 @@
+"""Elastic instances: granting, reclaiming and accounting for their use."""

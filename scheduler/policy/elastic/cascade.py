@@ -1,0 +1,371 @@
+"""The cascade: elastic instances of those who are served, in rank order, each where there is room for it.
+
+One queue has one, and its settings say what it may do: `rigid` and `malleable` only give, `flexible` and `yielding`
+also take back, for who ranks before and for essential instances of newcomers. Source: the flexible heuristic of Pace,
+Venzano, Carra and Michiardi (arXiv 1611.09528), as Zoe should have carried it out. Where it lifts all elastic instances
+and serves them anew, only those are taken off here that are in the way, the last one first: who stays is the same, and
+nobody moves for nothing.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from scheduler.model.reservations import Reservation
+from scheduler.model.resources import Resources
+from scheduler.model.rules import SchedulerKeys
+from scheduler.policy.capacity.requests import Demand, InstanceRequest
+from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.cycle.work_budget import GRANT_STEPS, find_payer
+from scheduler.policy.elastic.instances import Assignment, ElasticGroup, ElasticInstance, list_groups
+from scheduler.policy.elastic.relaxed_capacity import RelaxedCapacity
+from scheduler.policy.elastic.utilisation import MORE
+
+_NOBODY = (1 << 62, 0)
+"""A rank behind everybody's."""
+
+
+def _rank(group: ElasticGroup) -> tuple[int, int]:
+    return group.rank
+
+
+class Cascade:
+    """Who is served in one queue, and where each elastic instance of theirs stands."""
+
+    def __init__(self, cycle: CycleState, settings: SchedulerKeys, ranks: Mapping[str, int]) -> None:
+        """`ranks`: by id, the place of each reservation in the one order of those who wait and those who are leased."""
+        self.settings = settings
+        self._cycle, self._ranks = cycle, ranks
+        self._assignment = Assignment(cycle)
+        self.groups: list[ElasticGroup] = []
+        self._bare: RelaxedCapacity | None = None
+        self._behind = ReclaimableCapacity(())
+        self._first_touched: tuple[int, int] = _NOBODY
+        """The rank of the first group of which something was taken off and not yet put back."""
+        self._refused: set[Demand] = set()
+        """For whom nothing can be taken off, as long as nobody else is served."""
+
+    @property
+    def takes_back(self) -> bool:
+        """Whether what is held may be taken back."""
+        return self.settings.elastic in {"flexible", "yielding"}
+
+    def elastic_instances(self) -> Iterator[ElasticInstance]:
+        """Every seat, in rank order."""
+        return (elastic_instance for group in self.groups for elastic_instance in group.elastic_instances)
+
+    def serve_leased(self, reservations: Sequence[Reservation]) -> None:
+        """Begin with those who are leased already."""
+        for each in reservations:
+            leases = [lease for lease in each.leases if (each.id, lease.component) not in self._cycle.vacated]
+            demand = self._cycle.demand_of(each)
+            self.groups += list_groups(self._cycle, each, demand, self._ranks[each.id], leases)
+        self.groups.sort(key=_rank)
+        if self.takes_back:
+            self._assignment.lift_overfull(self.elastic_instances())
+        self._serve(self.groups)
+
+    def follow(self, reservation: Reservation, demand: Demand, slot_infos: Sequence[SlotInfo]) -> None:
+        """It was placed: its elastic instances take part from now on. `places`: those of its elastic instances, where
+        these are placed with the others.
+        """
+        self._refused.clear()
+        if not demand.elastic:
+            return
+        groups = self._join(reservation, demand)
+        if slot_infos:
+            elastic_instances = [elastic_instance for group in groups for elastic_instance in group.open_all()]
+            for elastic_instance, slot_info in zip(elastic_instances, slot_infos, strict=False):
+                elastic_instance.stand(slot_info)
+        if self.takes_back:
+            self._serve_again(groups[0].rank)
+        else:
+            self._serve(groups)
+
+    def make_room(self, reservation: Reservation, demand: Demand) -> list[SlotInfo] | None:
+        """Places for its essential instances, for which elastic ones are taken off theirs as far as the setting allows
+        it, and its elastic ones served; None, and everything is as it was.
+
+        `yielding`: essential instances of anybody go before elastic ones of others. `flexible`: only if the use of the
+        pools grows by it or, with `preemption`, if it has room beside what those before it are granted.
+        """
+        if not self.takes_back or demand in self._refused:
+            return None
+        if self._find_bare().could_hold(demand):
+            for first, must_grow in self._list_ways(reservation):
+                slot_infos = self._try(reservation, demand, first, must_grow=must_grow)
+                if slot_infos is not None:
+                    self._refused.clear()
+                    self.spend(demand, slot_infos)
+                    for slot_info in slot_infos:
+                        slot_info.wanted = True
+                    return slot_infos
+        self._refused.add(demand)
+        return None
+
+    def _find_bare(self) -> RelaxedCapacity:
+        if self._bare is None or self._bare.size != len(self._cycle.ready):
+            self._bare = RelaxedCapacity(self._cycle.ready, self.elastic_instances())
+        return self._bare
+
+    def spend(self, demand: Demand, slot_infos: Sequence[SlotInfo]) -> None:
+        """Somebody got, or keeps, the room of these places."""
+        if self._bare is not None:
+            self._bare.take(demand.needs, slot_infos)
+
+    def _list_ways(self, reservation: Reservation) -> Iterator[tuple[int, bool]]:
+        """From which group on elastic instances may be taken off for it, and whether the use has to grow by it."""
+        if self.settings.elastic == "yielding":
+            yield 0, False
+            return
+        yield 0, True
+        if self.settings.preemption:
+            yield self._find_first((self._ranks[reservation.id], 0)), False
+
+    def _find_first(self, rank: tuple[int, int]) -> int:
+        """The index of the first group that ranks there or behind."""
+        return bisect_left(self.groups, rank, key=_rank)
+
+    def _try(self, reservation: Reservation, demand: Demand, first: int, *, must_grow: bool) -> list[SlotInfo] | None:
+        assignment, mark, use, groups = self._assignment, self._assignment.mark, self._assignment.use, list(self.groups)
+        slot_infos = self._take_places(demand, first)
+        if slot_infos is not None:
+            self._join(reservation, demand)
+            self._serve_again(min(self._first_touched, (self._ranks[reservation.id], 0)))
+            if not must_grow or assignment.use > use + MORE:
+                return slot_infos
+        self.groups = groups
+        assignment.undo(mark)
+        assignment.tell()
+        return None
+
+    def _take_places(self, demand: Demand, first: int) -> list[SlotInfo] | None:
+        """A place for each of its essential instances; None as soon as one of them finds none."""
+        slot_infos: list[SlotInfo] = []
+        self._first_touched = _NOBODY
+        for need, alike in groupby(demand.needs):
+            takeoff = VictimSearch(need, self.groups[first:], self._assignment, demand.declined)
+            for _ in alike:
+                slot_info = self._find(takeoff)
+                if slot_info is None:
+                    return None
+                self._assignment.take(slot_info, need)
+                slot_infos.append(slot_info)
+        return slot_infos
+
+    def _join(self, reservation: Reservation, demand: Demand) -> list[ElasticGroup]:
+        groups = list_groups(self._cycle, reservation, demand, self._ranks[reservation.id], ())
+        for group in groups:
+            insort(self.groups, group, key=_rank)
+        return groups
+
+    def _serve_again(self, rank: tuple[int, int]) -> None:
+        """Serve all that rank there or behind: what ranks before is as it would be anyway."""
+        self._serve(self.groups[self._find_first(rank) :])
+
+    def _serve(self, groups: Sequence[ElasticGroup]) -> None:
+        self._behind = ReclaimableCapacity(groups if self.takes_back else ())
+        for group in groups:
+            self._behind.leave(group)
+            if group.missing:
+                self._serve_group(group)
+        self._behind = ReclaimableCapacity(())
+        self._assignment.tell()
+
+    def _serve_group(self, group: ElasticGroup) -> None:
+        """What was taken off goes back where it was, then those that are missing get a place, lowest index first."""
+        if not (group.lifted or self._assignment.find(group.need) is not None or self._could_find_behind(group)):
+            return
+        turns, payer = self._cycle.turns, find_payer(group.holder)
+        for elastic_instance in (
+            [elastic_instance for elastic_instance in group.elastic_instances if elastic_instance.is_missing]
+            if group.lifted
+            else ()
+        ):
+            if self._assignment.fits_home(elastic_instance):
+                self._assignment.move(elastic_instance, elastic_instance.home)
+        takeoff: VictimSearch | None = None
+        slot_info: SlotInfo | None = None
+        for elastic_instance in group.walk_missing():
+            # What has a deadline has no second place meanwhile.
+            if elastic_instance.slot_info is None and not (
+                elastic_instance.lease is not None and self.settings.preemption_grace
+            ):
+                slot_info = self._assignment.find_again(group.need, slot_info)
+                if slot_info is None and self._could_find_behind(group):
+                    if takeoff is None:
+                        behind = self.groups[self._find_first(group.rank) + 1 :]
+                        takeoff = VictimSearch(group.need, behind, self._assignment)
+                    slot_info = self._find(takeoff)
+                if slot_info is None or turns.is_spent(payer):
+                    return
+                self._assignment.move(elastic_instance, slot_info)
+                turns.spend(payer, GRANT_STEPS)
+
+    def _could_find_behind(self, group: ElasticGroup) -> bool:
+        """Whether who ranks behind could give back a place for one of them: most often nobody can."""
+        return self.takes_back and self._behind.could_give(group.need, self._assignment)
+
+    def _find(self, takeoff: "VictimSearch") -> SlotInfo | None:
+        """A place for one more instance, once elastic ones are taken off theirs for it, if it takes that."""
+        slot_info = self._assignment.find(takeoff.need, takeoff.declined)
+        if slot_info is not None:
+            return slot_info
+        for group, elastic_instance in takeoff.list_next():
+            self._behind.leave_one(elastic_instance)
+            self._assignment.move(elastic_instance, None)
+            self._first_touched = min(self._first_touched, group.rank)
+        return self._assignment.find(takeoff.need, takeoff.declined)
+
+
+@dataclass(slots=True)
+class _Passed:
+    """What stands on one place of those who were passed, and what would be free there without them."""
+
+    elastic_instances: list[tuple[ElasticGroup, ElasticInstance]]
+    free: Resources | None
+    granted: int = 0
+    """Of these, those that this tick has put there."""
+
+
+class VictimSearch:
+    """Which elastic instances of some groups are taken off their places for instances of one need, one after the other.
+
+    The last one in rank goes first, until one of the places has room. Those who stand on other places are in nobody's
+    way. Each is looked at once, however many instances there are: where it did not help the first one, it helps the
+    next one only together with others who stand there.
+    """
+
+    def __init__(
+        self,
+        need: InstanceRequest,
+        groups: Sequence[ElasticGroup],
+        assignment: Assignment,
+        declined: Sequence[str] = (),
+    ) -> None:
+        self.need, self.declined, self._assignment = need, declined, assignment
+        self._left = (
+            (group, elastic_instance) for group in reversed(groups) for elastic_instance in group.list_last_first()
+        )
+        self._passed: dict[SlotInfo, _Passed] = {}
+        self._serving: dict[SlotInfo, bool] = {}
+        """By place whether it, if it were empty, could hold one, and seats may be taken off it."""
+
+    def list_next(self) -> Sequence[tuple[ElasticGroup, ElasticInstance]]:
+        """Those who have to go for one more; nobody where that does not help."""
+        for group, elastic_instance in self._left:
+            slot_info = elastic_instance.slot_info
+            if slot_info is None or not self._could_serve(slot_info):
+                continue
+            passed = self._passed.get(slot_info)
+            if passed is None:
+                passed = self._passed[slot_info] = _Passed([], slot_info.free)
+            passed.elastic_instances.append((group, elastic_instance))
+            passed.granted += elastic_instance.is_granted
+            if passed.free is not None:
+                amounts = elastic_instance.amounts_on(slot_info)
+                passed.free = {name: free + amounts.get(name, 0) for name, free in passed.free.items()}
+            if self._has_room(slot_info, passed):
+                del self._passed[slot_info]
+                return passed.elastic_instances
+        return ()
+
+    def _could_serve(self, slot_info: SlotInfo) -> bool:
+        known = self._serving.get(slot_info)
+        if known is None:
+            known = self._serving[slot_info] = _could_serve(self.need, slot_info, self.declined, self._assignment)
+        return known
+
+    def _has_room(self, slot_info: SlotInfo, passed: _Passed) -> bool:
+        if (
+            slot_info.load - len(passed.elastic_instances) >= slot_info.pool.lease_limit
+            or slot_info.uses_left + passed.granted <= 0
+        ):
+            return False
+        return self.need.could_hold(slot_info.slot.pool, passed.free, slot_info.labels)
+
+
+@dataclass(slots=True)
+class _Standing:
+    """Elastic instances on one place, added up."""
+
+    count: int = 0
+    amounts: dict[str, float] = field(default_factory=dict)
+
+    def add(self, amounts: Resources, times: int) -> None:
+        self.count += times
+        for name, amount in amounts.items():
+            self.amounts[name] = self.amounts.get(name, 0.0) + times * amount
+
+
+class ReclaimableCapacity:
+    """What elastic instances that are still to be served stand on, added up by place once somebody asks.
+
+    What is free on a place and what stands on it together only shrink while groups are served: who could not be given
+    a place once will not be later, nor will those who need as much.
+    """
+
+    def __init__(self, groups: Sequence[ElasticGroup]) -> None:
+        self.groups, self._left = groups, 0
+        self._on: dict[SlotInfo, _Standing] | None = None
+        self._refused: list[InstanceRequest] = []
+
+    def leave(self, group: ElasticGroup) -> None:
+        """It is its turn, after those before it: it does not stand behind any more."""
+        self._left += 1
+        if self._on is not None:
+            for elastic_instance in group.elastic_instances:
+                self.leave_one(elastic_instance)
+
+    def leave_one(self, elastic_instance: ElasticInstance) -> None:
+        """It is taken off its place, or will be served now."""
+        if self._on is not None and elastic_instance.slot_info is not None:
+            self._on[elastic_instance.slot_info].add(elastic_instance.amounts_on(elastic_instance.slot_info), -1)
+
+    def could_give(self, need: InstanceRequest, assignment: Assignment) -> bool:
+        """Whether one instance may have room somewhere without those who stand there; if not, it has none."""
+        if any(need.asks_as_much_as(other) for other in self._refused):
+            return False
+        standing = self._add_up().items()
+        if any(
+            _could_serve(need, slot_info, (), assignment) and _would_fit(need, slot_info, each)
+            for slot_info, each in standing
+        ):
+            return True
+        self._refused.append(need)
+        return False
+
+    def _add_up(self) -> dict[SlotInfo, _Standing]:
+        if self._on is None:
+            self._on = {}
+            for group in self.groups[self._left :]:
+                for elastic_instance in group.elastic_instances:
+                    if elastic_instance.slot_info is not None:
+                        there = self._on.setdefault(elastic_instance.slot_info, _Standing())
+                        there.add(elastic_instance.amounts_on(elastic_instance.slot_info), 1)
+        return self._on
+
+
+def _could_serve(need: InstanceRequest, slot_info: SlotInfo, declined: Sequence[str], assignment: Assignment) -> bool:
+    """Whether the slot, if it were empty, could hold it, and seats may be taken off it."""
+    if (
+        slot_info.slot.id in declined
+        or slot_info.slot.pool not in need.given
+        or not assignment.is_free_to_move(slot_info)
+    ):
+        return False
+    return need.could_hold(slot_info.slot.pool, slot_info.capacity, slot_info.labels)
+
+
+def _would_fit(need: InstanceRequest, slot_info: SlotInfo, standing: _Standing) -> bool:
+    """Whether it may have room on this place without these; sums are not exact, so one more is let through."""
+    if not standing.count or slot_info.load - standing.count >= slot_info.pool.lease_limit:
+        return False
+    if slot_info.uses_left + standing.count <= 0:
+        return False
+    if slot_info.free is None:
+        return True
+    free = {name: amount + standing.amounts.get(name, 0) + MORE for name, amount in slot_info.free.items()}
+    return need.could_hold(slot_info.slot.pool, free, slot_info.labels)

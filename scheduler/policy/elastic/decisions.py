@@ -1,0 +1,233 @@
+"""Writes down what became of elastic instances: the revokes that an assignment needs before it, grants after it.
+
+With a `preemption_grace` whoever gives back keeps its place until then, and nobody is given room that somebody may
+still use: a newcomer claims its places meanwhile, and what else is to be granted waits for a later tick. Source: Zoe.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from scheduler.model.decisions import Assign, Claim, Decision, Grant, Revoke
+from scheduler.model.resources import SLACK, Resources
+from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.elastic.instances import ElasticGroup, ElasticInstance
+
+State = Literal["held", "revoking", "claimed"]
+
+
+@dataclass(slots=True)
+class _Sum:
+    """Leases of one state on one slot, added up."""
+
+    count: int = 0
+    amounts: dict[str, float] = field(default_factory=dict)
+
+    def add(self, amounts: Resources, times: int = 1) -> None:
+        self.count += times
+        for name, amount in amounts.items():
+            self.amounts[name] = self.amounts.get(name, 0.0) + times * amount
+
+
+class _Room:
+    """What one slot carries, as decision after decision is written down."""
+
+    def __init__(self, slot_info: SlotInfo, given: Mapping[tuple[str, str], Resources]) -> None:
+        """`given`: what this tick had assigned there before, under (reservation, component)."""
+        self._place = slot_info
+        self._sums: Mapping[State, _Sum] = {"held": _Sum(), "revoking": _Sum(), "claimed": _Sum()}
+        for lease in slot_info.leases.values():
+            self.add(lease.state, lease.resources)
+        for amounts in (amounts for key, amounts in given.items() if key not in slot_info.leases):
+            self.add("held", amounts)
+
+    def add(self, state: State, amounts: Resources, times: int = 1) -> None:
+        self._sums[state].add(amounts, times)
+
+    def revoke(self, elastic_instance: ElasticInstance, *, is_over: bool) -> None:
+        """It ends, or its holder has a deadline."""
+        amounts = elastic_instance.amounts_on(self._place)
+        self.add("held", amounts, -1)
+        if not is_over:
+            self.add("revoking", amounts)
+
+    def fits(self) -> bool:
+        """Whether all of it fits. A claim waits for those who are revoking: only the larger of the two counts."""
+        held, revoking, claimed = self._sums.values()
+        if held.count + max(revoking.count, claimed.count) > self._place.pool.lease_limit:
+            return False
+        if self._place.capacity is None:
+            return True
+        names = {**held.amounts, **revoking.amounts, **claimed.amounts}
+        return all(self._sum(name) <= self._place.capacity.get(name, 0) + SLACK for name in names)
+
+    def _sum(self, name: str) -> float:
+        held, revoking, claimed = (each.amounts.get(name, 0.0) for each in self._sums.values())
+        return held + max(revoking, claimed)
+
+
+def _list_given(decisions: Iterable[Decision]) -> dict[str, dict[tuple[str, str], Resources]]:
+    """By slot, under (reservation, component), what these decisions assign."""
+    found: dict[str, dict[tuple[str, str], Resources]] = {}
+    for decision in decisions:
+        if isinstance(decision, Assign):
+            for each in decision.leases:
+                found.setdefault(each.slot, {})[decision.reservation, each.component] = each.resources
+    return found
+
+
+class ElasticDecisions:
+    """What becomes of all seats of a tick, as decisions."""
+
+    def __init__(self, cycle: CycleState, start: int) -> None:
+        """`start`: how many decisions there were before anybody was placed."""
+        self._cycle, self._start = cycle, start
+        self._slot_index: dict[str, _Room] = {}
+        """By slot: those from which something is taken back."""
+        self._given = _list_given(cycle.decisions[:start])
+        self._revoked: dict[str, list[ElasticInstance]] = {}
+        """By slot: what is taken back there, who ranks last first."""
+        self._late: list[ElasticInstance] = []
+        """Granted after everything else: where something was taken back before."""
+        self._early: dict[str, list[ElasticInstance]] = {}
+        """By holder: granted with its assignment, or before all of them."""
+        self._claiming: set[str] = set()
+        self._nameless: dict[ElasticGroup, list[ElasticInstance]] = {}
+        """By component: the instances that may be granted and are not yet, highest index first."""
+
+    def add(self, elastic_instances: Sequence[ElasticInstance], *, takes_back: bool) -> None:
+        """The seats of one queue, in rank order."""
+        moved = [
+            elastic_instance
+            for elastic_instance in elastic_instances
+            if elastic_instance.slot_info is not elastic_instance.home
+        ]
+        for elastic_instance in moved:
+            if elastic_instance.is_granted and takes_back:
+                self._late.append(elastic_instance)
+            elif elastic_instance.is_granted:
+                self._early.setdefault(elastic_instance.holder.id, []).append(elastic_instance)
+        for elastic_instance in reversed(moved):
+            if elastic_instance.is_revoked and elastic_instance.home is not None:
+                slot = elastic_instance.home.slot.id
+                if slot not in self._slot_index:
+                    self._slot_index[slot] = _Room(elastic_instance.home, self._given.get(slot, {}))
+                self._revoked.setdefault(slot, []).append(elastic_instance)
+
+    def write(self) -> None:
+        """Put the decisions of this step in their order."""
+        decisions = self._cycle.decisions
+        placed = decisions[self._start :]
+        decisions[self._start :] = [
+            *self._grant_early(placed),
+            *(written for decision in placed for written in self._write(decision)),
+            *self._revoke_others(),
+            *self._grant(self._late),
+        ]
+
+    def _grant_early(self, placed: Iterable[Decision]) -> Iterator[Decision]:
+        assigned = {decision.reservation for decision in placed if isinstance(decision, Assign)}
+        for holder, elastic_instances in self._early.items():
+            if holder not in assigned:
+                yield from self._grant(elastic_instances)
+
+    def _write(self, decision: Decision) -> Iterator[Decision]:
+        if not isinstance(decision, Assign):
+            yield decision
+            return
+        yield from self._make_way(decision)
+        yield from self._grant(self._early.get(decision.reservation, ()))
+
+    def _make_way(self, assign: Assign) -> Iterator[Decision]:
+        """The assignment, after the revokes that it needs; with a grace, a claim in its stead."""
+        mine = [(self._slot_index[each.slot], each) for each in assign.leases if each.slot in self._slot_index]
+        for room, each in mine:
+            room.add("held", each.resources)
+        if all(room.fits() for room, _ in mine):
+            yield assign
+            return
+        is_over = not self._find_grace(assign.reservation)
+        for room, each in () if is_over else mine:
+            room.add("held", each.resources, -1)
+            room.add("claimed", each.resources)
+        for room, each in mine:
+            while not room.fits() and self._revoked[each.slot]:
+                elastic_instance = self._revoked[each.slot].pop(0)
+                room.revoke(elastic_instance, is_over=is_over)
+                yield self._revoke(elastic_instance, assign.reservation)
+        yield assign if is_over else self._claim(assign)
+
+    def _find_grace(self, reservation: str) -> float:
+        return self._cycle.settings_of(self._cycle.view.reservations[reservation]).preemption_grace
+
+    def _claim(self, assign: Assign) -> Claim:
+        self._claiming.add(assign.reservation)
+        row = self._cycle.view.reservations[assign.reservation]
+        self._cycle.wait(row.id, "no_capacity", "elastic instances of others give its place back")
+        return Claim(reservation=assign.reservation, leases=assign.leases)
+
+    def _revoke_others(self) -> Iterator[Decision]:
+        """What makes room for elastic instances of those who rank before, or fits no more."""
+        for slot, elastic_instances in self._revoked.items():
+            for elastic_instance in elastic_instances:
+                self._slot_index[slot].revoke(
+                    elastic_instance, is_over=not self._find_grace(elastic_instance.holder.id)
+                )
+                yield self._revoke(elastic_instance, None)
+
+    def _revoke(self, elastic_instance: ElasticInstance, room_for: str | None) -> Revoke:
+        grace = self._find_grace(elastic_instance.holder.id)
+        assert elastic_instance.lease is not None, "only what is held is taken back"  # noqa: S101
+        return Revoke(
+            reservation=elastic_instance.holder.id,
+            component=elastic_instance.instance.name,
+            slot=elastic_instance.lease.slot,
+            reason="reclaimed",
+            epoch=elastic_instance.lease.epoch,
+            revoke_by=self._cycle.now + grace if grace else None,
+            room_for=room_for,
+        )
+
+    def _grant(self, elastic_instances: Iterable[ElasticInstance]) -> Iterator[Decision]:
+        """Those whose room is free now: the others wait until it is."""
+        for elastic_instance in elastic_instances:
+            slot_info = elastic_instance.slot_info
+            if slot_info is None or elastic_instance.holder.id in self._claiming:
+                continue
+            slot, amounts, room = (
+                slot_info.slot,
+                elastic_instance.amounts_on(slot_info),
+                self._slot_index.get(slot_info.slot.id),
+            )
+            if room is not None:
+                room.add("held", amounts)
+                if not room.fits():
+                    room.add("held", amounts, -1)
+                    continue
+            slot_info.wanted = True
+            yield Grant(
+                reservation=elastic_instance.holder.id,
+                component=self._take_name(elastic_instance.group),
+                slot=slot.id,
+                epoch=slot.epoch,
+                resources=dict(amounts),
+            )
+
+    def _take_name(self, group: ElasticGroup) -> str:
+        """The lowest index of the component that is not held nor granted yet: its instances are alike, and which of
+        their places came to nothing in between says nothing of their names. Source: Zoe.
+        """
+        if group not in self._nameless:
+            self._nameless[group] = [
+                elastic_instance
+                for elastic_instance in reversed(group.elastic_instances)
+                if self._may_be_granted(elastic_instance)
+            ]
+        return self._nameless[group].pop().instance.name
+
+    def _may_be_granted(self, elastic_instance: ElasticInstance) -> bool:
+        """Whether it holds nothing, or gives back at once what it holds."""
+        if elastic_instance.lease is None:
+            return True
+        return elastic_instance.is_revoked and not self._find_grace(elastic_instance.holder.id)

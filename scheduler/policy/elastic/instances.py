@@ -1,0 +1,366 @@
+"""Seats: the elastic instances of those who are leased, in the scratch copy of a tick.
+
+Each may be taken off its slot and put back or elsewhere, and whatever was tried can be undone as a whole. Source: Zoe,
+where undoing restores the list of what was tried but not the platform that it was tried on.
+"""
+
+from bisect import insort
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from scheduler.model.reservations import Component, Instance, Lease, Reservation
+from scheduler.model.resources import Resources, fits, subtract, total
+from scheduler.policy.capacity.requests import Demand, InstanceRequest
+from scheduler.policy.capacity.slot_info import SlotInfo, count_used
+from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.elastic.utilisation import weigh_use
+
+
+@dataclass(slots=True, eq=False)
+class ElasticInstance:
+    """One elastic instance of a reservation that is leased, or gets its lease in this tick."""
+
+    group: "ElasticGroup"
+    holder: Reservation
+    instance: Instance
+    need: InstanceRequest
+    index: int = 0
+    """Its place among the elastic instances of its reservation."""
+    lease: Lease | None = None
+    """What it holds; None = it is missing."""
+    home: SlotInfo | None = None
+    """Where it holds that, if it can be taken off: not from a slot that is out of service."""
+    slot_info: SlotInfo | None = None
+    """Where it is in the scratch copy; None = nowhere, or where it cannot be taken off."""
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether a place is wanted for it."""
+        return self.slot_info is None and (self.lease is None or self.home is not None)
+
+    @property
+    def is_revoked(self) -> bool:
+        """Whether it does not stay where it is."""
+        return self.home is not None and self.slot_info is not self.home
+
+    @property
+    def is_granted(self) -> bool:
+        """Whether it gets a new place."""
+        return self.slot_info is not None and self.slot_info is not self.home
+
+    def stand(self, slot_info: SlotInfo | None) -> None:
+        """From now on it is there in the scratch copy."""
+        change = (slot_info is None) - (self.slot_info is None)
+        self.group.missing += change
+        if self.home is not None:
+            self.group.lifted += change
+        self.slot_info = slot_info
+
+    def amounts_on(self, slot_info: SlotInfo) -> Resources:
+        """What it takes there: what it was given at home, what it would be given elsewhere."""
+        if slot_info is self.home and self.lease is not None:
+            return self.lease.resources
+        return self.need.given[slot_info.slot.pool]
+
+
+@dataclass(slots=True, eq=False)
+class ElasticGroup:
+    """The instances of one component of one reservation. They are alike: those held are kept before others are
+    granted, lowest index first, and taken back highest index first.
+    """
+
+    rank: tuple[int, int]
+    """The place of its reservation in the order of all, then that of the component."""
+    need: InstanceRequest
+    holder: Reservation
+    unopened: Iterator[int]
+    """The instances that hold nothing and have no seat yet, lowest index first: a seat is made when the instance is to
+    be granted, so that the cost of a tick grows with what it grants and not with what is missing.
+    """
+    instances: Sequence[Instance]
+    """The elastic instances of its reservation, by index."""
+    elastic_instances: list[ElasticInstance] = field(default_factory=list)
+    """By index."""
+    missing: int = 0
+    """For how many instances a place is wanted, with a seat or without."""
+    lifted: int = 0
+    """Of these, how many may go back to where they are held."""
+    first_unopened: int | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.first_unopened = next(self.unopened, None)
+
+    def count_unleased(self) -> int:
+        """How many instances hold nothing and got no place in this tick."""
+        opened = sum(
+            elastic_instance.slot_info is None and elastic_instance.lease is None
+            for elastic_instance in self.elastic_instances
+        )
+        leased = sum(
+            elastic_instance.lease is not None and elastic_instance.is_missing
+            for elastic_instance in self.elastic_instances
+        )
+        unopened = self.missing - leased - opened
+        return opened + unopened
+
+    def walk_missing(self) -> Iterator[ElasticInstance]:
+        """The seats for which a place is wanted, lowest index first; those that are not there yet are made."""
+        waiting = [elastic_instance for elastic_instance in self.elastic_instances if elastic_instance.is_missing]
+        for elastic_instance in waiting:
+            if elastic_instance.lease is not None:
+                yield from self._open_up_to(elastic_instance.index)
+            yield elastic_instance
+        yield from self._open_up_to(None)
+
+    def _open_up_to(self, end: int | None) -> Iterator[ElasticInstance]:
+        """Make the seats of the instances below this index, one after the other."""
+        while self.first_unopened is not None and (end is None or self.first_unopened < end):
+            yield self._open()
+
+    def open_all(self) -> list[ElasticInstance]:
+        """All seats, made for every instance."""
+        while self.first_unopened is not None:
+            self._open()
+        return self.elastic_instances
+
+    def _open(self) -> ElasticInstance:
+        index = self.first_unopened
+        assert index is not None, "there is one more"  # noqa: S101
+        self.first_unopened = next(self.unopened, None)
+        elastic_instance = ElasticInstance(self, self.holder, self.instances[index], self.need, index)
+        insort(self.elastic_instances, elastic_instance, key=_index)
+        return elastic_instance
+
+    def list_last_first(self) -> Iterator[ElasticInstance]:
+        """In the order in which they are taken off: those that this tick granted before those that are held."""
+        yield from (
+            elastic_instance for elastic_instance in reversed(self.elastic_instances) if elastic_instance.is_granted
+        )
+        yield from (
+            elastic_instance
+            for elastic_instance in reversed(self.elastic_instances)
+            if elastic_instance.slot_info is not None and not elastic_instance.is_granted
+        )
+
+
+@dataclass(slots=True)
+class _Entry:
+    """Of the journal: what was before a move. Amounts are kept, since adding what was subtracted is not exact."""
+
+    elastic_instance: ElasticInstance | None
+    stood: SlotInfo | None
+    use: float
+    slot_infos: tuple[tuple[SlotInfo, int, int, Resources | None], ...]
+    """Of each place that changed what was given, lifted and free."""
+
+
+class Assignment:
+    """Moves seats and places essential instances; knows how much of the fleet is in use, and can go back."""
+
+    def __init__(self, cycle: CycleState) -> None:
+        self._slot_index = cycle.ready
+        self._journal: list[_Entry] = []
+        self._changed: dict[int, SlotInfo] = {}
+        """Those of which searches are still to be told, by their order: once, however much is moved there."""
+        self.use = 0.0
+        """The use of the pools, of which only differences count: see `weigh_use`."""
+        self._totals: dict[str, Resources] = {}
+        by_pool: dict[str, list[Resources]] = {}
+        for slot_info in self._slot_index.list_places():
+            by_pool.setdefault(slot_info.slot.pool, []).append(slot_info.capacity or {})
+        self._totals = {name: total(amounts) for name, amounts in by_pool.items()}
+
+    def is_free_to_move(self, slot_info: SlotInfo | None) -> bool:
+        """Whether seats may be taken off there, or put there."""
+        return slot_info is not None and self._slot_index.has(slot_info)
+
+    def find(self, need: InstanceRequest, declined: Sequence[str] = ()) -> SlotInfo | None:
+        """Where one instance has room as things are."""
+        self.tell()
+        return self._slot_index.find(need, declined)
+
+    def find_again(self, need: InstanceRequest, last: SlotInfo | None) -> SlotInfo | None:
+        """The same, after one was put on the last place that was found: who packs finds it again until it is full."""
+        is_packing = last is not None and not need.spreads and last.has_place
+        if last is not None and is_packing and need.could_hold(last.slot.pool, last.free, last.labels):
+            return last
+        return self.find(need)
+
+    def tell(self) -> None:
+        """Let all searches, others' too, find the places as they now are."""
+        for slot_info in self._changed.values():
+            self._slot_index.regroup(slot_info)
+        self._changed.clear()
+
+    def fits_home(self, elastic_instance: ElasticInstance) -> bool:
+        """Whether what was taken off its slot still has its room there."""
+        home, lease = elastic_instance.home, elastic_instance.lease
+        if home is None or lease is None or not self._slot_index.has(home) or home.load >= home.pool.lease_limit:
+            return False
+        return home.free is None or fits(lease.resources, home.free)
+
+    def move(self, elastic_instance: ElasticInstance, slot_info: SlotInfo | None) -> None:
+        """Take it off where it is, and put it there."""
+        self._note(elastic_instance, slot_info)
+        if elastic_instance.slot_info is not None:
+            self._remove(
+                elastic_instance.slot_info,
+                elastic_instance.amounts_on(elastic_instance.slot_info),
+                is_new=elastic_instance.slot_info is not elastic_instance.home,
+            )
+        if slot_info is not None:
+            self._put(slot_info, elastic_instance.amounts_on(slot_info), is_new=slot_info is not elastic_instance.home)
+        elastic_instance.stand(slot_info)
+
+    def take(self, slot_info: SlotInfo, need: InstanceRequest) -> None:
+        """Spend the room of an essential instance there."""
+        self._note(None, slot_info)
+        self._put(slot_info, need.given[slot_info.slot.pool], is_new=True)
+
+    def _note(self, elastic_instance: ElasticInstance | None, to: SlotInfo | None) -> None:
+        stood = None if elastic_instance is None else elastic_instance.slot_info
+        slot_infos = tuple((each, each.given, each.lifted, each.free) for each in (stood, to) if each is not None)
+        self._journal.append(_Entry(elastic_instance, stood, self.use, slot_infos))
+
+    @property
+    def mark(self) -> int:
+        """Where to go back to."""
+        return len(self._journal)
+
+    def undo(self, mark: int) -> None:
+        """Go back to how things were at that mark."""
+        while len(self._journal) > mark:
+            entry = self._journal.pop()
+            for slot_info, given, lifted, free in entry.slot_infos:
+                slot_info.given, slot_info.lifted, slot_info.free = given, lifted, free
+                self._changed[slot_info.order] = slot_info
+            if entry.elastic_instance is not None:
+                entry.elastic_instance.stand(entry.stood)
+            self.use = entry.use
+
+    def lift_overfull(self, elastic_instances: Iterable[ElasticInstance]) -> None:
+        """Take off what stands on slots that hold more than they have: who fits is put back in his turn."""
+        on: dict[SlotInfo, list[ElasticInstance]] = {}
+        for elastic_instance in elastic_instances:
+            if elastic_instance.slot_info is not None:
+                on.setdefault(elastic_instance.slot_info, []).append(elastic_instance)
+        for slot_info, lifted in on.items():
+            if _is_overfull(slot_info) or _lacks_a_name(slot_info, lifted):
+                self._lift_all(slot_info, lifted)
+
+    def _lift_all(self, slot_info: SlotInfo, elastic_instances: Sequence[ElasticInstance]) -> None:
+        """Their amounts cannot be added to what is free, which is never told below 0."""
+        keys = {(elastic_instance.holder.id, elastic_instance.instance.name) for elastic_instance in elastic_instances}
+        kept = [lease for key, lease in slot_info.leases.items() if key not in keys]
+        slot_info.lifted += len(elastic_instances)
+        if slot_info.capacity is not None:
+            slot_info.free = subtract(slot_info.capacity, count_used(kept))
+        self._changed[slot_info.order] = slot_info
+        for elastic_instance in elastic_instances:
+            self.use -= weigh_use(slot_info, elastic_instance.amounts_on(slot_info), self._totals)
+            elastic_instance.stand(None)
+
+    def _put(self, slot_info: SlotInfo, amounts: Resources, *, is_new: bool) -> None:
+        if is_new:
+            slot_info.given += 1
+        else:
+            slot_info.lifted -= 1
+        slot_info.free = None if slot_info.free is None else subtract(slot_info.free, amounts)
+        self.use += weigh_use(slot_info, amounts, self._totals)
+        self._changed[slot_info.order] = slot_info
+
+    def _remove(self, slot_info: SlotInfo, amounts: Resources, *, is_new: bool) -> None:
+        if is_new:
+            slot_info.given -= 1
+        else:
+            slot_info.lifted += 1
+        free = slot_info.free
+        slot_info.free = None if free is None else {name: free[name] + amounts.get(name, 0) for name in free}
+        self.use -= weigh_use(slot_info, amounts, self._totals)
+        self._changed[slot_info.order] = slot_info
+
+
+def _lacks_a_name(slot_info: SlotInfo, elastic_instances: Iterable[ElasticInstance]) -> bool:
+    """Whether these seats use a resource that the slot no longer names: its host has registered again without it, and
+    a name that a slot lacks counts as 0. Source: Orchard.
+    """
+    capacity = slot_info.capacity
+    if capacity is None:
+        return False
+    unknown = (
+        used
+        for elastic_instance in elastic_instances
+        if not (used := elastic_instance.amounts_on(slot_info)).keys() <= capacity.keys()
+    )
+    return any(amount > 0 and name not in capacity for used in unknown for name, amount in used.items())
+
+
+def _is_overfull(slot_info: SlotInfo) -> bool:
+    if slot_info.load > slot_info.pool.lease_limit:
+        return True
+    if slot_info.capacity is None or slot_info.free is None or all(amount > 0 for amount in slot_info.free.values()):
+        return False
+    return not fits(count_used(slot_info.leases.values()), slot_info.capacity)
+
+
+def list_groups(
+    cycle: CycleState, reservation: Reservation, demand: Demand, position: int, leases: Iterable[Lease]
+) -> list[ElasticGroup]:
+    """The seats of one reservation, by component: those of which its holder gave one back of its own accord get no
+    more than they hold.
+    """
+    held = [lease for lease in leases if lease.kind == "elastic"]
+    declined = reservation.declined if reservation.phase == "leased" else ()
+    groups: list[ElasticGroup] = []
+    first = 0
+    for need, count in demand.elastic_runs:
+        numbers = _number(need.component, held)
+        is_unwanted = any(find_number(need.component, name) is not None for name in declined)
+        unopened = () if is_unwanted else _list_others(first, count, numbers)
+        group = ElasticGroup((position, len(groups)), need, reservation, iter(unopened), demand.shape.elastic)
+        group.missing = 0 if is_unwanted else count - len(numbers)
+        for number, lease in sorted(numbers.items()):
+            home, index = _find_home(cycle, reservation, lease), first + number
+            elastic_instance = ElasticInstance(
+                group, reservation, demand.shape.elastic[index], need, index, lease, home, home
+            )
+            group.elastic_instances.append(elastic_instance)
+            group.missing += elastic_instance.is_missing
+        groups.append(group)
+        first += count
+    return groups
+
+
+def _number(component: Component, leases: Iterable[Lease]) -> dict[int, Lease]:
+    """Those that are held by instances of this component, by the number of the instance."""
+    numbered = ((find_number(component, lease.component), lease) for lease in leases)
+    return {number: lease for number, lease in numbered if number is not None}
+
+
+def _list_others(first: int, count: int, numbers: Container[int]) -> Iterator[int]:
+    """The indices of all instances of a component but these."""
+    return (first + number for number in range(count) if number not in numbers)
+
+
+def find_number(component: Component, name: str) -> int | None:
+    """Which of the component's instances has this name; None where none has."""
+    if component.count == 1:
+        return 0 if name == component.name else None
+    stem, _, digits = name.rpartition(".")
+    if stem != component.name or not digits.isdecimal() or (digits[0] == "0" and digits != "0"):
+        return None
+    return int(digits) if int(digits) < component.count else None
+
+
+def _index(elastic_instance: ElasticInstance) -> int:
+    return elastic_instance.index
+
+
+def _find_home(cycle: CycleState, holder: Reservation, lease: Lease) -> SlotInfo | None:
+    """The place of a lease that may be taken off it: on a slot in service, and not one that has to go afterwards."""
+    slot_info = cycle.slot_infos.get(lease.slot)
+    present = slot_info.leases.get((holder.id, lease.component)) if slot_info is not None else None
+    if slot_info is None or present is None or present.state != "held":
+        return None
+    goes = slot_info.pool.recycle_unclean and not cycle.settings_of(holder).preemption_grace
+    return slot_info if cycle.ready.has(slot_info) and not goes else None

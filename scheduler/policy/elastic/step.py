@@ -1,0 +1,115 @@
+"""Step 5's part about elastic instances: who gets and who gives back, as each queue's `elastic` setting says.
+
+A queue without a reservation that has elastic components costs nothing here. Source: Zoe; `yielding` is ours.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from scheduler.model.decisions import Assign
+from scheduler.model.reservations import Reservation
+from scheduler.policy.capacity.requests import Demand, InstanceRequest
+from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.cycle.queue import Queue
+from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.elastic.cascade import Cascade
+from scheduler.policy.elastic.decisions import ElasticDecisions
+from scheduler.policy.elastic.instances import ElasticGroup
+from scheduler.policy.queueing.order import sort_queue
+
+
+class ElasticStep:
+    """The cascades of one tick, one for each queue in which there is anything elastic."""
+
+    def __init__(self, cycle: CycleState, waiters: Queue) -> None:
+        """Serves the elastic instances of those who are leased already; some of the waiters are since this tick."""
+        self._cycle = cycle
+        self._start = len(cycle.decisions)
+        self._cascades: dict[str, Cascade] = {}
+        self._everybody = Queue()
+        self.pools: set[str] = set()
+        """Where elastic instances may stand, so that more than the order of the queue decides who gets what."""
+        leased = [each for each in cycle.view.stretching.values() if _is_served(cycle, each)]
+        if leased or cycle.has_elastic_demand():
+            self._open(leased, waiters)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether there is anything elastic."""
+        return bool(self._cascades)
+
+    def _open(self, leased: Sequence[Reservation], waiters: Queue) -> None:
+        self._everybody = everybody = sort_queue(self._cycle, [*leased, *waiters.reservations])
+        ranks = {each.id: rank for rank, each in enumerate(everybody.reservations)}
+        members: dict[str, list[Reservation]] = {}
+        for reservation, demand in everybody:
+            if demand.elastic:
+                self.pools.update(demand.pools)
+                known = members.setdefault(demand.queue, [])
+                if reservation.phase == "leased":
+                    known.append(reservation)
+        for queue, served in members.items():
+            settings = self._cycle.rules.settings_of_queue(queue)
+            self._cascades[queue] = Cascade(self._cycle, settings, ranks)
+            self._cascades[queue].serve_leased(served)
+        placed = {each.reservation for each in self._cycle.decisions if isinstance(each, Assign)}
+        for reservation, demand in waiters if placed else ():
+            if reservation.id in placed:
+                self.serve(reservation, demand, [])
+
+    def serve(
+        self, reservation: Reservation, demand: Demand, slot_infos: list[SlotInfo] | None
+    ) -> list[SlotInfo] | None:
+        """Let one take part that found these places, or find it places that elastic instances give back."""
+        cascade = self._cascades.get(demand.queue)
+        if cascade is None:
+            return slot_infos
+        if slot_infos is None:
+            return cascade.make_room(reservation, demand)
+        cascade.spend(demand, slot_infos)
+        cascade.follow(reservation, demand, slot_infos[len(demand.shape.essential) :])
+        return slot_infos
+
+    def spend(self, demand: Demand, slot_infos: list[SlotInfo]) -> None:
+        """Somebody got, or keeps, the room of these places."""
+        if (cascade := self._cascades.get(demand.queue)) is not None:
+            cascade.spend(demand, slot_infos)
+
+    def finish(self) -> None:
+        """Turn what has changed into decisions; note who would be helped by a launch."""
+        if not self._cascades:
+            return
+        settlement = ElasticDecisions(self._cycle, self._start)
+        for cascade in self._cascades.values():
+            settlement.add(list(cascade.elastic_instances()), takes_back=cascade.takes_back)
+        settlement.write()
+        if any(self._cycle.rules.pools[name].launch_for_elastic for name in self.pools):
+            self._note_wishes()
+
+    def _note_wishes(self) -> None:
+        """Room is wanted for those without a place, where elastic instances alone may cause launches, in rank order:
+        of those who are served, and of those who wait, should their essential ones have room that is on its way.
+        """
+        groups: dict[str, list[ElasticGroup]] = {}
+        for cascade in self._cascades.values():
+            for group in cascade.groups:
+                groups.setdefault(group.holder.id, []).append(group)
+        for reservation, demand in self._everybody:
+            if reservation.phase == "leased" or reservation.id in groups:
+                served = groups.get(reservation.id, ())
+                missing = [(group.need, group.count_unleased()) for group in served]
+            else:
+                missing = [] if len(demand.needs) > len(demand.shape.essential) else demand.elastic_runs
+            self._cycle.stretching += [(reservation, *each) for each in self._make_wishes(demand, missing)]
+
+    def _make_wishes(
+        self, demand: Demand, missing: Iterable[tuple[InstanceRequest, int]]
+    ) -> Iterator[tuple[Demand, int]]:
+        pools = tuple(name for name in demand.pools if self._cycle.rules.pools[name].launch_for_elastic)
+        for need, count in missing if pools else ():
+            if count:
+                yield Demand(demand.shape, pools, demand.queue, demand.settings, (need,)), count
+
+
+def _is_served(cycle: CycleState, reservation: Reservation) -> bool:
+    """Whether it still is leased, and is to stay so."""
+    return reservation.id not in cycle.over and reservation.id not in cycle.returning

@@ -1,0 +1,1 @@
+"""Assigning leases to ready slots, and sharing spare cores among them."""

@@ -1,0 +1,198 @@
+"""Step 9: spare cores. What a slot has and no lease asked for may be used by those who are on it, in equal parts.
+
+A limit, not a reservation: nothing is taken from what is free. Only slots that changed since the limits of their leases
+were found right are looked at, so a tick that changes nothing looks at none. Source: Zoe.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from math import fsum
+from operator import attrgetter
+from typing import Final
+
+from scheduler.model.decisions import (
+    Assign,
+    Cores,
+    Decision,
+    Expire,
+    Fail,
+    Grant,
+    Launch,
+    Placement,
+    Preempt,
+    Requeue,
+    Revoke,
+)
+from scheduler.model.reservations import Lease
+from scheduler.model.resources import SLACK, Resources
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Slot, slot_order
+from scheduler.model.transitions import HOLDING
+from scheduler.policy.capacity.slot_info import SlotInfo, capacity_of
+from scheduler.policy.cycle.state import CycleState
+
+CPUS: Final = "cpus"
+
+
+def share(cycle: CycleState) -> None:
+    """Each lease of a slot with `cpus` may use its own + max(0, the slot's - the sum of the leases') / their number.
+
+    Decided where a lease has another figure; a new one starts at its own `cpus`. What this tick assigns, grants and
+    ends counts; who has to give back counts until it is gone, who only claims a place does not. Told in order of
+    submission, of each reservation in the order of the slots.
+    """
+    if not (cycle.view.has_limits or _has_something_to_share(cycle)):
+        return
+    moves = _follow(cycle.decisions)
+    arrivals = {name: came for name, came in moves.came.items() if not _is_filled(cycle.slot_infos[name], len(came))}
+    touched = moves.list_left(cycle).union(arrivals)
+    unshared = cycle.view.list_unshared(cycle.rules)
+    for name in unshared - touched:
+        slot = cycle.view.slots.get(name)
+        if slot is None or _is_even(slot, list_users(cycle.leases_on(slot).values()), cycle.rules):
+            unshared.discard(name)
+    found = [
+        cores
+        for slot in _sort(cycle, unshared | touched)
+        for cores in _list_changes(cycle, slot, moves, arrivals.get(slot.id, ()))
+    ]
+    rows = cycle.view.reservations
+    # Those of one reservation stand together, so that they are written together.
+    found.sort(key=lambda each: (rows[each.reservation].sequence, each.reservation))
+    for name, changes in groupby(found, key=attrgetter("reservation")):
+        if cycle.turns.may_share(rows[name]):
+            cycle.decisions += changes
+
+
+def _has_something_to_share(cycle: CycleState) -> bool:
+    slot_infos = cycle.slot_infos.values()
+    return cycle.rules.has_shared_cores and any(each.capacity and CPUS in each.capacity for each in slot_infos)
+
+
+def find_spare(slot: Slot, owns: Sequence[float], rules: Rules) -> float | None:
+    """The cpus that each lease of this slot may use besides its own, given what each has; None where nobody counts
+    them. With `share_cores` false nothing is shared.
+    """
+    capacity: Resources | None = slot.resources
+    if capacity is None and (pool := rules.pools.get(slot.pool)) is not None:
+        capacity = capacity_of(slot, pool)
+    if capacity is None or CPUS not in capacity or slot.state not in HOLDING or not owns:
+        return None
+    left = capacity[CPUS] - fsum(owns)
+    return left / len(owns) if left > 0 and rules.settings_of(slot.pool, None).share_cores else 0.0
+
+
+def own_cores(resources: Resources) -> float:
+    """What a lease may use before anything is shared: what it was given."""
+    return resources.get(CPUS, 0.0)
+
+
+def present_spare(lease: Lease | Placement) -> float:
+    """What a lease may use besides its own, by the figure that it has; a new one starts at its own."""
+    if isinstance(lease, Placement) or lease.cores is None:
+        return 0.0
+    return lease.cores - own_cores(lease.resources)
+
+
+def is_same(cores: float, other: float) -> bool:
+    """Whether two figures are the same, but for what adding up fractions may lose."""
+    return abs(cores - other) <= SLACK
+
+
+def list_users(leases: Iterable[Lease]) -> list[Lease]:
+    """Those who may use the slot: one that only claims its place does not yet."""
+    return [lease for lease in leases if lease.state != "claimed"]
+
+
+def _is_even(slot: Slot, users: Collection[Lease], rules: Rules) -> bool:
+    spare = find_spare(slot, [own_cores(lease.resources) for lease in users], rules)
+    return spare is None or all(is_same(present_spare(lease), spare) for lease in users)
+
+
+def _is_filled(slot_info: SlotInfo, came: int) -> bool:
+    """Whether nobody was there, and so many came who leave each other nothing to share: mostly so in a busy tick."""
+    if slot_info.capacity is None:
+        return True
+    is_theirs = slot_info.given == came and not slot_info.leases  # what is free is what they leave
+    return is_theirs and slot_info.free is not None and slot_info.free.get(CPUS, 0.0) <= SLACK
+
+
+@dataclass(slots=True)
+class _Moves:
+    """Who comes and who goes in this tick."""
+
+    came: dict[str, list[tuple[str, Placement]]] = field(default_factory=lambda: defaultdict(list))
+    """By slot: (reservation, placement)."""
+    gone: set[str] = field(default_factory=set)
+    """Reservations that gave back all that they had."""
+    parted: set[tuple[str, str]] = field(default_factory=set)
+    """(reservation, component) of single instances."""
+
+    def list_left(self, cycle: CycleState) -> set[str]:
+        """The slots that anybody goes from."""
+        rows, left = cycle.view.reservations, set[str]()
+        left.update(lease.slot for name in self.gone if name in rows for lease in rows[name].leases)
+        for name, component in self.parted:
+            left.update(lease.slot for lease in rows[name].leases if lease.component == component)
+        return left
+
+
+def _follow(decisions: Sequence[Decision]) -> _Moves:
+    """From the last one on: what one was given before it lost all is not its own any more."""
+    moves = _Moves()
+    came, gone = moves.came, moves.gone
+    for decision in reversed(decisions):
+        if type(decision) is Assign:  # by far most of them: a match takes several times as long
+            if not (gone and decision.reservation in gone):
+                for placement in reversed(decision.leases):
+                    came[placement.slot].append((decision.reservation, placement))
+            continue
+        if type(decision) is Launch:
+            continue
+        match decision:
+            case Grant(reservation=name) if name not in gone:
+                given = Placement(decision.component, decision.slot, decision.epoch, decision.resources)
+                came[decision.slot].append((name, given))
+            case Expire() | Fail() | Requeue(revoke_by=None):
+                gone.add(decision.reservation)
+            case Revoke(revoke_by=None):
+                moves.parted.add((decision.reservation, decision.component))
+            case Preempt(revoke_by=None):
+                gone.update(decision.victims)
+            case _:
+                pass
+    return moves
+
+
+def _sort(cycle: CycleState, names: Iterable[str]) -> list[Slot]:
+    """The slots in their order, those of pools that the rules no longer list last."""
+    slot_infos, slots = cycle.slot_infos, cycle.view.slots
+    known, others = [], []
+    for name in names:
+        if (slot_info := slot_infos.get(name)) is not None:
+            known.append(slot_info)
+        elif name in slots:
+            others.append(slots[name])
+    known.sort(key=attrgetter("order"))
+    return [slot_info.slot for slot_info in known] + sorted(others, key=lambda slot: slot_order(slot.id))
+
+
+def _list_changes(cycle: CycleState, slot: Slot, moves: _Moves, came: Sequence[tuple[str, Placement]]) -> list[Cores]:
+    """What changes for those who are on it when all is done."""
+    users: list[tuple[str, Lease | Placement]] = [
+        (owner, lease)
+        for (owner, component), lease in cycle.leases_on(slot).items()
+        if lease.state != "claimed" and owner not in moves.gone and (owner, component) not in moves.parted
+    ]
+    users += reversed(came)
+    owns = [own_cores(each.resources) for _, each in users]
+    spare = find_spare(slot, owns, cycle.rules)
+    if spare is None:
+        return []
+    return [
+        Cores(reservation=owner, component=each.component, slot=slot.id, cpus=own + spare, epoch=slot.epoch)
+        for (owner, each), own in zip(users, owns, strict=True)
+        if not is_same(present_spare(each), spare)
+    ]

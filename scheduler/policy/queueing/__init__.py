@@ -1,0 +1,1 @@
+"""Which pending reservation comes first, and which ones cannot be served."""

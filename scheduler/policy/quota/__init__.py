@@ -1,0 +1,1 @@
+"""Placement under `queue: quota`: accounts, levels, preemption. Source: qscheduler."""

@@ -1,0 +1,52 @@
+"""Step 3, charge: accounts earn and pay for the time since they were last charged. Source: qscheduler.
+
+What the plan works out here is what it decides on; the commit charges the same accounts anew, on the rows as they are
+then (`policy/quota/accounting.py` has the sums).
+"""
+
+from math import fsum
+from typing import cast
+
+from scheduler.model.accounts import FREE, PAID, Levels, find_account
+from scheduler.policy.cycle.balances import Balances
+from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.quota.accounting import charge as charge_account
+
+
+def charge(cycle: CycleState) -> None:
+    """Charge every account up to now, where any queue is `quota`; at the instant of the last charge nothing happens.
+
+    What ended earlier in this tick ran until now, and is paid for.
+    """
+    if not cycle.rules.has_quota:
+        return
+    used = _sum_used(cycle)
+    found = sorted(cycle.view.accounts.items())
+    accounts = {
+        name: charge_account(account, used.get(name, (0.0, 0.0, 0.0, 0.0, 0.0)), cycle.now)
+        for name, account in found
+        if not account.forgotten
+    }
+    cycle.balances = Balances(accounts)
+    cycle.charged = tuple(name for name in accounts if cycle.view.accounts[name].charged_at < cycle.now)
+
+
+def _sum_used(cycle: CycleState) -> dict[str, Levels]:
+    """By account: what all leases have used of it since it was last charged, summed exactly in whatever order they
+    come.
+    """
+    view, now = cycle.view, cycle.now
+    reservations, accounts = view.reservations, view.accounts
+    parts: dict[str, list[list[float]]] = {}
+    for leases in view.leases_on.values():
+        for (owner, _), lease in leases.items():
+            if lease.charged_at is None or lease.level >= FREE:
+                continue
+            row = reservations[owner]
+            account = find_account(accounts, row.request.account, row.sequence)
+            if account is not None:
+                seconds = now - max(account.charged_at, lease.charged_at)
+                if seconds > 0:
+                    used = parts.setdefault(account.id, [[] for _ in PAID])
+                    used[lease.level].append(lease.weight * seconds)
+    return {name: cast("Levels", tuple(map(fsum, used))) for name, used in parts.items()}

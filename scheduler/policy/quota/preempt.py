@@ -1,0 +1,169 @@
+"""Better work takes the place of worse work, and takes over what that has cost. Source: qscheduler.
+
+The account of the victim gets the whole cost back, the account of the newcomer pays it, and the newcomer's lease starts
+with it, so that a later preemptor pays for the whole chain. The sum of balances stays.
+"""
+
+import msgspec
+
+from scheduler.model.accounts import Levels
+from scheduler.model.decisions import Preempt
+from scheduler.model.labels import has_labels
+from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.cycle.state import name_placements
+from scheduler.policy.quota.pending_groups import PendingGroup, PendingIndex
+from scheduler.policy.quota.run import QuotaRun, make_leases
+from scheduler.policy.quota.running import RunningWork
+from scheduler.policy.quota.victims import choose_victims, sum_costs
+
+
+def preempt(quota_run: QuotaRun, level: int) -> None:
+    """At one paid level: slots with worse work, the cheapest first, then in slot order, are each taken by the first
+    reservation whose labels the slot has, whose account is neither barred nor at a limit, and has strictly more than
+    the victims cost (lexicographically, as its balance then is).
+
+    Barred is who has any lease at a worse level as the step begins. A reservation with several instances preempts
+    only where all of them fit on that slot. Of each slot at most one preemption a tick.
+    """
+    groups = _list_preemptors(quota_run, level)
+    if not groups:
+        return
+    step = _Preemption(quota_run, groups, level)
+    for victims, slot_info in _list_targets(quota_run, level):
+        if not step.take(slot_info, victims):
+            break
+
+
+def _list_preemptors(quota_run: QuotaRun, level: int) -> list[PendingGroup]:
+    barred: dict[str, bool] = {}
+    groups = []
+    for group in quota_run.list_open(level):
+        if group.account is None or not group.demand.settings.preemption:
+            continue
+        name = group.account.id
+        if name not in barred:
+            barred[name] = quota_run.running.has_worse(name, level)
+        if not barred[name]:
+            groups.append(group)
+    return groups
+
+
+def _list_targets(quota_run: QuotaRun, level: int) -> list[tuple[list[RunningWork], SlotInfo]]:
+    """The slots with victims and these, cheapest first; the slots in the order of their cheapest one."""
+    slot_infos = {
+        slot_info.slot.id: slot_info for slot_info in quota_run.slot_infos if not slot_info.pool.recycle_unclean
+    }
+    found: dict[SlotInfo, list[RunningWork]] = {}
+    for run in quota_run.running.runs.values():
+        if (
+            run.level > level
+            and run.state == "held"
+            and run.reservation.request.preemptible
+            and _has_run(quota_run, run)
+        ):
+            for slot in {lease.slot: None for lease in run.leases}:
+                if (slot_info := slot_infos.get(slot)) is not None and slot_info not in quota_run.preempted:
+                    found.setdefault(slot_info, []).append(run)
+    for runs in found.values():
+        runs.sort(key=lambda run: run.rank)
+    return sorted(
+        ((runs, slot_info) for slot_info, runs in found.items()), key=lambda each: (each[0][0].cost, each[1].order)
+    )
+
+
+def _has_run(quota_run: QuotaRun, run: RunningWork) -> bool:
+    """Whether all its leases are as old as `min_run_time` asks for."""
+    least = quota_run.cycle.settings_of(run.reservation).min_run_time
+    return not least or quota_run.cycle.is_due(max(lease.assigned_at for lease in run.leases) + least)
+
+
+class _Preemption:
+    def __init__(self, quota_run: QuotaRun, groups: list[PendingGroup], level: int) -> None:
+        self._tick, self._level = quota_run, level
+        self._left = quota_run.cycle.balances.left
+        self._lines: PendingIndex[list[RunningWork]] = PendingIndex(
+            ((group.required, group) for group in groups), self._is_out
+        )
+        self._payers = {group.account.id for group in groups if group.account}
+        self._least: Levels | None = None
+        """What the cheapest victim of this slot costs; on later slots they cost no less, and no payer earns."""
+
+    def take(self, slot_info: SlotInfo, runs: list[RunningWork]) -> bool:
+        """Let the first one who may preempt these; False if nobody could pay for any victim from here on."""
+        self._least = runs[0].cost
+        if all(self._left[name] <= self._least for name in self._payers):
+            return False
+        runs = [run for run in runs if run.state == "held" and run.reservation.id in self._tick.running.runs]
+        met = self._tick.requirements_index.list_met(slot_info, slot_info.capacity)
+        if runs and met:
+            found = self._lines.find(met, lambda group: self._find_victims(group, slot_info, runs))
+            if found is not None:
+                group, victims = found
+                _carry_out(self._tick, group, slot_info, victims, self._level)
+        return True
+
+    def _is_out(self, group: PendingGroup) -> bool:
+        if group.account is None or self._least is None:
+            return True
+        return self._left[group.account.id] <= self._least or self._tick.limits.is_fanned_out(group)
+
+    def _find_victims(
+        self, group: PendingGroup, slot_info: SlotInfo, runs: list[RunningWork]
+    ) -> list[RunningWork] | None:
+        demand = group.demand
+        if group.account is None or slot_info.slot.id in demand.declined:
+            return None
+        if not all(has_labels(slot_info.labels, need.component.labels) for need in demand.needs):
+            return None
+        if self._tick.limits.refuses(group.account, [slot_info] * len(demand.needs)):
+            return None
+        wanted = [need.given[slot_info.slot.pool] for need in demand.needs]
+        given, at_once = self._tick.given_on(slot_info), not demand.settings.preemption_grace
+        victims = choose_victims(slot_info, runs, given, wanted, at_once=at_once)
+        if victims is None or sum_costs(victims) >= self._left[group.account.id]:
+            return None
+        return victims
+
+
+def _carry_out(
+    quota_run: QuotaRun, group: PendingGroup, slot_info: SlotInfo, victims: list[RunningWork], level: int
+) -> None:
+    """Move the cost, and tell; with a grace the newcomer claims the place, without one it has it at once."""
+    cycle, grace = quota_run.cycle, group.demand.settings.preemption_grace
+    reservation, cost = quota_run.serve(group), sum_costs(victims)
+    quota_run.preempted.add(slot_info)
+    quota_run.limits.note(group, [slot_info] * len(group.demand.needs))
+    for victim in victims:
+        if group.account is not None:
+            cycle.balances.move(victim.cost, group.account, victim.account)
+    first, *others = make_leases(cycle, group.demand, [slot_info] * len(group.demand.needs), level)
+    leases = (msgspec.structs.replace(first, cost=cost), *others)
+    decision = Preempt(
+        reservation=reservation.id,
+        slot=slot_info.slot.id,
+        victims=tuple(victim.reservation.id for victim in victims),
+        level=level,
+        leases=name_placements(leases),
+        revoke_by=cycle.now + grace if grace else None,
+    )
+    cycle.decide(decision)
+    if grace:
+        for victim in victims:
+            _revoke(quota_run, victim)
+        claims = tuple(msgspec.structs.replace(lease, state="claimed") for lease in leases)
+        quota_run.hold(reservation, claims)
+        names = ", ".join(decision.victims)
+        told = f"takes the place of {names} on {slot_info.slot.id}, at the end of the grace at the latest"
+        cycle.wait(reservation.id, "no_capacity", told)
+    else:
+        for victim in victims:
+            quota_run.end(victim)
+        quota_run.hold(reservation, leases)
+        cycle.assign(reservation, name_placements(leases), level)
+
+
+def _revoke(quota_run: QuotaRun, victim: RunningWork) -> None:
+    """It keeps its leases until the grace ends, and uses nothing up any more."""
+    leases = tuple(msgspec.structs.replace(each, state="revoking", charged_at=None) for each in victim.leases)
+    quota_run.cycle.returning[victim.reservation.id] = victim.reservation
+    quota_run.hold(victim.reservation, leases)

@@ -1,0 +1,220 @@
+"""Under `quota`: who finds no idle place gets one that elastic instances of others give back, before whole reservations
+are preempted for him.
+
+`yielding`: essential instances of anybody go before elastic ones of others, whatever their levels. `flexible`: only if
+more of the pools is used by it. No balance changes, since nothing is taken over: what an elastic lease has cost stays
+with its account. Source: Zoe, in the order that qscheduler gives.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace
+
+import msgspec
+
+from scheduler.model.accounts import FREE
+from scheduler.model.decisions import Claim, Revoke
+from scheduler.model.reservations import Lease, Reservation
+from scheduler.model.resources import Resources
+from scheduler.policy.capacity.requests import InstanceRequest
+from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.cycle.state import CycleState, name_placements
+from scheduler.policy.elastic.utilisation import MORE, weigh_use
+from scheduler.policy.queueing.order import sort_queue
+from scheduler.policy.quota.pending_groups import PendingGroup
+from scheduler.policy.quota.run import QuotaRun, has_room_beside, make_leases
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """One elastic lease that may be taken off its slot."""
+
+    holder: Reservation
+    lease: Lease
+    slot_info: SlotInfo
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Under which its place has it."""
+        return self.holder.id, self.lease.component
+
+
+def take_back(quota_run: QuotaRun, groups: Iterable[PendingGroup], level: int) -> None:
+    """Of these lots, the first in order gets the places that elastic instances give back, then the next.
+
+    Taken off are only those who are in the way, the last one in rank first, highest index first. With a
+    `preemption_grace` their holders have until then, and the newcomer claims the places meanwhile.
+    """
+    heap = (
+        [(group.rank, group.number, group) for group in groups if _may_take(group)]
+        if quota_run.cycle.view.stretching
+        else []
+    )
+    if not heap:
+        return
+    heapify(heap)
+    parts = _Parts(quota_run)
+    while heap and parts.left:
+        rank, number, group = heap[0]
+        found = None
+        if not group.is_served and (level == FREE or not quota_run.limits.is_fanned_out(group)):
+            if rank != group.rank:
+                heapreplace(heap, (group.rank, number, group))
+                continue
+            found = _Trial(quota_run, parts.left, group).run()
+        if found is None:
+            heappop(heap)
+        else:
+            _carry_out(quota_run, group, *found, level)
+            parts.forget(found[1])
+
+
+def _may_take(group: PendingGroup) -> bool:
+    return not group.is_served and group.demand.settings.elastic in {"flexible", "yielding"}
+
+
+class _Parts:
+    """All that may be given back, whoever ranks last first."""
+
+    def __init__(self, quota_run: QuotaRun) -> None:
+        cycle, slot_infos = quota_run.cycle, {slot_info.slot.id: slot_info for slot_info in quota_run.slot_infos}
+        self.left: list[Part] = []
+        for holder in _list_holders(cycle):
+            instances = [instance.name for instance in cycle.demand_of(holder).shape.elastic]
+            held = {lease.component: lease for lease in holder.leases if lease.kind == "elastic"}
+            mine = [held[name] for name in instances if name in held]
+            found = [Part(holder, lease, slot_infos[lease.slot]) for lease in mine if lease.slot in slot_infos]
+            self.left += [part for part in found if _is_free_to_go(cycle, part)]
+        self.left.reverse()
+
+    def forget(self, gone: Sequence[Part]) -> None:
+        """These are given back."""
+        self.left = [part for part in self.left if part not in gone]
+
+
+def _list_holders(cycle: CycleState) -> Iterator[Reservation]:
+    """Those who are served by quota and hold elastic instances, in rank order."""
+    found = [
+        each
+        for each in cycle.view.stretching.values()
+        if each.id not in cycle.over and each.id not in cycle.returning and cycle.settings_of(each).queue == "quota"
+    ]
+    return iter(sort_queue(cycle, found).reservations if found else ())
+
+
+def _is_free_to_go(cycle: CycleState, part: Part) -> bool:
+    """Whether it holds its place still, and the slot does not go with it."""
+    present = part.slot_info.leases.get(part.key)
+    settings = cycle.settings_of(part.holder)
+    if present is None or present.state != "held" or settings.elastic not in {"flexible", "yielding"}:
+        return False
+    return bool(settings.preemption_grace) or not part.slot_info.pool.recycle_unclean
+
+
+@dataclass(slots=True)
+class _Trial:
+    """Places for one reservation, on trial."""
+
+    quota_run: QuotaRun
+    parts: Sequence[Part]
+    group: PendingGroup
+    gone: list[Part] = field(default_factory=list)
+    taken: dict[SlotInfo, list[Resources]] = field(default_factory=dict)
+
+    def run(self) -> tuple[list[SlotInfo], list[Part]] | None:
+        """A place for each of its instances and who gives way; None where that does not help."""
+        slot_infos: list[SlotInfo] = []
+        for need in self.group.demand.needs:
+            slot_info = self._find(need)
+            if slot_info is None:
+                return None
+            self.taken.setdefault(slot_info, []).append(need.given[slot_info.slot.pool])
+            slot_infos.append(slot_info)
+        self._put_back()
+        if self.quota_run.limits.refuses(self.group.account, slot_infos) or not self._is_worth_it():
+            return None
+        # Room that comes free when others let go, for whom nobody has to be asked, is waited for without a claim.
+        return (
+            (slot_infos, self.gone) if self.gone or all(self._fits(each, at_once=True) for each in slot_infos) else None
+        )
+
+    def _put_back(self) -> None:
+        """Those who are in nobody's way, the first one in rank first."""
+        for number in reversed(range(len(self.gone))):
+            part = self.gone.pop(number)
+            if not self._fits(part.slot_info):
+                self.gone.insert(number, part)
+
+    def _find(self, need: InstanceRequest) -> SlotInfo | None:
+        """The first place with room, else one of those that come free as one after the other is taken off."""
+        for slot_info in self.quota_run.idle:
+            if self._could_serve(slot_info, need) and self._fits(slot_info, need):
+                return slot_info
+        for part in self.parts:
+            if part in self.gone or not self._could_serve(part.slot_info, need):
+                continue
+            self.gone.append(part)
+            if self._fits(part.slot_info, need):
+                return part.slot_info
+        return None
+
+    def _could_serve(self, slot_info: SlotInfo, need: InstanceRequest) -> bool:
+        if slot_info.slot.pool not in need.given or slot_info.slot.id in self.group.demand.declined:
+            return False
+        return need.could_hold(slot_info.slot.pool, slot_info.capacity, slot_info.labels)
+
+    def _fits(self, slot_info: SlotInfo, need: InstanceRequest | None = None, *, at_once: bool = False) -> bool:
+        """Whether all that was taken there, and this, has room without those who are gone."""
+        wanted = [*self.taken.get(slot_info, ()), *([need.given[slot_info.slot.pool]] if need else ())]
+        gone = {part.key for part in self.gone}
+        staying = [lease for key, lease in slot_info.leases.items() if key not in gone]
+        if self.group.demand.settings.preemption_grace and not at_once:
+            staying = [lease for lease in staying if lease.state != "revoking"]
+        return has_room_beside(slot_info, staying, self.quota_run.given_on(slot_info), wanted)
+
+    def _is_worth_it(self) -> bool:
+        if self.group.demand.settings.elastic == "yielding":
+            return True
+        slot_infos = [*self.taken, *(part.slot_info for part in self.gone)]
+        have = {name: self.quota_run.sum_capacity(name) for name in {slot_info.slot.pool for slot_info in slot_infos}}
+        given = sum(weigh_use(slot_info, each, have) for slot_info, taken in self.taken.items() for each in taken)
+        return given > sum(weigh_use(part.slot_info, part.lease.resources, have) for part in self.gone) + MORE
+
+
+def _carry_out(
+    quota_run: QuotaRun, group: PendingGroup, slot_infos: list[SlotInfo], gone: list[Part], level: int
+) -> None:
+    cycle, grace, newcomer = quota_run.cycle, group.demand.settings.preemption_grace, group.first
+    revoke_by = cycle.now + grace if grace else None
+    for part in gone:
+        cycle.decide(_revoke(part, newcomer, revoke_by))
+        if revoke_by is None:
+            cycle.end_instance(part.holder, part.lease.component, part.lease.slot)
+            quota_run.give_up(part.holder, part.lease, None)
+        else:
+            leaving = msgspec.structs.replace(part.lease, state="revoking", revoke_by=revoke_by, charged_at=None)
+            part.slot_info.leases = {**part.slot_info.leases, part.key: leaving}
+            quota_run.give_up(part.holder, part.lease, leaving)
+        quota_run.recount(part.slot_info)
+    if revoke_by is None or not gone:
+        quota_run.assign(group, slot_infos, level)
+        quota_run.reopen(part.slot_info for part in gone)
+        return
+    quota_run.serve(group)
+    quota_run.limits.note(group, slot_infos)
+    claims = make_leases(cycle, group.demand, slot_infos, level)
+    cycle.decide(Claim(reservation=newcomer.id, leases=name_placements(claims), level=level))
+    quota_run.hold(newcomer, tuple(msgspec.structs.replace(each, state="claimed") for each in claims))
+    cycle.wait(newcomer.id, "no_capacity", "elastic instances of others give its place back")
+
+
+def _revoke(part: Part, newcomer: Reservation, revoke_by: float | None) -> Revoke:
+    return Revoke(
+        reservation=part.holder.id,
+        component=part.lease.component,
+        slot=part.lease.slot,
+        reason="reclaimed",
+        epoch=part.lease.epoch,
+        revoke_by=revoke_by,
+        room_for=newcomer.id,
+    )

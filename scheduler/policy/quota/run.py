@@ -1,0 +1,190 @@
+"""One round of placing by quota: what its steps share. Lots by level, idle places, running work, limits of accounts.
+
+Here leases are given: a decision, and what it changes for the steps that follow.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from scheduler.model.accounts import FREE
+from scheduler.model.reservations import Lease, Reservation
+from scheduler.model.resources import Resources, fits, subtract, total
+from scheduler.policy.capacity.requests import Demand
+from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.cycle.queue import Queue
+from scheduler.policy.cycle.state import CycleState, name_placements
+from scheduler.policy.queueing.account_levels import count_required
+from scheduler.policy.quota.lease_cost import weigh
+from scheduler.policy.quota.limits import AccountLimits, find_likeness
+from scheduler.policy.quota.pending_groups import PendingGroup
+from scheduler.policy.quota.requirements import Requirements, RequirementsIndex
+from scheduler.policy.quota.running import RunningIndex, RunningWork
+
+
+class QuotaRun:
+    """What a tick knows while it places by quota."""
+
+    def __init__(self, cycle: CycleState, running: RunningIndex, waiters: Queue) -> None:
+        self.cycle, self.running = cycle, running
+        self.limits = AccountLimits(cycle, running)
+        self.requirements_index = RequirementsIndex()
+        self.groups: list[list[PendingGroup]] = [[] for _ in range(FREE + 1)]
+        """By level, as balances have it; in the order of their first reservations."""
+        self.slot_infos = [slot_info for slot_info in cycle.all_slots() if _is_open(cycle, slot_info)]
+        """Slots that may take leases, full ones too, in slot order."""
+        self.idle = [slot_info for slot_info in self.slot_infos if slot_info.has_place]
+        """Those with room for one more lease."""
+        self.preempted: set[SlotInfo] = set()
+        """At most one preemption a slot and tick."""
+        self.served: set[str] = set()
+        """Who got leases, or a claim."""
+        self._given: dict[SlotInfo, list[Resources]] = {}
+        self._required: dict[Demand, tuple[int, Requirements, Requirements | None]] = {}
+        self._open_lots(waiters)
+
+    def _open_lots(self, waiters: Queue) -> None:
+        groups = self.cycle.group_waiters()
+        if groups is None or len(groups[1]) != len(waiters.ids):
+            alike = self._group(waiters)
+        else:
+            alike = [(self.cycle.demand_of(rows[0]), rows) for rows in groups[0]]
+        for number, (demand, rows) in enumerate(alike):
+            self._open_lot(number, demand, rows)
+
+    def _group(self, waiters: Queue) -> list[tuple[Demand, list[Reservation]]]:
+        account_of, found = self.cycle.balances.account_of, dict[tuple[str | None, Demand], list[Reservation]]()
+        for reservation, demand in waiters:
+            account = account_of(reservation)
+            found.setdefault((account.id if account else None, demand), []).append(reservation)
+        return [(demand, rows) for (_, demand), rows in found.items()]
+
+    def _open_lot(self, number: int, demand: Demand, rows: list[Reservation]) -> None:
+        if demand not in self._required:
+            self._required[demand] = (count_required(demand.shape), *self._find_asks(demand))
+        account, level = self.cycle.balances.account_of(rows[0]), self.cycle.balances.level_of(rows[0])
+        likeness = find_likeness(account, demand.shape) if account and account.max_fanout else None
+        self.groups[level].append(PendingGroup(number, account, demand, level, likeness, *self._required[demand], rows))
+
+    def _find_asks(self, demand: Demand) -> tuple[Requirements, Requirements | None]:
+        need = demand.needs[0]
+        required = {**need.labels, **need.component.labels}
+        requirements = self.requirements_index.find(required, need.steps)
+        if not need.prefers:
+            return requirements, requirements
+        if any(required.get(name, value) != value for name, value in need.prefers.items()):
+            return requirements, None
+        return requirements, self.requirements_index.find({**required, **need.prefers}, need.steps)
+
+    def list_open(self, level: int) -> Iterator[PendingGroup]:
+        """The lots of a paid level for which something is still to be tried there."""
+        return (group for group in self.groups[level] if not group.is_served and not self.limits.is_fanned_out(group))
+
+    def assign(self, group: PendingGroup, slot_infos: Sequence[SlotInfo], level: int) -> None:
+        """The first one of the lot gets a place for each instance."""
+        reservation = self.serve(group)
+        self.limits.note(group, slot_infos)
+        leases = make_leases(self.cycle, group.demand, slot_infos, level)
+        for slot_info, lease in zip(slot_infos, leases, strict=True):
+            self._spend(slot_info, lease.resources)
+        self.running.add(reservation, leases)
+        self.cycle.assign(reservation, name_placements(leases), level)
+
+    def serve(self, group: PendingGroup) -> Reservation:
+        """Its first one has its place; the next one's turn comes."""
+        reservation = group.first
+        group.served += 1
+        self.served.add(reservation.id)
+        return reservation
+
+    def _spend(self, slot_info: SlotInfo, amounts: Resources) -> None:
+        slot_info.given += 1
+        slot_info.wanted = True
+        if slot_info.free is not None:
+            slot_info.free = subtract(slot_info.free, amounts)
+            self._given.setdefault(slot_info, []).append(amounts)
+
+    def hold(self, reservation: Reservation, leases: tuple[Lease, ...]) -> None:
+        """It has these leases from now on, in whatever state they are."""
+        for slot_info in self._list_places(leases):
+            own = {(reservation.id, lease.component): lease for lease in leases if lease.slot == slot_info.slot.id}
+            slot_info.redeemed += sum(lease.state == "held" for lease in own.values())
+            slot_info.leases = {**slot_info.leases, **own}
+            slot_info.wanted = True
+            self.recount(slot_info)
+            if slot_info.pool.max_uses:
+                self.idle = [each for each in self.idle if each is not slot_info]
+        self.running.add(reservation, leases)
+
+    def end(self, run: RunningWork) -> None:
+        """It is pending again, but gets no place in this tick: the room that it leaves elsewhere is the next one's."""
+        self.cycle.end(run.reservation)
+        self.cycle.preempted.append(run.reservation)
+        self.running.end(run.reservation.id)
+        for slot_info in self._list_places(run.leases):
+            self.recount(slot_info)
+
+    def _list_places(self, leases: Iterable[Lease]) -> list[SlotInfo]:
+        names = dict.fromkeys(lease.slot for lease in leases)
+        return [self.cycle.slot_infos[name] for name in names if name in self.cycle.slot_infos]
+
+    def recount(self, slot_info: SlotInfo) -> None:
+        """Work out what is free there after its leases have changed."""
+        slot_info.count_free()
+        if slot_info.free is not None and slot_info in self._given:
+            slot_info.free = subtract(slot_info.free, total(self._given[slot_info]))
+
+    def given_on(self, slot_info: SlotInfo) -> Sequence[Resources]:
+        """What this tick has assigned there."""
+        return self._given.get(slot_info, ())
+
+    def sum_capacity(self, pool: str) -> Resources:
+        """What all its slots that may take leases have."""
+        return total(slot_info.capacity or {} for slot_info in self.slot_infos if slot_info.slot.pool == pool)
+
+    def give_up(self, holder: Reservation, lease: Lease, left: Lease | None) -> None:
+        """One of its elastic leases goes (at once: nothing is `left` of it); the others run on."""
+        others = (each for each in self.running.runs[holder.id].leases if each.component != lease.component)
+        self.running.add(holder, (*others, *([left] if left else ())))
+
+    def reopen(self, slot_infos: Iterable[SlotInfo]) -> None:
+        """There may be room for one more lease on these again."""
+        known = {*self.idle, *(slot_info for slot_info in slot_infos if slot_info.has_place)}
+        self.idle = [slot_info for slot_info in self.slot_infos if slot_info in known]
+
+    def drop_full(self) -> None:
+        """Slots without room for one more lease are not idle any more."""
+        self.idle = [slot_info for slot_info in self.idle if slot_info.has_place]
+
+
+def _is_open(cycle: CycleState, slot_info: SlotInfo) -> bool:
+    """Ready, uncordoned, not offline, nobody unknown on it, and of a queue that is `quota`."""
+    return cycle.is_offered(slot_info) and cycle.rules.settings_of(slot_info.slot.pool, None).queue == "quota"
+
+
+def has_room_beside(
+    slot_info: SlotInfo, staying: Sequence[Lease], given: Iterable[Resources], wanted: Sequence[Resources]
+) -> bool:
+    """Whether so much more has room on a place when only these leases, and what this tick has given there, stay."""
+    if len(staying) + slot_info.given + len(wanted) > slot_info.pool.lease_limit or slot_info.uses_left < len(wanted):
+        return False
+    if slot_info.capacity is None:
+        return True
+    taken = total([*(lease.resources for lease in staying), *given])
+    return fits(total(wanted), subtract(slot_info.capacity, taken))
+
+
+def make_leases(cycle: CycleState, demand: Demand, slot_infos: Sequence[SlotInfo], level: int) -> tuple[Lease, ...]:
+    """The leases of all its instances as they begin: they have cost nothing yet."""
+    return tuple(
+        Lease(
+            component=instance.name,
+            slot=slot_info.slot.id,
+            epoch=slot_info.slot.epoch,
+            token=0,
+            resources=need.given[slot_info.slot.pool],
+            level=level,
+            charged_at=cycle.now,
+            weight=weigh(need.given[slot_info.slot.pool], slot_info.slot, slot_info.pool, demand.settings),
+            assigned_at=cycle.now,
+        )
+        for instance, need, slot_info in zip(demand.shape.essential, demand.needs, slot_infos, strict=True)
+    )

@@ -1,0 +1,122 @@
+"""Running work as quota accounts see it: what each reservation's leases cost, at which level, and where. Leases that
+are given in this tick count at once. Source: qscheduler.
+
+A reservation with several leases is one piece of work: it has one level, and costs what its leases cost together.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from scheduler.model.accounts import NOTHING, Account, Levels, add
+from scheduler.model.reservations import Lease, Reservation
+from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.quota.accounting import settle
+
+RunState = Literal["held", "leaving", "claimed"]
+
+
+@dataclass(slots=True, eq=False)
+class RunningWork:
+    """One reservation with leases. `leaving`: somebody took its place or its slot, and its grace runs."""
+
+    reservation: Reservation
+    account: Account | None
+    level: int
+    leases: tuple[Lease, ...]
+    order: int
+    """The place of its first slot in the order of all slots."""
+    state: RunState
+    now: float
+    weight: float
+    """What a second of it costs."""
+    _cost: Levels | None = None
+
+    @property
+    def cost(self) -> Levels:
+        """What it has used up to now, with what it inherited."""
+        if self._cost is None:
+            self._cost = NOTHING
+            for lease in self.leases:
+                self._cost = add(self._cost, settle(lease, self.now).cost)
+        return self._cost
+
+    @property
+    def rank(self) -> tuple[Levels, int, int]:
+        """Cheapest first, then by slot."""
+        return (self.cost, self.order, self.reservation.sequence)
+
+    @property
+    def rank_down(self) -> tuple[tuple[float, ...], int, int]:
+        """Most expensive first, then by slot."""
+        return (tuple(-amount for amount in self.cost), self.order, self.reservation.sequence)
+
+
+class RunningIndex:
+    """All that runs under the queue `quota`, as this tick has left it so far."""
+
+    def __init__(self, cycle: CycleState) -> None:
+        self._cycle = cycle
+        self._last = len(cycle.slot_infos)
+        self.runs: dict[str, RunningWork] = {}
+        self.of_account: dict[str, list[RunningWork]] = {}
+        """By id of an account that exists."""
+        for reservation in _list_holders(cycle):
+            self.add(reservation, reservation.leases)
+
+    def add(self, reservation: Reservation, leases: tuple[Lease, ...]) -> RunningWork:
+        """One more, or the same one with other leases."""
+        if reservation.id in self.runs:
+            self.end(reservation.id)
+        cycle = self._cycle
+        account = cycle.balances.account_of(reservation)
+        run = RunningWork(
+            reservation=reservation,
+            account=account,
+            level=leases[0].level,
+            leases=leases,
+            order=self._order_of(leases[0]) if len(leases) == 1 else min(map(self._order_of, leases)),
+            state=_state_of(cycle, reservation, leases),
+            now=cycle.now,
+            weight=leases[0].weight if len(leases) == 1 else sum(lease.weight for lease in leases),
+        )
+        self.runs[reservation.id] = run
+        if account is not None:
+            self.of_account.setdefault(account.id, []).append(run)
+        return run
+
+    def end(self, name: str) -> None:
+        """It runs no more."""
+        run = self.runs.pop(name)
+        if run.account is not None:
+            self.of_account[run.account.id].remove(run)
+
+    def list_metered(self, account: str) -> Iterator[RunningWork]:
+        """What counts for the levels of an account: not what was preempted, which uses nothing while its grace runs."""
+        return (run for run in self.of_account.get(account, ()) if run.state != "leaving" or _is_metered(run))
+
+    def has_worse(self, account: str, level: int) -> bool:
+        """Whether the account has any lease at a level worse than this."""
+        return any(run.level > level for run in self.list_metered(account))
+
+    def _order_of(self, lease: Lease) -> int:
+        slot_info = self._cycle.slot_infos.get(lease.slot)
+        return self._last if slot_info is None else slot_info.order
+
+
+def _list_holders(cycle: CycleState) -> Iterator[Reservation]:
+    """Those with leases of queues that are `quota`, in order of submission; claims too."""
+    found = [*cycle.list_in_phase("leased"), *cycle.list_in_phase("revoking"), *cycle.list_claimants()]
+    found.sort(key=lambda each: each.sequence)
+    return (each for each in found if each.leases and cycle.settings_of(each).queue == "quota")
+
+
+def _state_of(cycle: CycleState, reservation: Reservation, leases: tuple[Lease, ...]) -> RunState:
+    if leases[0].state == "claimed":
+        return "claimed"
+    is_leaving = reservation.phase == "revoking" or reservation.id in cycle.returning
+    return "leaving" if is_leaving else "held"
+
+
+def _is_metered(run: RunningWork) -> bool:
+    return any(lease.charged_at is not None for lease in run.leases)

@@ -1,0 +1,71 @@
+"""Whom a preemption on one slot ends: the fewest, cheapest pieces of running work that make room. Source: qscheduler,
+where a slot has one lease.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
+from math import comb
+from typing import Final
+
+from scheduler.model.accounts import NOTHING, Levels, add
+from scheduler.model.reservations import Lease
+from scheduler.model.resources import Resources
+from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.quota.run import has_room_beside
+from scheduler.policy.quota.running import RunningWork
+
+MOST_SETS: Final = 2_000
+"""So many sets of one size are compared; where there are more, the cheapest ones go until there is room."""
+
+
+def choose_victims(
+    slot_info: SlotInfo,
+    runs: Sequence[RunningWork],
+    given: Sequence[Resources],
+    wanted: Sequence[Resources],
+    *,
+    at_once: bool,
+) -> list[RunningWork] | None:
+    """Of these, cheapest first, who has to go so that instances with these amounts have room; None where all of them
+    are not enough. Fewest first, then the least cost together, then the order given. `given`: what this tick has
+    assigned there.
+
+    With a grace (not `at_once`) those who are leaving already are as good as gone, and who claims the place as good as
+    here.
+    """
+
+    def makes_room(victims: Iterable[RunningWork]) -> bool:
+        return has_room_beside(slot_info, _list_staying(slot_info, victims, at_once=at_once), given, wanted)
+
+    if not makes_room(runs):
+        return None
+    for size in range(1, len(runs)):
+        if comb(len(runs), size) > MOST_SETS:
+            return _take_cheapest(runs, makes_room)
+        if sets := [each for each in combinations(runs, size) if makes_room(each)]:
+            return list(min(sets, key=sum_costs))
+    return list(runs)
+
+
+def sum_costs(runs: Iterable[RunningWork]) -> Levels:
+    """What they cost together."""
+    cost = NOTHING
+    for run in runs:
+        cost = add(cost, run.cost)
+    return cost
+
+
+def _take_cheapest(
+    runs: Sequence[RunningWork], makes_room: Callable[[Sequence[RunningWork]], bool]
+) -> list[RunningWork]:
+    chosen = list(runs)
+    while len(chosen) > 1 and makes_room(chosen[:-1]):
+        chosen.pop()
+    return chosen
+
+
+def _list_staying(slot_info: SlotInfo, victims: Iterable[RunningWork], *, at_once: bool) -> list[Lease]:
+    """The leases that are left when these are gone."""
+    gone = {run.reservation.id for run in victims}
+    staying = [lease for (owner, _), lease in slot_info.leases.items() if owner not in gone]
+    return staying if at_once else [lease for lease in staying if lease.state != "revoking"]

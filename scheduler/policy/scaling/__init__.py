@@ -1,0 +1,1 @@
+"""Launching slots and draining them: limits, offerings, the warm pool and scale-in."""

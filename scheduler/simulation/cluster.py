@@ -1,0 +1,295 @@
+"""The stage: the same operations as in production, on memory adapters, a virtual clock and a simulated cloud."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import count
+from math import inf
+from typing import Any
+
+import msgspec
+
+from scheduler.model.command_schemas import ReservationDocument
+from scheduler.model.events import Event
+from scheduler.model.reservations import Lease, Reservation, list_instances
+from scheduler.model.resources import merge
+from scheduler.model.rules import Rules, list_slot_ids
+from scheduler.model.slots import Slot
+from scheduler.model.transitions import ENDED, HOLDING, INACTIVE
+from scheduler.operations.apply import apply_rules
+from scheduler.operations.commands.intake import new_reservation, submit
+from scheduler.operations.machines.check import check
+from scheduler.operations.machines.launch import launch
+from scheduler.operations.machines.terminate import terminate
+from scheduler.operations.ports import Ports, announce
+from scheduler.operations.tick.tick import Leader
+from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
+from scheduler.policy.cycle.ttl import expiry_of_lease
+from scheduler.policy.quota.lease_cost import weigh
+from scheduler.simulation.cloud import SimulatedCloud, SimulatedDispatcher
+from scheduler.simulation.cloud_documents import CloudDocument
+from scheduler.simulation.event_queue import EventQueue
+from scheduler.simulation.initial_state import WORN, GivenLease, GivenReservation, GivenSlot, list_said
+from scheduler.store.memory import MemoryStore
+from scheduler.view.in_memory_redis import InMemoryRedis
+from scheduler.view.memory import MemoryHeartbeats, MemoryLeaderLock, MemoryMeter, MemoryNotifier, MemoryViewCache
+
+
+@dataclass
+class SimulatedCluster:
+    """What a simulation is played on."""
+
+    agenda: EventQueue
+    cloud: SimulatedCloud
+    dispatcher: SimulatedDispatcher
+    store: MemoryStore
+    notifier: MemoryNotifier
+    ports: Ports
+    leader: Leader
+
+    def find_slot(self, name: str) -> Slot | None:
+        """The slot as it is."""
+        return next(iter(self.store.find_slots(ids=[name])), None)
+
+    def change(
+        self,
+        words: Callable[[UnitOfWork], object],
+        load: Callable[[UnitOfWork], object],
+        *,
+        kick_for_marks: bool = False,
+    ) -> ChangeSet:
+        """Let an operator's words be carried out on the rows that `load` loads, and announce what came of it.
+
+        What only moves a mark of time (a renewal, a heartbeat) asks for no tick, unless it is said to.
+        """
+        with self.store.transaction() as transaction:
+            work = UnitOfWork(transaction, "operator")
+            load(work)
+            words(work)
+            change_set = work.flush()
+        announce(self.ports, change_set, kick=change_set.is_change or (kick_for_marks and bool(change_set.rows)))
+        return change_set
+
+
+def build_stage(config: dict[str, Any], delays: CloudDocument) -> SimulatedCluster:
+    """An empty fleet under these rules at time 0.
+
+    Nothing comes late to the view here, so it remembers no deleted rows: an id may be used again at once.
+    """
+    agenda = EventQueue()
+    cloud = SimulatedCloud(agenda, delays)
+    dispatcher = SimulatedDispatcher(agenda, cloud)
+    store = MemoryStore(lambda: agenda.now)
+    notifier = MemoryNotifier(clock=lambda: agenda.now, kick_seconds=inf)
+    numbers = count(1)
+    ports = Ports(
+        store=store,
+        view_cache=MemoryViewCache(InMemoryRedis(lambda: agenda.now, kept_seconds=0.0)),
+        lock=MemoryLeaderLock(clock=lambda: agenda.now),
+        notifier=notifier,
+        heartbeats=MemoryHeartbeats(lambda: agenda.now),
+        dispatcher=dispatcher,
+        meter=MemoryMeter(),
+        fleet=cloud,
+        probe=cloud,
+        new_id=lambda: f"launch-{next(numbers)}",
+        is_bounded=False,
+    )
+    leader = Leader(holder="simulation", interval=inf, lock_seconds=inf)
+    stage = SimulatedCluster(agenda, cloud, dispatcher, store, notifier, ports, leader)
+    _wire(stage)
+    apply_rules(ports, config)
+    notifier.hear()
+    return stage
+
+
+def _wire(stage: SimulatedCluster) -> None:
+    """Let the dispatcher call the operations that the slow queues would."""
+    ports, dispatcher = stage.ports, stage.dispatcher
+    dispatcher.launch = lambda slot, launch_id: launch(ports, slot, launch_id)
+    dispatcher.terminate = lambda slot, epoch: terminate(ports, slot, epoch)
+    dispatcher.check = lambda slot: check(ports, [slot])
+    dispatcher.find_slot = stage.find_slot
+    dispatcher.count_machines = lambda: _count_machines(stage)
+
+
+def _count_machines(stage: SimulatedCluster) -> int:
+    """Machines of EC2, launching to terminating."""
+    pools = stage.ports.rules().pools
+    active = (slot for slot in stage.store.find_slots() if slot.state not in INACTIVE)
+    return sum(slot.pool not in pools or pools[slot.pool].is_elastic for slot in active)
+
+
+def put_reservations(stage: SimulatedCluster, given: Iterable[GivenReservation]) -> None:
+    """Let reservations exist in the phases that the scenario says, in its order."""
+    rules, now = stage.ports.rules(), stage.agenda.now
+    rows = [_given_reservation(word, new_reservation(word, rules, word.created_at), rules, now) for word in given]
+    with stage.store.transaction() as transaction:
+        transaction.insert_reservations(rows)
+
+
+def _given_reservation(word: GivenReservation, row: Reservation, rules: Rules, now: float) -> Reservation:
+    if word.phase == "pending":
+        return row
+    held = word.phase in {"leased", "revoking"}
+    expires_at = row.expires_at
+    if held and expires_at is None:
+        expires_at = expiry_of_lease(row.request, rules, now)
+    return msgspec.structs.replace(
+        row,
+        phase=word.phase,
+        expires_at=expires_at,
+        leased_at=now if held else None,
+        finished_at=None if held else now,
+    )
+
+
+def submit_all(stage: SimulatedCluster, words: Iterable[ReservationDocument]) -> ChangeSet:
+    """Producers ask."""
+    with stage.store.transaction() as transaction:
+        work = UnitOfWork(transaction, "holder")
+        _, change_set = submit(work, stage.ports.rules(), list(words))
+    announce(stage.ports, change_set, kick=change_set.is_change)
+    return change_set
+
+
+def put_slot(stage: SimulatedCluster, given: GivenSlot) -> None:
+    """Create or replace a slot record, with the machine, the leases and the way to go that its state implies."""
+    now = stage.agenda.now
+    with stage.store.transaction() as transaction:
+        work = UnitOfWork(transaction, "cloud")
+        work.load(slots=[given.id], reservations=[lease.reservation for lease in given.leases])
+        known = work.slots.get(given.id)
+        slot = msgspec.structs.replace(_given_slot(stage, given, known, now), **list_said(given, WORN))
+        work.put(slot)
+        for lease in given.leases:
+            holder = work.reservations.get(lease.reservation)
+            if holder is not None and holder.phase not in ENDED:
+                _put_lease(work, stage, slot, holder, lease)
+        work.tell(Event(at=now, name="slot_given", cause="operator", slot=slot.id))
+        change_set = work.flush()
+    announce(stage.ports, change_set, kick=True)
+    _go_on(stage, next(row for row in change_set.rows if isinstance(row, Slot) and row.id == given.id))
+
+
+def put_absent_host(stage: SimulatedCluster, name: str) -> None:
+    """Let a slot of a static pool that no record declares be `empty`: its host may register later."""
+    pools = stage.ports.rules().pools.items()
+    pool = next((pool for pool, rules in pools if name in list_slot_ids(pool, rules)), None)
+    if pool is not None and stage.find_slot(name) is None:
+        put_slot(stage, GivenSlot(id=name, pool=pool, state="empty"))
+
+
+def _given_slot(stage: SimulatedCluster, given: GivenSlot, known: Slot | None, now: float) -> Slot:
+    pool = stage.ports.rules().pools[given.pool]
+    offering = pool.offering_by_key.get(given.offering or "")
+    since = now if given.since is None else given.since
+    epoch = known.epoch + _is_another_machine(known, given) if known else 0
+    has_machine = given.state not in INACTIVE and pool.is_elastic
+    offered = pool.resources if offering is None or offering.resources is None else offering.resources
+    resources = offered if given.resources is None else given.resources
+    idle = given.state == "ready" and not given.leases
+    return Slot(
+        version=known.version if known else 0,
+        id=given.id,
+        pool=given.pool,
+        state=given.state,
+        epoch=epoch,
+        since=since,
+        idle_since=(since if given.idle_since is None else given.idle_since) if idle else given.idle_since,
+        offering=given.offering,
+        market=offering.market if offering and given.market is None else given.market,
+        price=offering.price if offering and given.price is None else given.price,
+        resources=resources,
+        labels=given.labels
+        if given.labels is not None
+        else {**pool.labels, **((offering.labels if offering else None) or {})},
+        machine=given.machine,
+        cordoned=given.cordoned,
+        last_seen=now if given.last_seen is None else given.last_seen,
+        uses=len(given.leases),
+        launch_id=f"given-{given.id}-{epoch}" if has_machine else None,
+        instance_id=f"i-{given.id}-{epoch}" if has_machine and given.state != "launching" else None,
+    )
+
+
+def _is_another_machine(known: Slot, given: GivenSlot) -> bool:
+    """Whether the record says that another host is there now: what the old one held is not on it."""
+    return known.machine is not None and given.machine is not None and known.machine != given.machine
+
+
+def _put_lease(
+    work: UnitOfWork, stage: SimulatedCluster, slot: Slot, reservation: Reservation, given: GivenLease
+) -> None:
+    """A lease that a slot record names; it counts as confirmed, and its reservation as leased. One that is claimed
+    keeps the place for a reservation that is pending.
+    """
+    is_claim = given.state == "claimed"
+    token = 0 if is_claim else reservation.token or work.transaction.next_tokens(1)[0]
+    lease = _make_lease(stage, slot, reservation, given, token)
+    if lease.kind == "elastic":
+        lease = msgspec.structs.replace(lease, token=work.transaction.next_tokens(1)[0])
+    others = tuple(each for each in reservation.leases if each.component != given.component)
+    leases = (*others, lease)
+    if is_claim:
+        work.put(msgspec.structs.replace(reservation, leases=leases))
+        return
+    expiry = expiry_of_lease(reservation.request, stage.ports.rules(), work.now)
+    work.put(
+        msgspec.structs.replace(
+            reservation,
+            phase="leased" if reservation.phase == "pending" else reservation.phase,
+            leases=leases,
+            token=token,
+            confirmed_at=work.now,
+            leased_at=work.now,
+            expires_at=expiry if reservation.expires_at is None else reservation.expires_at,
+        )
+    )
+
+
+def _make_lease(stage: SimulatedCluster, slot: Slot, reservation: Reservation, given: GivenLease, token: int) -> Lease:
+    """It runs up cost from now on where accounts pay for it."""
+    rules, now = stage.ports.rules(), stage.agenda.now
+    pool = rules.pools[slot.pool]
+    settings = rules.settings_of(reservation.request.pool, reservation.request.system)
+    is_metered = settings.queue == "quota"
+    instances = [each for kind in ("essential", "elastic") for each in list_instances(reservation.request, kind)]
+    asked = next(each.component for each in instances if each.name == given.component)
+    resources = merge(pool.default_resources, asked.resources) if given.resources is None else given.resources
+    return Lease(
+        component=given.component,
+        kind=asked.kind,
+        slot=slot.id,
+        epoch=slot.epoch,
+        token=token,
+        resources=resources,
+        level=given.level,
+        cost=given.cost,
+        charged_at=now if is_metered and given.state != "revoking" else None,
+        weight=weigh(resources, slot, pool, settings) if is_metered else 1.0,
+        assigned_at=now if given.assigned_at is None else given.assigned_at,
+        confirmed_at=now,
+        state=given.state,
+        revoke_by=given.revoke_by,
+        cores=given.cores,
+    )
+
+
+def _go_on(stage: SimulatedCluster, slot: Slot) -> None:
+    """A slot that is given on its way goes on from its `since`."""
+    delays = stage.cloud.delays
+    if slot.launch_id is None:
+        return
+    if slot.state == "launching":
+        stage.cloud.judge([slot], _count_machines(stage) - 1 - stage.cloud.refused)
+        stage.dispatcher.note_launch(slot, slot.since + delays.launch)
+        return
+    runs_at = slot.since + (delays.boot if slot.state == "booting" else 0.0)
+    serves_at = runs_at + (delays.bind if slot.state in {"booting", "binding"} else 0.0)
+    name = slot.instance_id or ""
+    stage.cloud.put(name, slot.id, slot.launch_id, runs_at, serves_at)
+    if slot.state == "terminating":
+        stage.cloud.end(name, slot.since + delays.terminate)
+    if slot.state not in HOLDING:
+        for at in stage.cloud.next_turns(name):
+            stage.agenda.note(at, lambda: check(stage.ports, [slot.id]))

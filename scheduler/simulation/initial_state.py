@@ -1,0 +1,131 @@
+"""What a scenario gives from the start: slots, reservations and holds, as people write them or `snapshot` does.
+
+What a record leaves out is filled in by its defaults; what it says, null too, holds. Times are seconds from the
+start, negative ones before it.
+"""
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from scheduler.model.accounts import NOTHING
+from scheduler.model.command_schemas import ReservationDocument
+from scheduler.model.launch_backoff import Kind
+from scheduler.model.machines import Market
+from scheduler.model.validation import (
+    Amount,
+    Count,
+    Document,
+    LabelMap,
+    Levels,
+    Name,
+    ResourceMap,
+    Seconds,
+    Signed,
+    Text,
+)
+
+
+class GivenLease(Document):
+    """A lease that a slot record starts with; it counts as confirmed, and runs up cost from the start."""
+
+    reservation: Name
+    component: Name = "main"
+    resources: ResourceMap | None = None
+    """What it was given; left out: what it asks for."""
+    level: Literal[0, 1, 2, 3, 4, 5] = 5
+    cost: Levels = NOTHING
+    state: Literal["held", "revoking", "claimed"] = "held"
+    """`claimed`: its reservation waits for this place."""
+    revoke_by: Signed | None = None
+    assigned_at: Signed | None = None
+    cores: Amount | None = None
+    """The cpus of its slot that it may use; left out: its own."""
+
+
+class GivenSlot(Document):
+    """A slot record: creates or replaces a slot."""
+
+    id: Name
+    pool: Name
+    state: Literal["empty", "launching", "booting", "binding", "ready", "draining", "terminating", "error"] = "ready"
+    resources: ResourceMap | None = None
+    labels: LabelMap | None = None
+    leases: Annotated[tuple[GivenLease, ...], Field(strict=False)] = ()
+    offering: Name | None = None
+    market: Market | None = None
+    """How its machine was bought; with this the offering is as it was then, whether or not it is still configured."""
+    price: Amount | None = None
+    """What its machine costs an hour; left out: what its offering does."""
+    machine: Text | None = None
+    cordoned: bool = False
+    last_seen: Signed | None = None
+    since: Signed | None = None
+    idle_since: Signed | None = None
+    drain_reason: Name | None = None
+    error: Name | None = None
+    interrupted_at: Signed | None = None
+    interrupted_by: Signed | None = None
+    uses: Count | None = None
+    unconfirmed: Count = 0
+    failed_probes: Count = 0
+    stranger: Name | None = None
+    noted_at: Signed | None = None
+
+
+class GivenReservation(ReservationDocument):
+    """A reservation that exists at the start, in any phase."""
+
+    phase: Literal["pending", "leased", "revoking", "released", "cancelled", "expired", "failed"] = "pending"
+    created_at: Signed = 0.0
+    reason: Text | None = None
+    changed_at: Signed | None = None
+    expires_at: Signed | None = None
+    leased_at: Signed | None = None
+    confirmed_at: Signed | None = None
+    failed_at: Signed | None = None
+    restarted_at: Signed | None = None
+    finished_at: Signed | None = None
+    restarts: Count = 0
+    component_restarts: dict[Name, Count] | None = None
+    unconfirmed: Count = 0
+    interruptions: Count = 0
+    suspended: bool = False
+    declined: Annotated[tuple[Name, ...], Field(strict=False)] = ()
+    revoke_reason: Name | None = None
+    revoke_by: Signed | None = None
+
+
+class GivenHold(Document):
+    """What keeps launches back from the start, and what was learned: see `model.holds.Hold`."""
+
+    pool: Text
+    """`*`: all of them."""
+    kind: Kind
+    subject: Text = ""
+    refused_at: Signed = 0.0
+    until: Signed
+    delay: Seconds = 0.0
+    active: Count = 0
+    decided_at: Signed = 0.0
+    streak: Count = 1
+
+
+LIVED: Final = (
+    *("reason", "changed_at", "expires_at", "leased_at", "confirmed_at", "failed_at", "restarted_at", "finished_at"),
+    *("restarts", "component_restarts", "unconfirmed", "interruptions", "suspended", "declined"),
+    *("revoke_reason", "revoke_by"),
+)
+"""What a reservation has been through: fields that its record may say, under the names of its row."""
+WORN: Final = (
+    *("resources", "last_seen", "drain_reason", "error", "interrupted_at", "interrupted_by", "uses"),
+    *("unconfirmed", "failed_probes", "stranger", "noted_at"),
+)
+"""The same of a slot."""
+
+
+def list_said(record: Document, names: Iterable[str]) -> dict[str, Any]:
+    """Of these fields those that the record says, with what it says; `uses` that are null say nothing."""
+    said = {name: getattr(record, name) for name in names if name in record.model_fields_set}
+    return {name: value for name, value in said.items() if (name, value) != ("uses", None)}

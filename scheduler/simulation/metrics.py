@@ -1,0 +1,213 @@
+"""Figures: what a play of a trace came to, summed up event by event."""
+
+from collections.abc import Sequence
+from math import ceil, floor
+
+import msgspec
+
+from scheduler.model.reservations import Reservation
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Slot
+from scheduler.model.transitions import WITH_MACHINE
+from scheduler.operations.ending_leases import held_of
+from scheduler.simulation.curves import Curve, CurveRecorder
+from scheduler.simulation.fleet import count_processors
+
+SHORT_RUN = 10.0
+"""Seconds; a slowdown is bounded by counting shorter runs as this."""
+HOUR = 3600.0
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """How values are spread."""
+
+    mean: float = 0.0
+    p50: float = 0.0
+    p95: float = 0.0
+    p99: float = 0.0
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What a play came to. Seconds of the virtual clock, but `wall_seconds`; `cost` in the unit of the prices.
+
+    `wait`: from the submit until all essential parts were leased for the first time; `turnaround`: until the end;
+    `slowdown`: turnaround / run time, with runs shorter than 10 s counted as 10 s, and 1 at least. `utilisation`: the
+    share of the processors of all machines that were there (static hosts always are) that was leased. `instance_hours`
+    and `cost` are those of launched machines, from the cloud's answer until they are terminated or the play ends.
+    `grants` and `revocations` count elastic instances that were leased, and that were taken back or lost before their
+    job's end. `left` jobs had not ended when the play did.
+    """
+
+    jobs: int
+    finished: int
+    skipped: int
+    left: int
+    makespan: float
+    wait: Spread
+    turnaround: Spread
+    slowdown: Spread
+    utilisation: float
+    instance_hours: float
+    cost: float
+    launches: int
+    interruptions: int
+    preemptions: int
+    grants: int
+    revocations: int
+    ticks: int
+    wall_seconds: float
+
+
+class Picture(msgspec.Struct, frozen=True):
+    """What a plot shows: curves over the virtual clock, and each job's wait in seconds, sorted."""
+
+    waiting_jobs: Curve
+    leased: Curve
+    present: Curve
+    """Processors that are leased, and those of all machines that are there."""
+    machines: Curve
+    waits: tuple[float, ...]
+
+
+class _Machine(msgspec.Struct, frozen=True):
+    """One that is there: how many processors of jobs it holds, its price an hour, since when, whether launched."""
+
+    processors: int
+    price: float
+    since: float
+    is_launched: bool
+
+    def seconds_until(self, now: float) -> float:
+        return now - self.since if self.is_launched else 0.0
+
+    def cost_until(self, now: float) -> float:
+        return self.price * self.seconds_until(now) / HOUR
+
+
+class RunMetrics:
+    """Sums, kept up with every change: what one change costs does not grow with the trace."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._now = 0.0
+        self._leased = self._present = 0
+        self._held: dict[str, int] = {}
+        self._waiting: set[str] = set()
+        self._machines: dict[str, _Machine] = {}
+        """By slot."""
+        self._first_lease: dict[str, float] = {}
+        self._waits: list[float] = []
+        self._turnarounds: list[float] = []
+        self._slowdowns: list[float] = []
+        self._leased_seconds = self._present_seconds = self._instance_seconds = self._cost = 0.0
+        self._curves = [CurveRecorder() for _ in range(4)]
+        self.launches = self.interruptions = self.preemptions = self.grants = self.revocations = 0
+        self.ended_at = 0.0
+        """When the last job ended."""
+
+    @property
+    def finished(self) -> int:
+        """How many jobs have ended."""
+        return len(self._turnarounds)
+
+    @property
+    def all_wait(self) -> bool:
+        """Whether there are jobs, and none of them holds anything."""
+        return bool(self._waiting) and not self._held
+
+    def advance(self, now: float) -> None:
+        """All was as it is now until this instant."""
+        begin, seconds = self._now, now - self._now
+        if seconds <= 0:
+            return
+        self._now = now
+        self._leased_seconds += self._leased * seconds
+        self._present_seconds += self._present * seconds
+        values = (len(self._waiting), self._leased, self._present, len(self._machines))
+        for curve, value in zip(self._curves, values, strict=True):
+            curve.add(value, begin, now)
+
+    def note_reservation(self, row: Reservation) -> None:
+        """A job changed."""
+        held = len(held_of(row))
+        self._leased += held - self._held.get(row.id, 0)
+        if held:
+            self._held[row.id] = held
+        else:
+            self._held.pop(row.id, None)
+        if row.phase == "pending":
+            self._waiting.add(row.id)
+            return
+        self._waiting.discard(row.id)
+        if row.phase == "leased":
+            self._first_lease.setdefault(row.id, row.leased_at if row.leased_at is not None else self._now)
+        elif row.finished_at is not None:
+            self._note_end(row, row.finished_at)
+
+    def _note_end(self, row: Reservation, finished_at: float) -> None:
+        begun = self._first_lease.pop(row.id, finished_at)
+        turnaround, run = finished_at - row.created_at, row.request.runtime or 0.0
+        self._waits.append(begun - row.created_at)
+        self._turnarounds.append(turnaround)
+        self._slowdowns.append(max(1.0, turnaround / max(run, SHORT_RUN)))
+        self.ended_at = max(self.ended_at, finished_at)
+
+    def note_slot(self, slot: Slot | None, name: str) -> None:
+        """A slot changed, or is gone."""
+        known = self._machines.get(name)
+        pool = self._rules.pools.get(slot.pool) if slot is not None else None
+        if slot is None or pool is None or slot.state not in WITH_MACHINE:
+            if known is not None:
+                del self._machines[name]
+                self._present -= known.processors
+                self._instance_seconds += known.seconds_until(self._now)
+                self._cost += known.cost_until(self._now)
+        elif known is None:
+            resources = slot.resources if slot.resources is not None else pool.resources
+            price = (slot.price or 0.0) if pool.is_elastic else 0.0
+            self._machines[name] = _Machine(count_processors(pool, resources), price, self._now, pool.is_elastic)
+            self._present += self._machines[name].processors
+
+    def sum_up(self, *, jobs: int, skipped: int, ticks: int, wall_seconds: float) -> Summary:
+        """All of it, as it is now."""
+        present = self._machines.values()
+        return Summary(
+            jobs=jobs,
+            finished=self.finished,
+            skipped=skipped,
+            left=jobs - skipped - self.finished,
+            makespan=self.ended_at,
+            wait=spread(self._waits),
+            turnaround=spread(self._turnarounds),
+            slowdown=spread(self._slowdowns),
+            utilisation=self._leased_seconds / self._present_seconds if self._present_seconds else 0.0,
+            instance_hours=(self._instance_seconds + sum(each.seconds_until(self._now) for each in present)) / HOUR,
+            cost=self._cost + sum(each.cost_until(self._now) for each in present),
+            launches=self.launches,
+            interruptions=self.interruptions,
+            preemptions=self.preemptions,
+            grants=self.grants,
+            revocations=self.revocations,
+            ticks=ticks,
+            wall_seconds=wall_seconds,
+        )
+
+    def draw(self) -> Picture:
+        """What a plot shows of it."""
+        waiting, leased, present, machines = (each.finish() for each in self._curves)
+        return Picture(waiting, leased, present, machines, tuple(sorted(self._waits)))
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Mean and percentiles; all 0 where there are no values."""
+    if not values:
+        return Spread()
+    ordered = sorted(values)
+    return Spread(sum(ordered) / len(ordered), *(percentile(ordered, share) for share in (0.5, 0.95, 0.99)))
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """The value below which that share of the sorted values lies, linear between two of them."""
+    place = share * (len(ordered) - 1)
+    low, high = ordered[floor(place)], ordered[ceil(place)]
+    return low + (high - low) * (place - floor(place))

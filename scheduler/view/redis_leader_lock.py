@@ -1,0 +1,72 @@
+"""Who tries to lead: the leader lock on Redis."""
+
+import secrets
+import time
+from collections.abc import Callable
+
+import redis
+
+from scheduler.view.addresses import DEFAULT_PREFIX
+from scheduler.view.connection import load_script, redis_errors
+
+
+class RedisLeaderLock:
+    """The Lock on Redis, under `<prefix>leader` and `<prefix>again`; one a process.
+
+    Every take has a token of its own, so a take that got no answer is made again with the same one. `clock`
+    is monotonic, in seconds. `renew` and `seconds_left` may be called by another thread than the rest.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        prefix: str = DEFAULT_PREFIX,
+        *,
+        lock_seconds: float = 15.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client, self._keys = client, [f"{prefix}leader", f"{prefix}again"]
+        self._lock_ms, self._clock = int(lock_seconds * 1000), clock
+        self._token = ""
+        self._unanswered: str | None = None
+        self._held_since: float | None = None
+        self._take = load_script(client, "take_lock")
+        self._renew = load_script(client, "renew_lock")
+        self._release = load_script(client, "release_lock")
+
+    @redis_errors()
+    def take(self) -> bool:
+        """See Lock.take."""
+        token = self._unanswered or secrets.token_hex(16)
+        self._unanswered = token
+        began = self._clock()
+        is_taken = bool(self._take(self._keys, [token, self._lock_ms]))
+        self._unanswered = None
+        if is_taken:
+            self._token, self._held_since = token, began
+        return is_taken
+
+    @redis_errors()
+    def renew(self) -> bool:
+        """See Lock.renew."""
+        began = self._clock()
+        is_ours = self._held_since is not None and bool(self._renew(self._keys[:1], [self._token, self._lock_ms]))
+        self._held_since = began if is_ours else None
+        return is_ours
+
+    @redis_errors()
+    def release(self) -> bool:
+        """See Lock.release."""
+        self._held_since = None
+        return bool(self._release(self._keys, [self._token]))
+
+    @redis_errors()
+    def seconds_until_free(self) -> float:
+        """See Lock.seconds_until_free."""
+        # Below 0: nobody holds it.
+        return max(0.0, self._client.pttl(self._keys[0]) / 1000)
+
+    def seconds_left(self) -> float:
+        """See Lock.seconds_left."""
+        since = self._held_since
+        return 0.0 if since is None else max(0.0, since + self._lock_ms / 1000 - self._clock())

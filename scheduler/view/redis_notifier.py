@@ -1,0 +1,77 @@
+"""Kicks, notices and replies on Redis: hints that make things quick."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import redis
+
+from scheduler.view.addresses import DEFAULT_PREFIX, check_reply_address
+from scheduler.view.connection import redis_errors
+
+KICK_SECONDS = 2.0
+"""For how long one message stands for all kicks; a tick that begins ends it sooner."""
+REPLY_SECONDS = 60
+
+
+class RedisNotifier:
+    """The Bell on Redis. `send_tick` sends one tick message; its errors pass through.
+
+    Notices go to the channel `<prefix>notice:<reservation>`, news for a host to `<prefix>host:<slot>`, replies to
+    lists named `<prefix>reply:<word>`, all as JSON.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        send_tick: Callable[[], None],
+        prefix: str = DEFAULT_PREFIX,
+        *,
+        kick_seconds: float = KICK_SECONDS,
+    ) -> None:
+        self._client, self._send_tick = client, send_tick
+        self._prefix, self._kick_ms = prefix, int(kick_seconds * 1000)
+        self._flag = f"{prefix}kick"
+
+    def kick(self) -> None:
+        """See Bell.kick. A message that could not be sent leaves no flag, so that the next kick sends one."""
+        if not self._raise_flag():
+            return
+        is_sent = False
+        try:
+            self._send_tick()
+            is_sent = True
+        finally:
+            if not is_sent:
+                self.hear()
+
+    @redis_errors()
+    def hear(self) -> None:
+        """See Bell.hear."""
+        self._client.delete(self._flag)
+
+    @redis_errors()
+    def notify(self, reservation: str, notice: Mapping[str, Any]) -> None:
+        """See Bell.notify."""
+        self._client.publish(f"{self._prefix}notice:{reservation}", msgspec.json.encode(notice))
+
+    @redis_errors()
+    def push(self, news: Mapping[str, Mapping[str, Any]]) -> None:
+        """See Bell.push. One round trip, however many hosts there are."""
+        with self._client.pipeline(transaction=False) as pipeline:
+            for slot, each in news.items():
+                pipeline.publish(f"{self._prefix}host:{slot}", msgspec.json.encode(each))
+            pipeline.execute()
+
+    @redis_errors()
+    def reply(self, address: str, answer: Mapping[str, Any]) -> None:
+        """See Bell.reply."""
+        check_reply_address(address, self._prefix)
+        with self._client.pipeline(transaction=True) as both:
+            both.rpush(address, msgspec.json.encode(answer))
+            both.expire(address, REPLY_SECONDS)
+            both.execute()
+
+    @redis_errors()
+    def _raise_flag(self) -> bool:
+        return bool(self._client.set(self._flag, 1, nx=True, px=self._kick_ms))

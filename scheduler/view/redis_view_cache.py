@@ -1,0 +1,276 @@
+"""The lagging view on Redis: whole rows as JSON, deltas without gaps, a generation that says it is whole.
+
+What a reader sees is the truth of some moments ago, or nothing: a Redis that was flushed, restarted or
+restored from a snapshot holds no valid view until a leader rebuilt it from SQL, for the generation names the
+server's run id. `publish.lua` has the table of keys.
+"""
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Any, TypeVar, cast
+
+import msgspec
+import redis
+
+from scheduler.model.reservations import Reservation
+from scheduler.model.slots import Slot
+from scheduler.model.view import ROW_TYPES, Change, Kind, Row, View, count_rows
+from scheduler.ports import SetAside, ViewUnavailableError
+from scheduler.view.addresses import DEFAULT_PREFIX
+from scheduler.view.codec import decode_deltas, decode_row, pack_changes
+from scheduler.view.connection import load_script, redis_errors
+from scheduler.view.set_aside import VIEW_TYPES, ContentCheck, forget_records, list_records, set_aside
+
+CHANGES_A_CALL = 500
+"""Changes sent to one script: Redis serves nobody else while it runs, some milliseconds."""
+ENTRIES_A_CALL = 100
+"""Entries of deltas read at once; each holds up to CHANGES_A_CALL changes."""
+ROWS_A_CALL = 1000
+LOADS_TRIED = 3
+"""A load that is overtaken by more deltas than are kept begins again, so many times in all."""
+
+T = TypeVar("T")
+
+
+class RedisViewCache:
+    """The Board on Redis; one a process. `client` gives bytes (`make_redis`).
+
+    Any thread may publish, read rows and write reports; the warm copy (`catch_up`, `load`, `rebuild`) belongs to
+    one thread.
+
+    A publish is accepted by whatever generation is valid when it arrives, since whole rows merge by version;
+    readers hold on to the generation that they copied.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        prefix: str = DEFAULT_PREFIX,
+        *,
+        kept_seconds: float = 600,
+        deltas_kept: int = 50_000,
+    ) -> None:
+        self._client, self._prefix = client, prefix
+        self._kept_ms, self._deltas_kept = int(kept_seconds * 1000), deltas_kept
+        self._view: View | None = None
+        self._generation, self._sequence = b"", 0
+        self._keys, self._contents = _ViewKeys(f"{prefix}view:"), ContentCheck(client, prefix)
+        self._publish = load_script(client, "validity", "publish")
+        self._catch_up = load_script(client, "validity", "catch_up")
+        self._position = load_script(client, "validity", "position")
+        self._read_rows = load_script(client, "validity", "read_rows")
+        self._begin = load_script(client, "begin_rebuild")
+        self._finish = load_script(client, "validity", "finish_rebuild")
+        self._count = load_script(client, "validity", "count_rows")
+        self._publish_clock, self._clock = load_script(client, "publish_clock"), f"{prefix}clock"
+
+    @redis_errors()
+    def publish(self, changes: Sequence[Change]) -> bool:
+        """See Board.publish."""
+        return all(self._send(batch) for batch in _batches(changes, CHANGES_A_CALL))
+
+    @redis_errors()
+    def catch_up(self) -> View | None:
+        """See Board.catch_up."""
+        if self._view is not None and not self._apply_deltas(self._view):  # promise: gap-reloads
+            self._view = None
+        return self._view
+
+    @redis_errors()
+    def load(self) -> View | None:
+        """See Board.load.
+
+        The rows are scanned while others publish. That comes out right because every change after the
+        position that was read first is applied after the scan: a row that was scanned too early is replaced,
+        one that was scanned newer than its delta stays.
+        """
+        self._view = None
+        for _ in range(LOADS_TRIED):
+            position = cast("tuple[bytes, int] | None", self._position(self._keys.position))
+            if position is None:
+                return None
+            self._generation, self._sequence = position
+            view = self._scan()
+            if view is None:
+                return None
+            if self._apply_deltas(view):
+                self._view = view
+                break
+        return self._view
+
+    @redis_errors()
+    def read_kept(self) -> dict[str, Reservation]:
+        """See Board.read_kept."""
+        found: dict[str, Reservation] = {}
+        with suppress(redis.ResponseError):  # a key of another type
+            for _, body in self._client.hscan_iter(self._keys.rows("reservations"), count=ROWS_A_CALL):
+                with suppress(msgspec.DecodeError):
+                    row = msgspec.json.decode(cast("bytes", body), type=Reservation)
+                    found[row.id] = row
+        return found
+
+    @redis_errors()
+    def rebuild(self, rows: Iterable[Row]) -> View:
+        """See Board.rebuild."""
+        self._view = None
+        generation = cast("bytes", self._begin(self._keys.all, [secrets.token_hex(8)]))
+        view = View()
+        for batch in _batches(rows, CHANGES_A_CALL):
+            for row in batch:
+                view.apply(row)
+            _require(self._send(batch, generation))
+        _require(bool(self._finish(self._keys.generations, [generation])))
+        self._generation, self._sequence = generation, 0
+        self._view = view if self._apply_deltas(view) else self.load()
+        _require(self._view is not None)
+        return cast("View", self._view)
+
+    @redis_errors()
+    def set_aside_wrong_keys(self) -> list[SetAside]:
+        """See Board.set_aside_wrong_keys."""
+        # First, so that the records can be listed.
+        set_aside(self._client, self._prefix, {f"{self._prefix}set-aside": "list"})
+        types = {f"{self._prefix}{key}": kind for key, kind in VIEW_TYPES.items()}
+        found = set_aside(self._client, self._prefix, types)
+        unreadable = self._contents.find_unreadable()
+        found += set_aside(self._client, self._prefix, dict.fromkeys(unreadable, "unreadable"))
+        if any(each.key.startswith(f"{self._prefix}view:") for each in found):
+            self._client.delete(self._keys.generation)
+        return found
+
+    @redis_errors()
+    def list_set_aside(self) -> list[SetAside]:
+        """See Board.list_set_aside."""
+        return list_records(self._client, self._prefix)
+
+    @redis_errors()
+    def forget_set_aside(self, records: Sequence[SetAside]) -> None:
+        """See Board.forget_set_aside."""
+        forget_records(self._client, self._prefix, records)
+
+    @redis_errors()
+    def matches_copy(self) -> bool:
+        """See Board.matches_copy. While others publish faster than we follow, nothing speaks against it."""
+        for _ in range(LOADS_TRIED):
+            view = self.catch_up()
+            stored = cast("list[int] | None", self._count(self._keys.all, [self._generation]))
+            if view is None or stored is None:
+                return False
+            sequence, *counts = stored
+            if sequence == self._sequence:
+                return dict(zip(ROW_TYPES, counts, strict=True)) == count_rows(view)
+        return True
+
+    @redis_errors()
+    def publish_time(self, now: float) -> None:
+        """See Board.publish_time. Redis takes the difference to its own clock when the call arrives."""
+        self._publish_clock([self._clock], [repr(now)])
+
+    @redis_errors()
+    def write_report(self, report: Mapping[str, Any]) -> None:
+        """See Board.write_report."""
+        self._client.set(self._keys.report, msgspec.json.encode(report))
+
+    @redis_errors()
+    def read_report(self) -> dict[str, Any]:
+        """See Board.read_report."""
+        stored = cast("bytes | None", self._client.get(self._keys.report))
+        return msgspec.json.decode(stored, type=dict[str, Any]) if stored else {}
+
+    def read_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
+        """See Board.read_reservations."""
+        return self._read("reservations", Reservation, ids)
+
+    def read_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
+        """See Board.read_slots."""
+        return self._read("slots", Slot, ids)
+
+    def _send(self, changes: Sequence[Change], generation: bytes = b"") -> bool:
+        arguments: list[bytes | int] = [generation, self._kept_ms, self._deltas_kept, pack_changes(changes)]
+        return bool(self._publish(self._keys.all, arguments))
+
+    def _apply_deltas(self, view: View) -> bool:
+        """Bring this copy up to date; False when it cannot be: another generation, a gap, unreadable rows.
+
+        Of one publish the deletions come last whatever its order was: versions make that right.
+        """
+        is_done = False
+        while not is_done:
+            arguments: list[bytes | int] = [self._generation, self._sequence, ENTRIES_A_CALL]
+            answer = cast("list[Any] | None", self._catch_up(self._keys.catch_up, arguments))
+            if answer is None:
+                return False
+            try:
+                _apply_entries(view, answer[2::2], answer[3::2])
+            except msgspec.DecodeError:
+                return False
+            is_done, self._sequence = bool(answer[0]), answer[1]
+        return True
+
+    def _scan(self) -> View | None:
+        """The rows as they are met, each of some moment during the scan; None when some are unreadable."""
+        view = View()
+        try:
+            for kind in ROW_TYPES:
+                for _, body in self._client.hscan_iter(self._keys.rows(kind), count=ROWS_A_CALL):
+                    view.apply(decode_row(kind, cast("bytes", body)))
+        except msgspec.DecodeError:
+            return None
+        return view
+
+    @redis_errors()
+    def _read(self, kind: Kind, type_: type[T], ids: Iterable[str]) -> dict[str, T]:
+        found: dict[str, T] = {}
+        for batch in _batches(ids, ROWS_A_CALL):
+            bodies = cast(
+                "list[bytes | None] | int",
+                self._read_rows([self._keys.generation, self._keys.rows(kind)], batch),
+            )
+            if isinstance(bodies, int):
+                raise ViewUnavailableError("there is no valid view: the next tick rebuilds it")
+            found |= {id_: _decode(type_, body) for id_, body in zip(batch, bodies, strict=True) if body is not None}
+        return found
+
+
+class _ViewKeys:
+    """The names of the view's keys; which script takes which of them stands at the top of its file."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self.generation, self.report = f"{prefix}generation", f"{prefix}report"
+        building, sequence, deltas = f"{prefix}building", f"{prefix}sequence", f"{prefix}deltas"
+        self.generations = [self.generation, building]
+        self.position = [self.generation, sequence]
+        self.catch_up = [self.generation, sequence, deltas]
+        others = [f"{prefix}gone", f"{prefix}leaving", *map(self.rows, ROW_TYPES)]
+        self.all = [self.generation, building, sequence, deltas, *others]
+
+    def rows(self, kind: Kind) -> str:
+        """The hash of the rows of one kind."""
+        return f"{self._prefix}{kind}"
+
+
+def _apply_entries(view: View, fields: Sequence[bytes], bodies: Sequence[bytes]) -> None:
+    for field, body in zip(fields, bodies, strict=True):
+        for change in decode_deltas(field.decode(), body):
+            view.apply(change)
+
+
+def _decode(type_: type[T], body: bytes) -> T:
+    try:
+        return msgspec.json.decode(body, type=type_)
+    except msgspec.DecodeError as error:
+        raise ViewUnavailableError(f"the view was written by another version: {error}") from error
+
+
+def _require(is_ours: bool) -> None:  # noqa: FBT001 - an answer of Redis
+    if not is_ours:
+        raise ViewUnavailableError("another process began to rebuild the view, or Redis restarted meanwhile")
+
+
+def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch

@@ -1,0 +1,1 @@
+"""Pages say what the code does, and their examples run."""

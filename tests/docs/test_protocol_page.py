@@ -1,0 +1,117 @@
+"""docs/protocol.md says what the code does: verbs, fields, answers, notices, addresses."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from leasehold.common.signing import VERSION, SignedFields, encode_canonically, hash_body, read_key, sign
+from scheduler.model.command_schemas import KEY_VERBS, RESERVED_QUEUES, WISHES, HolderDocument
+from scheduler.model.events import Event
+from scheduler.model.transitions import ENDED
+from scheduler.operations.commands.intake import MOST_ITEMS, TRUSTED, describe_answer
+from scheduler.operations.notices import describe_notice
+from scheduler.view.addresses import check_reply_address
+from tasks.messages import MOST_BYTES, MOST_LEVELS, check_message
+from tasks.queues import QUEUE_NAMES, RESERVATIONS, task_name
+from tests.builders import a_lease, a_reservation, a_slot
+from tests.operations.harness import Harness
+from tests.system.bad_messages import an_envelope
+
+PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+ROWS = {
+    verb: [cell.strip() for cell in cells.split("|")]
+    for names, cells in re.findall(
+        r"^\| ((?:`[a-z_]+`(?:, )?)+) \| (.*) \|$", PAGE.split("## Answers")[0], re.MULTILINE
+    )
+    for verb in re.findall(r"`([a-z_]+)`", names)
+}
+
+
+def test_every_verb_is_there_with_its_fields() -> None:
+    assert set(WISHES) | {"query"} <= set(ROWS)
+    for verb, model in WISHES.items():
+        if verb == "submit":
+            continue
+        named = set(re.findall(r"`([a-z_]+)`", ROWS[verb][0]))
+        # Token and key of words that need none are not worth a mention.
+        assert set(model.model_fields) - {"token", "key"} == named - {"token", "key"}, verb
+
+
+def test_the_words_that_need_a_key_name_it() -> None:
+    assert {verb for verb, cells in ROWS.items() if "`key`" in cells[0]} == KEY_VERBS
+
+
+@pytest.mark.parametrize("verb", sorted(name for name, word in WISHES.items() if issubclass(word, HolderDocument)))
+def test_the_words_that_need_a_token_are_those_of_the_table(verb: str) -> None:
+    rig = Harness().leased()
+    more = {"priority": 1} if verb == "priority" else {}
+    answer = rig.ask(verb, reservation="r1", **more)
+    needs = any(error["path"] == "token" for error in answer.get("errors", ()))
+    # A leased one is not resumed, so that nobody asks for its token.
+    assert needs is (ROWS[verb][1] == "yes") or verb == "resume"
+
+
+def test_answers_are_as_they_are_shown() -> None:
+    shown = set(re.findall(r'"([a-z_]+)":', PAGE.split('{"ok": true, ')[1].split("}")[0])) | {"ok"}
+    assert set(describe_answer(a_reservation())) == shown
+    assert set(describe_answer(a_slot())) == {"ok", "slot", "state", "cordoned"}
+    assert {"renew", "confirm"} == TRUSTED
+
+
+def test_notices_are_as_they_are_shown() -> None:
+    row = a_reservation(phase="leased", leases=(a_lease("linux-1"),))
+    notice = describe_notice(Event(at=0, name="reservation_leased", cause="tick"), row, {"linux-1": a_slot("linux-1")})
+    example = PAGE.split("## Notices")[1].split("```")[1]
+    shown = set(re.findall(r'"([a-z_]+)":', example))
+    assert set(notice) | set(notice["leases"][0]) | {"cpus"} == shown
+    for event in ENDED | {"leased", "revoking", "pending"}:
+        assert f"`{event}`" in PAGE.split("## Notices")[1]
+
+
+def test_the_envelope_and_the_limits_are_as_they_are_said() -> None:
+    task = task_name(RESERVATIONS, "submit")
+    envelope = an_envelope(RESERVATIONS, task, [[{}], {}, None], "an-id")
+    shown = set(re.findall(r'"([a-z_-]+)":', PAGE.split("```json")[1].split("```")[0]))
+    bare = {
+        "body": envelope["body"],
+        "content-type": envelope["content-type"],
+        "content-encoding": envelope["content-encoding"],
+        "headers": {"task": task, "id": "an-id"},
+        "properties": {key: envelope["properties"][key] for key in ("body_encoding", "delivery_tag", "delivery_info")},
+    }
+    check_message(RESERVATIONS, bare, {task})
+    found = set(bare) | set(bare["headers"]) | set(bare["properties"]) | set(bare["properties"]["delivery_info"])
+    assert found == shown
+    assert f"{MOST_BYTES // 1024**2} MiB" in PAGE
+    assert f"more than {MOST_LEVELS} tables" in PAGE
+    assert f"1 to {MOST_ITEMS:,} documents" in PAGE
+    check_reply_address("leasehold:reply:" + "a" * 100, "leasehold:")
+
+
+def test_no_queue_of_ours_is_a_producers() -> None:
+    assert set(QUEUE_NAMES) < RESERVED_QUEUES
+
+
+def test_the_example_of_a_signature_is_right() -> None:
+    part = PAGE.split("## Signatures")[1].split("## The verbs")[0]
+    key = re.findall(r"with the key `([\w-]+)`", part)[0]
+    body, example = re.findall(r"```\n(.*?)\n```", part, re.DOTALL)
+    canonical, signature = example.split("\n")
+    texts, rest = [], canonical
+    while rest:
+        length, _, rest = rest.partition(":")
+        texts.append(rest[: int(length)])
+        assert rest[int(length)] == ","
+        rest = rest[int(length) + 1 :]
+    fields = SignedFields(*texts[1:])
+    assert texts[0] == VERSION
+    assert encode_canonically(*texts).decode() == canonical
+    assert fields.body_sha256 == hash_body(body.encode())
+    assert sign(read_key(key), fields) == signature
+    assert set(re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE)) == {
+        "principal",
+        "cluster",
+        "signed_at",
+        "signature",
+    }

@@ -1,0 +1,327 @@
+"""One simulated process: an engine on memory adapters, a clock that stands still, a cloud that counts."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from scheduler.model.events import Event
+from scheduler.model.rules import Rules
+from scheduler.model.slots import Machine, Slot
+from scheduler.model.view import Row
+from scheduler.operations.apply import apply_rules
+from scheduler.operations.commands.intake import accept
+from scheduler.operations.machines.check import check
+from scheduler.operations.machines.launch import launch
+from scheduler.operations.machines.reconcile import reconcile
+from scheduler.operations.machines.recover import recover, sweep
+from scheduler.operations.machines.terminate import terminate
+from scheduler.operations.ports import Ports
+from scheduler.operations.tick.tick import Leader, Ticked, tick
+from scheduler.ports import CloudError, EventFilter, LaunchOrder, OutboxMessage, Store
+from scheduler.store.memory import MemoryStore
+from scheduler.view.in_memory_redis import InMemoryRedis
+from scheduler.view.memory import (
+    LockHolder,
+    MemoryHeartbeats,
+    MemoryLeaderLock,
+    MemoryMeter,
+    MemoryNotifier,
+    MemoryViewCache,
+)
+
+NOW = 1_000_000.0
+CONFIG: dict[str, Any] = {
+    "pools": {"linux": {"system": "x86_64-linux", "max_slots": 3, "lease_ttl": 0, "idle_scale_down": 300}}
+}
+Task = tuple[str, tuple[Any, ...]]
+
+
+class CountingFleet:
+    """A cloud whose machines run and serve at once. The same request gives the same machine."""
+
+    def __init__(self) -> None:
+        self.machines: dict[str, Machine] = {}
+        self.hidden: set[str] = set()
+        """Machines that the cloud does not show yet, though it has made them."""
+        self.by_token: dict[str, str] = {}
+        self.errors: list[CloudError] = []
+        """What the next launches are answered with."""
+        self.terminations: list[str] = []
+        self.during_launch: Callable[[], object] = lambda: None
+
+    @property
+    def running(self) -> list[str]:
+        """The machines that cost money."""
+        return [name for name, machine in self.machines.items() if machine.state != "terminated"]
+
+    def freeze(self, order: LaunchOrder, rules: Rules) -> dict[str, Any]:
+        """See Fleet."""
+        return {"token": f"{order.launch_id}/{order.generation}", **msgspec.to_builtins(order)}
+
+    def launch(self, request: Mapping[str, Any]) -> Machine:
+        """See Fleet."""
+        if self.errors:
+            raise self.errors.pop(0)
+        name = self.by_token.setdefault(request["token"], f"i-{len(self.by_token) + 1}")
+        if name not in self.machines:
+            term, token = (request["highest"] or "0.0").split(".")
+            self.machines[name] = Machine(
+                id=name,
+                state="running",
+                address="10.0.0.1",
+                slot=request["slot"],
+                pool=request["pool"],
+                launch_id=request["launch_id"],
+                offering=request["offering"],
+                cluster_id=request["cluster_id"] or None,
+                highest_term=int(term),
+                highest_token=int(token),
+            )
+        self.during_launch()
+        return self.machines[name]
+
+    def describe(self, machines: Sequence[str]) -> dict[str, Machine]:
+        """See Fleet."""
+        shown = self.machines.keys() - self.hidden
+        return {name: self.machines[name] for name in machines if name in shown}
+
+    def find_launch(self, launch_id: str) -> list[Machine]:
+        """See Fleet."""
+        return [machine for machine in self.sweep() if machine.launch_id == launch_id]
+
+    def sweep(self) -> Iterator[Machine]:
+        """See Fleet."""
+        return (self.machines[name] for name in self.running if name not in self.hidden)
+
+    def appear(self, name: str, slot: str = "linux-1", **tags: Any) -> None:
+        """A machine under our tags that nobody here launched."""
+        fields = {"state": "running", "pool": "linux", "launch_id": f"launch-of-{name}", **tags}
+        self.machines[name] = Machine(id=name, slot=slot, **fields)
+
+    def claim(self, machines: Sequence[str], cluster_id: str) -> None:
+        """See Fleet."""
+        for name in machines:
+            self.machines[name] = msgspec.structs.replace(self.machines[name], cluster_id=cluster_id)
+
+    def terminate(self, machines: Sequence[str]) -> None:
+        """See Fleet."""
+        for name in machines:
+            self.terminations.append(name)
+            if name in self.machines:
+                self.machines[name] = msgspec.structs.replace(self.machines[name], state="terminated")
+
+    def is_ready(self, slot: Slot, machine: Machine, rules: Rules) -> bool:
+        """See Probe."""
+        return machine.state == "running"
+
+
+@dataclass
+class Mailbox:
+    """The broker: messages wait here until somebody plays them."""
+
+    tasks: list[Task] = field(default_factory=list)
+    callbacks: list[OutboxMessage] = field(default_factory=list)
+    due: float | None = None
+
+    def send_launches(self, slots: Sequence[Slot]) -> None:
+        """See Dispatcher."""
+        self.tasks += [("launch", (slot.id, slot.launch_id)) for slot in slots]
+
+    def send_terminations(self, slots: Sequence[Slot]) -> None:
+        """See Dispatcher."""
+        self.tasks += [("terminate", (slot.id, slot.epoch)) for slot in slots]
+
+    def send_checks(self, slots: Sequence[str]) -> None:
+        """See Dispatcher."""
+        self.tasks.append(("check", (list(slots),)))
+
+    def send_callback(self, outgoing: OutboxMessage) -> None:
+        """See Dispatcher."""
+        self.callbacks.append(outgoing)
+
+    def wake_at(self, due: float | None, now: float) -> None:
+        """See Dispatcher."""
+        self.due = due
+
+
+TASKS: dict[str, Callable[..., object]] = {"launch": launch, "terminate": terminate, "check": check}
+
+
+class Harness:
+    """One fleet and one process that works on it; `restart` puts another process in its place.
+
+    `store`: another one than that of its own in memory, whose time stands.
+    """
+
+    def __init__(
+        self,
+        config: dict[str, Any] | None = None,
+        *,
+        store: Store | None = None,
+        fleet: "CountingFleet | None" = None,
+        shelf: InMemoryRedis | None = None,
+    ) -> None:
+        self.now = NOW if store is None else store.now()
+        self.store: Store = MemoryStore(self.clock) if store is None else store
+        self.fleet = fleet or CountingFleet()
+        self.mailbox = Mailbox()
+        self.shelf, self.seat, self.numbers = shelf or InMemoryRedis(self.clock), LockHolder(), count(1)
+        self.heartbeats = MemoryHeartbeats(self.clock)
+        self.restart()
+        apply_rules(self.ports, config or CONFIG)
+
+    def clock(self) -> float:
+        """The time, which passes only when it is told to."""
+        return self.now
+
+    def restart(self) -> None:
+        """Another process: no leadership, no copy of the view, no rules in memory."""
+        self.notifier = MemoryNotifier(clock=self.clock)
+        self.meter = MemoryMeter()
+        self.ports = Ports(
+            store=self.store,
+            view_cache=MemoryViewCache(self.shelf, self.clock),
+            lock=MemoryLeaderLock(self.seat, 15.0, self.clock),
+            notifier=self.notifier,
+            heartbeats=self.heartbeats,
+            dispatcher=self.mailbox,
+            meter=self.meter,
+            fleet=self.fleet,
+            probe=self.fleet,
+            new_id=lambda: uuid4().hex,
+        )
+        self.leader = Leader(holder=f"process-{next(self.numbers)}")
+
+    def ask(self, verb: str, **document: Any) -> dict[str, Any]:
+        """A request with an id of its own, unless it names one."""
+        return accept(self.ports, verb, {"request": uuid4().hex} | document)
+
+    def submit(self, name: str, **fields: Any) -> dict[str, Any]:
+        """A producer asks for one place."""
+        return self.ask("submit", id=name, system="x86_64-linux", **fields)
+
+    def tick(self) -> Ticked:
+        """One tick, which nobody else asked for at the same time."""
+        return tick(self.ports, self.leader)[0]
+
+    def play_tasks(self) -> None:
+        """Play the messages that wait, and those that they cause."""
+        while self.mailbox.tasks:
+            name, arguments = self.mailbox.tasks.pop(0)
+            TASKS[name](self.ports, *arguments)
+
+    def play_tasks_of(self, kind: str) -> None:
+        """Play the messages of one kind that wait; the others are lost, with those that they cause."""
+        waiting, self.mailbox.tasks = self.mailbox.tasks, []
+        for name, arguments in waiting:
+            if name == kind:
+                TASKS[name](self.ports, *arguments)
+        self.mailbox.tasks.clear()
+
+    def settle(self, seconds: float = 60.0, step: float = 2.0) -> None:
+        """Let the periodic work of so many seconds be done."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now += step
+            for job in self.jobs():
+                job()
+
+    @property
+    def events(self) -> list[Event]:
+        """Everything that happened, oldest first."""
+        return self.store.read_events(EventFilter(limit=100_000))
+
+    def jobs(self) -> list[Callable[[], object]]:
+        """What is done periodically."""
+        ports = self.ports
+        return [
+            lambda: tick(ports, self.leader),
+            lambda: recover(ports),
+            lambda: sweep(ports, all_machines=True),
+            lambda: reconcile(ports),
+            self.play_tasks,
+        ]
+
+    def slot(self, name: str = "linux-1") -> Slot:
+        """The row of a slot."""
+        return self.store.find_slots(ids=[name])[0]
+
+    def put(self, *rows: Row) -> None:
+        """Write rows as they are, and let the view know; for states that are tedious to reach."""
+        with self.store.transaction() as transaction:
+            saved = transaction.save(rows)
+        self.ports.view_cache.publish(saved)
+
+    def phase(self, name: str = "r1") -> str:
+        """The phase of a reservation."""
+        return self.store.find_reservations(ids=[name])[0].phase
+
+    def token(self, name: str = "r1") -> int:
+        """The current token of a reservation."""
+        return self.store.find_reservations(ids=[name])[0].token
+
+    def leased(self, name: str = "r1") -> "Harness":
+        """With one reservation leased on a machine of its own."""
+        self.submit(name)
+        self.tick()
+        self.play_tasks()
+        self.tick()
+        assert self.phase(name) == "leased"
+        return self
+
+
+class Killed(BaseException):
+    """The process died here: nobody catches it but who watches over processes."""
+
+
+class Saboteur:
+    """Kills the process at the Nth call of any port, before or after the call took effect."""
+
+    def __init__(self, at: int, *, afterwards: bool) -> None:
+        self.at, self.afterwards, self.calls = at, afterwards, 0
+        self.places: list[str] = []
+        """What was called, in order."""
+
+    def wrap(self, port: Any, name: str) -> Any:
+        """The port with every method counted."""
+        return _Counted(port, name, self)
+
+    def call(self, name: str, act: Callable[[], Any]) -> Any:
+        """Carry out one call, unless it is the one."""
+        self.calls += 1
+        self.places.append(name)
+        if self.calls != self.at:
+            return act()
+        if self.afterwards:
+            act()
+        raise Killed(name)
+
+
+class _Counted:
+    def __init__(self, port: Any, name: str, saboteur: Saboteur) -> None:
+        self._port, self._name, self._saboteur = port, name, saboteur
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._port, name)
+        if not callable(found):
+            return found
+        full = f"{self._name}.{name}"
+        if name == "transaction":
+            return lambda: self._transaction(found)
+        return lambda *args, **more: self._saboteur.call(full, lambda: found(*args, **more))
+
+    @contextmanager
+    def _transaction(self, begin: Callable[[], Any]) -> Iterator[Any]:
+        """Dying before the end rolls back; dying after it has committed."""
+        saboteur = self._saboteur
+        with begin() as transaction:
+            yield _Counted(transaction, "transaction", saboteur)
+            if not saboteur.afterwards:
+                saboteur.call("transaction.commit", lambda: None)
+        if saboteur.afterwards:
+            saboteur.call("transaction.commit", lambda: None)

@@ -1,0 +1,173 @@
+"""Generated fleets: pools, the scheduler's settings, slots that exist from the start. The same seed, the same fleet."""
+
+from random import Random
+from typing import Any
+
+from tests.rules.playing import Document
+
+SYSTEMS = ("linux", "mac")
+QUEUES = ("fifo", "priority", "size", "dynsize")
+STATES = ("ready", "ready", "ready", "booting", "draining", "launching", "binding", "terminating", "error")
+
+
+def some(random: Random, chance: float, **fields: Any) -> Document:
+    """These fields, each with that chance; a list offers its values for choice."""
+    return {
+        name: random.choice(value) if isinstance(value, list) else value
+        for name, value in fields.items()
+        if random.random() < chance
+    }
+
+
+def a_config(random: Random) -> Document:
+    """One to three pools, two that launch and one of static hosts."""
+    kinds = (a_pool_that_is_full_of_small_ones, a_pool_of_two_markets, an_elastic_pool)
+    [make] = random.choices(kinds, (4, 3, 13))
+    pools = {"p": make(random, SYSTEMS[0])}
+    if random.random() < 0.5:
+        pools["q"] = an_elastic_pool(random, random.choice(SYSTEMS))
+    if random.random() < 0.5:
+        pools["h"] = a_pool_of_hosts(random)
+    return {"scheduler": a_scheduler(random), "pools": pools}
+
+
+def a_pool(random: Random) -> Document:
+    """What pools of both providers may say."""
+    pool: Document = {"lease_ttl": random.choice([0, 0, 40])}
+    pool |= some(random, 0.2, default_resources=[{"cpus": 1}, {"memory_mib": 50}, {"cpus": 1, "memory_mib": 50}])
+    pool |= some(random, 0.15, reservation_ttl=[15, 100], drain_timeout=10, labels=[{"zone": "1"}])
+    return pool | some(random, 0.2, max_uses=[1, 2, 3], recycle_unclean=True, unhealthy_after=[0, 1, 2])
+
+
+def an_elastic_pool(random: Random, system: str) -> Document:
+    """Slots that are launched and let go; it counts leases, or resources, or lists offerings."""
+    pool = a_pool(random) | {"system": system, "max_slots": random.choice([1, 2, 2, 3, 3, 4, 5])}
+    kind = random.choice(["leases", "resources", "offerings", "offerings"])
+    if kind == "offerings":
+        pool["offerings"] = some_offerings(random)
+        pool |= some(random, 0.2, on_demand_after=[1, 2], price_factor=[1, 1.2, 3])
+    if kind == "resources" or (kind == "offerings" and random.random() < 0.3):
+        pool["resources"] = some_resources(random)
+    pool |= some(random, 0.4, max_leases_per_slot=[1, 2, 3])
+    pool |= some(random, 0.25, min_slots=[0, 1, 2], target_warm_slots=[1, 2])
+    pool["min_slots"] = min(pool.get("min_slots", 0), pool["max_slots"])
+    pool |= some(
+        random, 0.3, idle_scale_down=[5, 30], error_cooldown=[5, 10], quota_hold=[5, 20], capacity_hold=[5, 20]
+    )
+    if random.random() < 0.15:
+        pool |= {"boot_timeout": 5, "unhealthy_after": random.choice([1, 2]), "error_cooldown": 5}
+    return pool | some(random, 0.1, boot_timeout=[5], launch_timeout=[8], binding_timeout=[3], terminating_timeout=[9])
+
+
+def a_pool_that_is_full_of_small_ones(random: Random, system: str) -> Document:
+    """Its minimum and reserve are machines too small for most: they have to make room."""
+    most = random.choice([1, 2, 3, 4])
+    small = {"name": "small", "price": 1, "resources": {"cpus": 1, "memory_mib": 50}}
+    large = {"name": "large", "price": 2, "resources": {"cpus": 8, "memory_mib": 200}}
+    kept = random.choice([{"min_slots": most}, {"target_warm_slots": most}, {"min_slots": 1, "target_warm_slots": 1}])
+    return {"system": system, "max_slots": most, "lease_ttl": 40, "offerings": [small, large], **kept}
+
+
+def a_pool_of_two_markets(random: Random, system: str) -> Document:
+    """One offering in each: launches of one tick are in both, and each market has its quota."""
+    small = {"name": "small", "price": 1, "market": "spot", "resources": {"cpus": 1, "memory_mib": 100}}
+    large = {"name": "large", "price": 2, "market": "on-demand", "resources": {"cpus": 8, "memory_mib": 200}}
+    limits = {"max_slots": 5, "max_leases_per_slot": 1, "lease_ttl": 40, "quota_hold": random.choice([5, 20, 60])}
+    return {"system": system, "offerings": [small, large], **limits}
+
+
+def some_resources(random: Random) -> Document:
+    """What a machine holds."""
+    held = {"cpus": random.choice([2, 4, 4, 8]), "memory_mib": random.choice([100, 200])}
+    return held | some(random, 0.2, gpus=[1, 2])
+
+
+def some_offerings(random: Random) -> list[Document]:
+    """One to four, of few prices, some under one name in both markets."""
+    offerings = []
+    for name in random.sample(["t1", "t2", "t3"], random.randint(1, 3)):
+        each = {"name": name, "price": random.choice([1, 1.2, 1.5, 2, 3])}
+        each |= some(random, 0.9, resources=[some_resources(random)]) | some(random, 0.2, labels=[{"disk": "ssd"}])
+        markets = random.choice([["spot"], ["spot"], ["on-demand"], ["spot", "on-demand"]])
+        offerings += [each | {"market": market} for market in markets]
+    return offerings
+
+
+def a_pool_of_hosts(random: Random) -> Document:
+    """Static hosts, which come and are silent at times."""
+    pool = a_pool(random) | {"system": random.choice(SYSTEMS), "provider": "static"}
+    if random.random() < 0.6:
+        pool["resources"] = some_resources(random)
+    return pool | some(random, 0.4, max_leases_per_slot=[1, 2, 9], offline_timeout=[10, 20])
+
+
+def a_scheduler(random: Random) -> Document:
+    """The common settings, and at times some of one system's own."""
+    found = some_settings(random, 0.3) | some(random, 0.3, starvation_guard=[2, 5, 10])
+    if random.random() < 0.25:
+        found["system"] = {random.choice(SYSTEMS): some_settings(random, 0.4)}
+    return found
+
+
+def some_settings(random: Random, chance: float) -> Document:
+    """Settings that a system may have of its own."""
+    found = some(random, chance, queue=list(QUEUES), profile="spread", starvation_guard=[0, 5, 10, 20])
+    found |= some(random, chance, interruption_grace=[0, 7], restart_delay=[0, 3], confirm_timeout=[4, 12])
+    found |= some(random, chance, dynsize_decay=[1, 10])
+    return found | some(random, chance / 2, backfill=False, max_slots=[1, 2, 3], max_restarts=1, max_unconfirmed=[1, 2])
+
+
+def list_slots(config: Document) -> list[str]:
+    """The slots that the elastic pools have, and the names of three hosts."""
+    pools = config["pools"]
+    names = [f"{name}-{number + 1}" for name, pool in pools.items() for number in range(pool.get("max_slots", 0))]
+    return names + [f"h-{number}" for number in (1, 2, 3) if "h" in pools]
+
+
+def some_slots(random: Random, config: Document) -> list[Document]:
+    """Records of some of them."""
+    chosen = (name for name in list_slots(config) if random.random() < (0.8 if name.startswith("h") else 0.4))
+    return [a_slot_record(random, name, config["pools"][name[0]]) for name in chosen]
+
+
+def a_slot_record(random: Random, name: str, pool: Document) -> Document:
+    """A slot in some state; what it holds and bears may differ from its pool's."""
+    is_host = pool.get("provider") == "static"
+    record: Document = {"id": name, "pool": name[0], "state": "ready" if is_host else random.choice(STATES)}
+    if "offerings" in pool and random.random() < 0.9:
+        record["offering"] = offering_key(random.choice(pool["offerings"]), pool["offerings"])
+    if is_host:
+        record["machine"] = f"m-{name}"
+        record |= some(random, 0.3, labels=[{"zone": "1"}, {"zone": "2", "disk": "ssd"}, {}])
+        record |= some(random, 0.3, resources=[{"cpus": 1}, {"cpus": 8, "memory_mib": 500}])
+    if record["state"] == "ready":
+        record |= some(random, 0.4, idle_since=[-3, -20, -40])
+    return record | some(random, 0.1, cordoned=True, since=[-1, -4])
+
+
+def offering_key(offering: Document, offerings: list[Document]) -> str:
+    """`NAME`, or `NAME/MARKET` where a name stands twice."""
+    is_alone = sum(each["name"] == offering["name"] for each in offerings) == 1
+    return str(offering["name"]) if is_alone else f"{offering['name']}/{offering['market']}"
+
+
+def some_holders(random: Random, config: Document, slots: list[Document]) -> list[Document]:
+    """Reservations that hold leases of these slots from the start, which their records are made to say."""
+    holders: list[Document] = []
+    for slot in slots:
+        if slot["state"] in ("ready", "draining") and random.random() < 0.2:
+            name = f"o{len(holders) + 1}"
+            slot["leases"] = [{"reservation": name} | some(random, 0.3, resources=[{"cpus": 1}, {"cpus": 8}])]
+            holder = {"id": name, "system": config["pools"][slot["pool"]]["system"], "phase": "leased"}
+            holders.append(holder | some(random, 0.5, resources={"cpus": 1}, restart_policy="on_failure", runtime=20))
+    return holders
+
+
+def some_who_wait(random: Random, config: Document) -> list[Document]:
+    """Reservations that wait from the start, or wait for their restart, the older one not always first."""
+    systems = [pool["system"] for pool in config["pools"].values()]
+    return [
+        {"id": f"w{number}", "system": random.choice(systems), "created_at": random.choice([-1, -5, -30])}
+        | some(random, 0.2, phase="failed", restart_policy="on_failure")
+        for number in range(random.choice([0, 0, 2, 3]))
+    ]

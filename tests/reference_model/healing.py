@@ -1,0 +1,257 @@
+"""Expire and heal, rule by rule, each with the sentence of the page that it was written from."""
+
+from scheduler.model.reservations import Reservation
+from scheduler.model.rules import Pool
+from scheduler.model.slots import Slot
+from tests.reference_model.picture import HOLDING, IN_FLIGHT, INACTIVE, Picture, Site, settings_of
+
+ENDED = ("released", "cancelled", "expired", "failed")
+
+
+def expire(picture: Picture) -> None:
+    """The page: "A reservation expires when now >= its expiry. Pending and leased ones expire alike" (autoscaler)."""
+    for each in picture.reservations:
+        over = each.expires_at is not None and picture.now >= each.expires_at
+        if over and picture.phases[each.id] not in ENDED:
+            picture.decide("expire", each.id, "ttl")
+            picture.phases[each.id] = "expired"
+            picture.end_leases(each)
+
+
+def heal(picture: Picture) -> None:
+    """Graces, interruptions, lost and silent slots, timeouts, restarts, the unconfirmed, slots at their end."""
+    end_graces(picture)
+    for site in picture.sites:
+        if site.row.interrupted_at is not None and site.state not in (*INACTIVE, "terminating"):
+            interrupt(picture, site)
+    fail_without_slot(picture)
+    for site in picture.sites:
+        if site.state == site.row.state:
+            time_out(picture, site)
+    restart(picture)
+    take_back_unconfirmed(picture)
+    for site in picture.sites:
+        retire(picture, site)
+
+
+def requeue(picture: Picture, reservation: Reservation, reason: str) -> None:
+    """Pending again, at once, with its place in the queue."""
+    picture.decide("requeue", reservation.id, reason)
+    picture.phases[reservation.id] = "pending"
+    picture.end_leases(reservation)
+
+
+def fail(picture: Picture, reservation: Reservation, reason: str) -> None:
+    """Orchard: "All its leases end then … restarted by the following tick, not by the one that found out"."""
+    picture.decide("fail", reservation.id, reason)
+    picture.phases[reservation.id] = "failed in this tick"
+    picture.end_leases(reservation)
+
+
+def is_there(picture: Picture, reservation: Reservation) -> bool:
+    """Whether all the slots of its leases are the machines that they were given on."""
+    return all(picture.find(lease.slot, lease.epoch) is not None for lease in reservation.leases)
+
+
+def end_graces(picture: Picture) -> None:
+    """The page: "It is `revoking` for `interruption_grace` at most … and it is placed when the holder lets go"."""
+    for each in picture.list_in("revoking"):
+        if each.revoke_by is None or picture.now >= each.revoke_by or not is_there(picture, each):
+            requeue(picture, each, each.revoke_reason or "preempted")
+        else:
+            picture.returning.append(each.id)
+
+
+def interrupt(picture: Picture, site: Site) -> None:
+    """The page: "A ready slot drains (the leases of one that drains already are requeued alike); one in flight is
+    terminated at once and is from this tick on neither capacity nor reserve nor minimum." (the autoscaler)
+    """
+    if site.state in IN_FLIGHT:
+        picture.decide("terminate", site.id, "interrupted")
+        site.state = "terminating"
+    elif site.state == "ready":
+        picture.decide("drain", site.id, "interrupted")
+        site.state = "draining"
+    site.is_useless = True
+    for each in holders_on(picture, site, "leased"):
+        if each.id not in picture.returning:
+            take_back(picture, each)
+
+
+def holders_on(picture: Picture, site: Site, *phases: str) -> list[Reservation]:
+    """Who has leases there, in order of submission."""
+    owners = {owner for owner, _ in site.leases}
+    return [each for each in picture.reservations if each.id in owners and picture.phases[each.id] in phases]
+
+
+def take_back(picture: Picture, reservation: Reservation) -> None:
+    """The page: "Whatever its `restart_policy`: … `revoking` for `interruption_grace` at most (unset: until the
+    deadline; never beyond it), and with a grace of 0 placed in the same tick. With `on_interruption: fail` it fails
+    instead."
+    """
+    if reservation.request.on_interruption == "fail":
+        fail(picture, reservation, "slot_interrupted")
+        return
+    grace = settings_of(picture.rules, reservation).interruption_grace
+    ends = [] if grace is None else [picture.now + grace]
+    slots = {lease.slot for lease in reservation.leases}
+    ends += [
+        site.row.interrupted_by for site in picture.sites if site.id in slots and site.row.interrupted_by is not None
+    ]
+    if not ends or min(ends) <= picture.now:
+        requeue(picture, reservation, "slot_interrupted")
+        return
+    picture.decide("requeue", reservation.id, "slot_interrupted", f"by {min(ends):g}")
+    picture.phases[reservation.id] = "revoking"
+    picture.returning.append(reservation.id)
+
+
+def fail_without_slot(picture: Picture) -> None:
+    """The page: "A reservation fails … when a slot that holds one of its essential components is gone or offline."
+    "Offline: now - `last_seen` strictly greater than `offline_timeout` … only slots of `static` pools go offline."
+    (Orchard)
+    """
+    silent = set()
+    for site in picture.sites:
+        heard = picture.now if site.row.last_seen is None else site.row.last_seen
+        is_host = site.pool.provider == "static" and site.state in HOLDING
+        if is_host and picture.now - heard > site.pool.offline_timeout:
+            site.is_useless = True
+            silent.add(site.id)
+    for each in picture.list_in("leased"):
+        if not is_there(picture, each):
+            fail(picture, each, "slot_gone")
+        elif any(lease.slot in silent for lease in each.leases):
+            fail(picture, each, "slot_offline")
+
+
+def time_out(picture: Picture, site: Site) -> None:
+    """The page: "Age in state = now - `since`, and the comparison is >=." A slot that this tick has not moved yet."""
+    pool, since = site.pool, site.row.since
+    limits = {"launching": pool.launch_timeout, "booting": pool.boot_timeout, "binding": pool.binding_timeout}
+    if site.state in IN_FLIGHT:
+        if picture.now >= since + limits[site.state]:
+            if site.state != "launching" and not site.row.drain_reason:
+                picture.failed_boots.append(site.name)
+            terminate(picture, site, "timeout")
+        elif site.row.drain_reason:  # an operator's drain, or a hint of EC2, of one on its way
+            terminate(picture, site, "rebalance" if site.row.drain_reason == "rebalance" else "requested")
+    elif site.state == "terminating" and picture.now >= since + pool.terminating_timeout:
+        terminate(picture, site, "timeout")  # "asked once more"
+    elif site.state == "draining":
+        end_draining(picture, site)
+    elif site.state == "error" and picture.now >= since + pool.error_cooldown:
+        picture.decide("reset", site.id, "cooled_down")
+        site.state = "empty"
+
+
+def terminate(picture: Picture, site: Site, reason: str) -> None:
+    """In the tick in which a slot times out it stops counting as in flight."""
+    picture.decide("terminate", site.id, reason)
+    site.state, site.is_useless = "terminating", True
+
+
+def end_draining(picture: Picture, site: Site) -> None:
+    """The page: "A draining slot without leases is terminated, reason `drained`"; "until the slot has been draining
+    for `drain_timeout` (0: no limit): then they are requeued and it is terminated, reason `timeout`". An interrupted
+    one has the deadline of its notice. "A drained host is `empty` until it registers again."
+    """
+    reason = "drained"
+    if site.leases:
+        limit = site.pool.drain_timeout
+        if not limit or site.row.interrupted_at is not None or picture.now < site.row.since + limit:
+            return
+        reason = "timeout"
+        for each in holders_on(picture, site, "leased", "revoking"):
+            requeue(picture, each, "slot_draining")
+    if site.pool.provider == "static":
+        picture.decide("reset", site.id, reason)
+        site.state = "empty"
+    else:
+        terminate(picture, site, reason)
+
+
+def restart(picture: Picture) -> None:
+    """The page: "The first time at the next tick; after that when now - (time of its last restart) is strictly greater
+    than `restart_delay`." `max_restarts` (0 = no limit).
+    """
+    for each in picture.list_in("failed"):
+        settings = settings_of(picture.rules, each)
+        is_due = each.restarted_at is None or picture.now - each.restarted_at > settings.restart_delay
+        is_left = not settings.max_restarts or each.restarts < settings.max_restarts
+        if each.request.restart_policy == "on_failure" and is_due and is_left:
+            picture.decide("restart", each.id, "restart_due")
+            picture.phases[each.id] = "pending"
+
+
+def take_back_unconfirmed(picture: Picture) -> None:
+    """The page: "An assignment that nobody confirmed for `confirm_timeout` (0 = off; >=) goes back to the queue";
+    `max_unconfirmed` (0 = no limit; then `failed`, reason `unconfirmed`). Not while a machine that was found has not
+    answered.
+    """
+    if awaits_machines(picture):
+        return
+    for each in picture.list_in("leased"):
+        settings = settings_of(picture.rules, each)
+        since = picture.now if each.leased_at is None else each.leased_at
+        is_judged = settings.confirm_timeout and each.confirmed_at is None
+        if not is_judged or picture.now < since + settings.confirm_timeout:
+            continue
+        for site in picture.sites:
+            site.unconfirmed += sum(owner == each.id for owner, _ in site.leases)
+        if settings.max_unconfirmed and each.unconfirmed >= settings.max_unconfirmed:
+            fail(picture, each, "unconfirmed")
+        else:
+            requeue(picture, each, "unconfirmed")
+
+
+def awaits_machines(picture: Picture) -> bool:
+    """The page: "Unconfirmed leases are judged only on a view that began after the last unknown machine answered"
+    (Arvados), for `adoption_timeout` at most.
+    """
+    found = [hold.refused_at for hold in picture.holds if hold.kind == "strangers"]
+    adopted = (site for site in picture.sites if site.row.launch_reason == "adopted" and site.state in IN_FLIGHT)
+    found += [site.row.last_seen for site in adopted if site.row.last_seen is not None]
+    return any(picture.now < at + picture.rules.scheduler.adoption_timeout for at in found)
+
+
+def retire(picture: Picture, site: Site) -> None:
+    """Slots whose service is over drain; nothing new is put on them, their leases run on."""
+    if site.state == "ready":
+        reason = find_end(site)
+        if reason:
+            picture.decide("drain", site.id, reason)
+            site.state = "draining"
+    elif site.is_coming and not is_configured(site.row, site.pool):
+        picture.decide("terminate", site.id, "unconfigured")
+        site.state = "terminating"
+
+
+def find_end(site: Site) -> str:
+    """Why a ready slot is to drain, the first that applies.
+
+    "A slot that was launched from an offering which its pool no longer configures" (Arvados); `unhealthy_after`:
+    "leases unconfirmed or probes failed in a row drain the slot"; `recycle_unclean`: a lease that did not end by
+    `release`; `max_uses`: "after so many leases", when they are over and nobody unknown runs there.
+    """
+    row, pool = site.row, site.pool
+    if not is_configured(row, pool):
+        return "unconfigured"
+    if pool.unhealthy_after and max(site.unconfirmed, row.failed_probes) >= pool.unhealthy_after:
+        return "unhealthy"
+    if site.is_unclean:
+        return "unclean"
+    if pool.max_uses and row.uses >= pool.max_uses and not site.leases and row.stranger is None:
+        return "used_up"
+    return row.drain_reason or ""
+
+
+def is_configured(row: Slot, pool: Pool) -> bool:
+    """The page: "A slot without an offering (registered, or given as a record) is not [concerned]."
+
+    An offering's key is its name, with market and zone where names stand twice; it stays the same offering.
+    """
+    if row.offering is None or pool.provider == "static":
+        return True
+    name = row.offering.split("/")[0]
+    return any(each.name == name and row.market in (None, each.market) for each in pool.offerings)

@@ -1,0 +1,195 @@
+"""Minimum, warm and idle slots, and what makes room at quota. Sources: the autoscaler's tick, Arvados."""
+
+from collections import Counter
+from copy import deepcopy
+from math import inf
+
+from scheduler.model.reservations import Component, Reservation
+from scheduler.model.slots import Slot
+from tests.reference_model.fitting import serve_for_good
+from tests.reference_model.launching import (
+    ROOM,
+    Offer,
+    choose_eligible,
+    count_left,
+    find_code,
+    find_refusal,
+    is_at_quota,
+    is_probing,
+    list_bounds,
+    list_eligible,
+    list_offers,
+    start,
+)
+from tests.reference_model.picture import Picture, Site, serving_pools
+from tests.reference_model.placing import Pass
+
+
+def count_serving(picture: Picture, name: str) -> int:
+    """Only serving slots count towards `min_slots`."""
+    return sum(site.is_serving for site in picture.list_in_pool(name))
+
+
+def count_reserve(picture: Picture, name: str) -> int:
+    """The page: "Ready slots without a lease (uncordoned) plus slots in flight that nobody waits for"."""
+    sites = picture.list_in_pool(name)
+    return sum(site.is_idle or (site.is_serving and site.is_coming and not site.is_in_use) for site in sites)
+
+
+def keep(picture: Picture, name: str) -> None:
+    """The page: "While serving < `min_slots`: launch, reason `minimum`"; "while reserve < `target_warm_slots`: launch,
+    reason `warm`"; each as far as `max_slots` and the holds allow.
+    """
+    pool = picture.rules.pools[name]
+    while count_serving(picture, name) < pool.min_slots and start_any(picture, name, "minimum"):
+        pass
+    while count_reserve(picture, name) < pool.target_warm_slots and start_any(picture, name, "warm"):
+        pass
+
+
+def start_any(picture: Picture, name: str, reason: str) -> bool:
+    """Launch the first eligible offering that nothing holds back; whether there was one."""
+    pool = picture.rules.pools[name]
+    offers = choose_eligible(list_offers(name, pool), pool)
+    offer = next((offer for offer in offers if not find_code(picture, offer)), None)
+    if offer is not None:
+        start(picture, offer, reason)
+    return offer is not None
+
+
+def shrink(picture: Picture, name: str) -> None:
+    """The page: "A ready, uncordoned slot without leases is drained, reason `idle`, when now - `idle_since` is
+    strictly greater than `idle_scale_down`. Only while serving > `min_slots` and reserve > `target_warm_slots`;
+    longest idle first."
+    """
+    pool = picture.rules.pools[name]
+    for site in sorted(picture.list_in_pool(name), key=lambda site: site.idle_since):
+        spare = min(
+            count_serving(picture, name) - pool.min_slots, count_reserve(picture, name) - pool.target_warm_slots
+        )
+        if site.is_idle and spare > 0 and picture.now - site.idle_since > pool.idle_scale_down:
+            picture.decide("drain", site.id, "idle")
+            site.state = "draining"
+
+
+def release(picture: Picture, name: str, withheld: int, spared: set[str]) -> None:
+    """The page: "For each launch withheld from a waiting reservation in this tick one unneeded slot of this pool goes,
+    reason `at_quota`: without leases and with nothing set against it, not cordoned; in flight before ready, then
+    longest idle, then slot order. … Slots already draining or terminating count as room being made."
+    """
+    going = sum(site.state in ("draining", "terminating") for site in picture.list_in_pool(name))
+    unneeded = [site for site in list_unneeded(picture, name) if site.id not in spared]
+    for site in unneeded[: max(0, withheld - going)]:
+        picture.decide("drain" if site.state == "ready" else "terminate", site.id, "at_quota")
+        site.state = "draining" if site.state == "ready" else "terminating"
+
+
+def list_unneeded(picture: Picture, name: str) -> list[Site]:
+    """In the order in which they go; what this very tick launches is none of them."""
+    sites = [
+        site
+        for site in picture.list_in_pool(name)
+        if site.is_idle or (site.is_coming and not site.is_new and not site.row.cordoned and not site.is_in_use)
+    ]
+    return sorted(sites, key=lambda site: (site.state == "ready", site.idle_since if site.state == "ready" else 0))
+
+
+def _list_unchanging(picture: Picture) -> dict[int, object]:
+    """Rules and rows, which a copy of the picture shares."""
+    kept = [
+        picture.history,
+        picture.rules,
+        *picture.rules.pools.values(),
+        *picture.reservations,
+        *(site.row for site in picture.sites),
+    ]
+    return {id(each): each for each in kept}
+
+
+class Imagined:
+    """The launches that would be made for those who wait if there were room, played on a copy of the picture."""
+
+    def __init__(self, placing: Pass) -> None:
+        self.real = placing.picture
+        self.copy = deepcopy(placing, _list_unchanging(placing.picture)) if placing.withheld else placing
+        self.sites: list[Site] = []
+        self.by_quota: Counter[str] = Counter()
+        self.by_limit: Counter[str] = Counter()
+        for each in self.copy.withheld:
+            if not all(self._is_settled(name) for name in serving_pools(self.real.rules, each)):
+                self._launch_for(each)
+
+    def count(self, name: str) -> int:
+        """How many launches are withheld in that pool."""
+        return self.by_quota[name] + max(0, self.by_limit[name] - count_left(self.real, name))
+
+    def list_spared(self) -> set[str]:
+        """Slots that those who wait would use besides."""
+        before = {site.id for site in self.real.sites if site.is_in_use}
+        after = {site.id for site in self.copy.picture.sites if site.is_in_use and site not in self.sites}
+        return after - before
+
+    def _is_settled(self, name: str) -> bool:
+        """Whether one more changes nothing there: as many are withheld as it may have slots, or none could go, nor be
+        launched to be kept. Those who are first in the queue are not to lose a slot to those behind.
+        """
+        pool = self.real.rules.pools[name]
+        may_keep = (pool.min_slots or pool.target_warm_slots) and count_left(self.real, name)
+        is_moot = not list_unneeded(self.real, name) and not may_keep
+        is_enough = self.by_quota[name] + self.by_limit[name] >= len(self.real.list_in_pool(name))
+        return pool.provider == "static" or is_moot or is_enough
+
+    def _launch_for(self, each: Reservation) -> None:
+        made: list[tuple[Site, Counter[str]]] = []
+        copy = self.copy
+        stages = [copy.ready, copy.all_kept, copy.coming, copy.launched, self.sites]
+
+        def extend(component: Component) -> Site | None:
+            for offer in list_eligible(copy.picture, each, component):
+                if self._lacks_room_alone(offer, made):
+                    made.append((self._open(offer), self._counter(offer)))
+                    made[-1][1][offer.pool] += 1
+                    return made[-1][0]
+            return None
+
+        if serve_for_good(copy.picture, each, stages, extend) is None:
+            for site, counter in reversed(made):
+                counter[site.name] -= 1
+                self.sites.remove(site)
+                copy.picture.sites.remove(site)
+
+    def _lacks_room_alone(self, offer: Offer, made: list[tuple[Site, Counter[str]]]) -> bool:
+        """The page: "Never more are released than launches are withheld": not for what no slot that goes would help."""
+        if find_code(self.copy.picture, offer) not in ("", *ROOM):
+            return False
+        if is_probing(self.copy.picture, offer.pool, offer.market) or find_refusal(self.copy.picture, offer):
+            return False
+        return sum(site.name == offer.pool for site, _ in made) < self._count_room(offer.pool)
+
+    def _count_room(self, name: str) -> int:
+        """How many more there could be in that pool at once if all that may go were gone."""
+        most = min(bound for bound, _ in list_bounds(self.real, name))
+        going = sum(site.state in {"draining", "terminating"} for site in self.real.list_in_pool(name))
+        return min(most, count_left(self.real, name) + len(list_unneeded(self.real, name)) + going)
+
+    def _counter(self, offer: Offer) -> "Counter[str]":
+        return self.by_quota if is_at_quota(self.real, offer.pool, offer.market) else self.by_limit
+
+    def _open(self, offer: Offer) -> Site:
+        pool = self.real.rules.pools[offer.pool]
+        site = Site(
+            row=Slot(id=f"{offer.pool}+{len(self.sites)}", pool=offer.pool),
+            name=offer.pool,
+            pool=pool,
+            state="imagined",
+            capacity=offer.capacity,
+            labels=dict(offer.labels),
+            idle_since=inf,
+            market=offer.market,
+            is_new=True,
+        )
+        self.copy.picture.sites.append(site)
+        self.sites.append(site)
+        names = list(self.real.rules.pools)
+        self.copy.picture.sites[-len(self.sites) :] = sorted(self.sites, key=lambda each: names.index(each.name))
+        return site

@@ -1,0 +1,209 @@
+"""What may be launched, and what holds it back. Source: Arvados; the autoscaler's tick for the counting."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from scheduler.model.launch_backoff import Hold
+from scheduler.model.reservations import Component, Reservation
+from scheduler.model.rules import Pool, offering_key
+from tests.reference_model.fitting import find_need, fits, has_labels
+from tests.reference_model.holding import find_refusal_for_quota, is_lasting
+from tests.reference_model.picture import Amounts, Picture, Site, serving_pools
+
+CODES = ("behind_queue", "at_max_slots", "at_quota", "capacity", "throttled", "misconfigured")
+"""Of several that hold, the first is told."""
+ROOM = ("at_max_slots", "at_quota")
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a new slot of a pool could be. A pool without offerings counts as one, that has no name."""
+
+    pool: str
+    key: str
+    market: str
+    price: float
+    capacity: Amounts | None
+    labels: tuple[tuple[str, str], ...]
+
+
+def list_offers(name: str, pool: Pool) -> list[Offer]:
+    """The page: "Order: price ascending, then more memory, then more cpus, then name"."""
+    if not pool.offerings:
+        return [Offer(name, "", "", 0, pool.resources, tuple(pool.labels.items()))]
+    offers = [
+        Offer(
+            pool=name,
+            key=offering_key(pool, each),
+            market=each.market,
+            price=each.price,
+            capacity=pool.resources if each.resources is None else each.resources,
+            labels=tuple({**pool.labels, **(each.labels or {})}.items()),
+        )
+        for each in pool.offerings
+    ]
+    return sorted(offers, key=_rank)
+
+
+def _rank(offer: Offer) -> tuple[float, float, float, str]:
+    held = offer.capacity or {}
+    return (offer.price, -held.get("memory_mib", 0), -held.get("cpus", 0), offer.key)
+
+
+def list_fitting(name: str, pool: Pool, reservation: Reservation, component: Component) -> list[Offer]:
+    """The pool's offerings that hold the component and bear the labels."""
+    return [
+        offer
+        for offer in list_offers(name, pool)
+        if pool.provider == "ec2"
+        and has_labels(dict(offer.labels), reservation, component)
+        and fits(find_need(component, pool), offer.capacity)
+    ]
+
+
+def choose_eligible(offers: Sequence[Offer], pool: Pool) -> list[Offer]:
+    """The page: "With the cheapest price p; eligible is each with price <= p * `price_factor` (inclusive; below 1
+    counts as 1). p is the cheapest that *fits*, held or not."
+    """
+    most = min((offer.price for offer in offers), default=0) * max(1, pool.price_factor)
+    return [offer for offer in offers if offer.price <= most]
+
+
+def list_eligible(picture: Picture, reservation: Reservation, component: Component) -> list[Offer]:
+    """What could be launched for one instance, in all pools that serve it, best first.
+
+    Beyond `price_factor` a pool may say `on_demand_after` = k: "after k interruptions of a reservation, or k capacity
+    errors in a row on all its spot offerings, on-demand ones count as eligible for it".
+    """
+    found = []
+    for name in serving_pools(picture.rules, reservation):
+        pool = picture.rules.pools[name]
+        fitting = list_fitting(name, pool, reservation, component)
+        eligible = choose_eligible(fitting, pool)
+        found += eligible
+        if pool.on_demand_after and is_impatient(picture, reservation, pool, eligible):
+            found += [offer for offer in fitting if offer.market == "on-demand" and offer not in eligible]
+    return found
+
+
+def is_impatient(picture: Picture, reservation: Reservation, pool: Pool, eligible: Sequence[Offer]) -> bool:
+    """See `list_eligible`."""
+    if reservation.interruptions >= pool.on_demand_after:
+        return True
+    spot = [offer for offer in eligible if offer.market == "spot"]
+    holds = [find_hold(picture, offer.pool, "capacity", offer.key) for offer in spot]
+    return bool(spot) and all(hold is not None and hold.streak >= pool.on_demand_after for hold in holds)
+
+
+def find_hold(picture: Picture, pool: str, kind: str, subject: str = "") -> Hold | None:
+    """The hold of that kind, over or not."""
+    for hold in picture.holds:
+        if (hold.pool, hold.kind) == (pool, kind) and (kind == "unhealthy" or hold.subject == subject):
+            return hold
+    return None
+
+
+def is_held(picture: Picture, pool: str, kind: str, subject: str = "") -> bool:
+    """The page: "A hold ends when now >= its end"."""
+    hold = find_hold(picture, pool, kind, subject)
+    return hold is not None and picture.now < hold.until
+
+
+def is_at_quota(picture: Picture, pool: str, market: str) -> bool:
+    """The page: "A pool is *at quota* while a quota hold lasts"."""
+    refusal = find_refusal_for_quota(picture.history, pool, market)
+    return refusal is not None and is_lasting(picture.history, refusal, picture.now)
+
+
+def may_probe(picture: Picture, pool: str, market: str) -> bool:
+    """Whether a quota hold is over and no launch has succeeded since. A success ends the hold."""
+    refusal = find_refusal_for_quota(picture.history, pool, market)
+    return refusal is not None and not is_lasting(picture.history, refusal, picture.now)
+
+
+def is_probing(picture: Picture, pool: str, market: str) -> bool:
+    """The page: "The first launch after a quota hold goes alone: no second launch in that pool and market before it
+    has left `launching`."
+    """
+    under_way = (site.state == "launching" and site.market == market for site in picture.list_in_pool(pool))
+    return may_probe(picture, pool, market) and any(under_way)
+
+
+def is_unhealthy(picture: Picture, name: str) -> bool:
+    """The page: "Boots that fail in a row hold the pool, `misconfigured`" for `error_cooldown`; then one is tried
+    alone.
+    """
+    pool, hold = picture.rules.pools[name], find_hold(picture, name, "unhealthy")
+    failed = picture.failed_boots.count(name)
+    streak = failed + (hold.streak if hold else 0)
+    if not pool.unhealthy_after or streak < pool.unhealthy_after:
+        return False
+    until = hold.until if hold and not failed else picture.now + pool.error_cooldown
+    return picture.now < until or any(site.is_coming for site in picture.list_in_pool(name))
+
+
+def list_bounds(picture: Picture, name: str) -> list[tuple[int, list[str]]]:
+    """Each `max_slots` that holds for a pool and the pools that it counts: its own, its system's, that over all."""
+    rules = picture.rules
+    pool = rules.pools[name]
+    alike = [each for each, other in rules.pools.items() if other.system == pool.system]
+    own = rules.scheduler.system.get(pool.system)
+    bounds = [(pool.max_slots or 0, [name])]
+    if rules.scheduler.max_slots:
+        bounds.append((rules.scheduler.max_slots, list(rules.pools)))
+    if own is not None and own.max_slots:
+        bounds.append((own.max_slots, alike))
+    return bounds
+
+
+def count_active(picture: Picture, pools: Iterable[str]) -> int:
+    """Active slots, and machines under our tags that no slot knows."""
+    names = list(pools)
+    strangers = (hold for hold in picture.holds if hold.kind == "strangers" and picture.now < hold.until)
+    active = sum(site.is_active for site in picture.sites if site.name in names)
+    return active + sum(hold.active for hold in strangers if hold.pool in names)
+
+
+def list_empty(picture: Picture, name: str) -> list[Site]:
+    """The page: "Launches take empty slots in slot order"; a cordoned one takes nothing."""
+    return [site for site in picture.list_in_pool(name) if site.state == "empty" and not site.row.cordoned]
+
+
+def count_left(picture: Picture, name: str) -> int:
+    """The page: "*Full* while active = `max_slots` (or no slot is `empty`)": how many more there may be."""
+    left = min(most - count_active(picture, pools) for most, pools in list_bounds(picture, name))
+    return max(0, min(left, len(list_empty(picture, name))))
+
+
+def find_code(picture: Picture, offer: Offer) -> str:
+    """What holds this launch back now, the first that applies; "" when nothing does."""
+    if count_left(picture, offer.pool) == 0:
+        return "at_max_slots"
+    if is_at_quota(picture, offer.pool, offer.market) or is_probing(picture, offer.pool, offer.market):
+        return "at_quota"
+    return find_refusal(picture, offer)
+
+
+def find_refusal(picture: Picture, offer: Offer) -> str:
+    """What holds it back besides room."""
+    if is_held(picture, offer.pool, "capacity", offer.key):
+        return "capacity"
+    if is_held(picture, offer.pool, "throttled"):
+        return "throttled"
+    is_wrong = is_held(picture, offer.pool, "misconfigured", offer.key) or is_held(picture, "*", "auth")
+    return "misconfigured" if is_wrong or is_unhealthy(picture, offer.pool) else ""
+
+
+def start(picture: Picture, offer: Offer, reason: str) -> Site:
+    """Launch it on the first empty slot."""
+    site = list_empty(picture, offer.pool)[0]
+    site.state, site.is_new, site.market = "launching", True, offer.market
+    site.capacity, site.labels, site.leases = offer.capacity, dict(offer.labels), {}
+    picture.decide("launch", site.id, offer.key or "-", reason)
+    return site
+
+
+def stop(picture: Picture, site: Site) -> None:
+    """Take the last launch back."""
+    picture.decisions.pop()
+    site.state, site.is_new = "empty", False

@@ -1,0 +1,201 @@
+"""What the naive tick looks at: every slot and every reservation in a list, and what was decided about each so far.
+
+Nothing is grouped, remembered or looked up by an index: who wants to know something walks the lists.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from scheduler.model.launch_backoff import Hold
+from scheduler.model.reservations import Component, Reservation
+from scheduler.model.rules import Pool, Rules, SchedulerKeys, offering_key
+from scheduler.model.slots import Slot, slot_order
+from scheduler.model.view import Row
+from tests.reference_model.holding import History
+
+Amounts = Mapping[str, float]
+
+IN_FLIGHT = ("launching", "booting", "binding")
+INACTIVE = ("empty", "error")
+HOLDING = ("ready", "draining")
+
+
+@dataclass(eq=False)
+class Site:
+    """One slot as this tick leaves it. `leases` are by reservation and component, with what each was given."""
+
+    row: Slot
+    name: str
+    pool: Pool
+    state: str
+    capacity: Amounts | None
+    labels: Mapping[str, str]
+    idle_since: float
+    market: str
+    leases: dict[tuple[str, str], Amounts] = field(default_factory=dict)
+    taken: list[Amounts] = field(default_factory=list)
+    """What this tick gave out here, or set against it."""
+    came: list[tuple[str, str, Amounts]] = field(default_factory=list)
+    """Leases that begin here in this tick: reservation, component, what it was given."""
+    is_new: bool = False
+    """Launched in this tick."""
+    is_wanted: bool = False
+    is_useless: bool = False
+    """Interrupted, silent or past its timeout: capacity for nobody."""
+    is_unclean: bool = False
+    unconfirmed: int = 0
+
+    @property
+    def id(self) -> str:
+        """The slot's."""
+        return self.row.id
+
+    @property
+    def load(self) -> int:
+        """Leases that it has or is to have."""
+        return len(self.leases) + len(self.taken)
+
+    @property
+    def is_coming(self) -> bool:
+        """*In flight* = launching, booting or binding, not interrupted and not past its timeout."""
+        return self.state in IN_FLIGHT and not self.is_useless
+
+    @property
+    def is_active(self) -> bool:
+        """*Active* = neither `empty` nor `error`."""
+        return self.state not in INACTIVE
+
+    @property
+    def is_serving(self) -> bool:
+        """*Serving* = ready or in flight, not cordoned."""
+        return (self.state == "ready" or self.is_coming) and not self.row.cordoned
+
+    @property
+    def is_idle(self) -> bool:
+        """Ready, uncordoned, without a lease; one that takes a lease in this tick is not idle in it."""
+        return self.state == "ready" and not self.row.cordoned and not self.leases and not self.is_in_use
+
+    @property
+    def is_in_use(self) -> bool:
+        """Somebody got a lease here in this tick, or is set against it."""
+        return bool(self.taken) or self.is_wanted
+
+
+class Picture:
+    """Everything that one tick knows and has decided."""
+
+    def __init__(self, rows: Sequence[Row], rules: Rules, now: float, history: History) -> None:
+        self.rules, self.now, self.history = rules, now, tuple(history)
+        self.holds = [row for row in rows if isinstance(row, Hold)]
+        found = (row for row in rows if isinstance(row, Reservation))
+        self.reservations = sorted(found, key=lambda each: each.sequence)
+        self.phases: dict[str, str] = {each.id: each.phase for each in self.reservations}
+        self.returning: list[str] = []
+        """Interrupted ones whose holders have a grace to let go."""
+        self.healed: set[str] = set()
+        """Reservations whose leases this tick has ended: heal decides about each once."""
+        self.failed_boots: list[str] = []
+        """The pool of each boot that this tick ended."""
+        self.decisions: list[str] = []
+        self.waits: dict[str, str] = {}
+        slots = [row for row in rows if isinstance(row, Slot)]
+        self.sites = [self._open(slot) for name in rules.pools for slot in _in_order(slots, name)]
+
+    def _open(self, slot: Slot) -> Site:
+        pool = self.rules.pools[slot.pool]
+        leases: dict[tuple[str, str], Amounts] = {
+            (each.id, lease.component): lease.resources
+            for each in self.reservations
+            for lease in each.leases
+            if lease.slot == slot.id and lease.epoch == slot.epoch and slot.state in HOLDING
+        }
+        return Site(
+            row=slot,
+            name=slot.pool,
+            pool=pool,
+            state=slot.state,
+            capacity=_capacity(slot, pool),
+            labels=slot.labels,
+            idle_since=slot.since if slot.idle_since is None else slot.idle_since,
+            market=slot.market or "",
+            leases=leases,
+            unconfirmed=slot.unconfirmed,
+        )
+
+    def decide(self, *words: str) -> None:
+        """One more line of the plan."""
+        self.decisions.append(" ".join(words))
+
+    def list_in(self, phase: str) -> list[Reservation]:
+        """The reservations that are in this phase by now, in order of submission."""
+        return [each for each in self.reservations if self.phases[each.id] == phase]
+
+    def end_leases(self, reservation: Reservation) -> None:
+        """Give back what it holds; a slot that is left without leases is idle from now on."""
+        self.healed.add(reservation.id)
+        if reservation.id in self.returning:
+            self.returning.remove(reservation.id)
+        for site in self.sites:
+            mine = [key for key in site.leases if key[0] == reservation.id]
+            for key in mine:
+                del site.leases[key]
+                site.idle_since = self.now
+                site.is_unclean = site.pool.recycle_unclean
+
+    def find(self, slot_id: str, epoch: int) -> Site | None:
+        """The slot, if it still is the one, in the epoch, that a lease was given on, and may hold it."""
+        for site in self.sites:
+            if site.id == slot_id and site.row.epoch == epoch and site.row.state in HOLDING:
+                return site
+        return None
+
+    def list_in_pool(self, name: str) -> list[Site]:
+        """The slots of one pool, in their order."""
+        return [site for site in self.sites if site.name == name]
+
+
+def _in_order(slots: list[Slot], pool: str) -> list[Slot]:
+    """Slots have a fixed order: their number (`linux-2` before `linux-10`)."""
+    return sorted((slot for slot in slots if slot.pool == pool), key=lambda slot: slot_order(slot.id))
+
+
+def _capacity(slot: Slot, pool: Pool) -> Amounts | None:
+    """A slot record without `resources` takes its offering's, else its pool's; None: leases are counted only."""
+    if slot.resources is not None:
+        return slot.resources
+    for offering in pool.offerings:
+        if offering_key(pool, offering) == slot.offering and offering.resources is not None:
+            return offering.resources
+    return pool.resources
+
+
+def system_of(rules: Rules, reservation: Reservation) -> str:
+    """The system that it asks for, or that of the pool that it names."""
+    pool = rules.pools.get(reservation.request.pool or "")
+    return pool.system if pool else reservation.request.system or ""
+
+
+def settings_of(rules: Rules, reservation: Reservation) -> SchedulerKeys:
+    """`system`: a table of the same keys per system, overriding."""
+    own = rules.scheduler.system.get(system_of(rules, reservation))
+    if own is None:
+        return rules.scheduler
+    return rules.scheduler.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
+
+
+def serving_pools(rules: Rules, reservation: Reservation) -> list[str]:
+    """The pool that it names, or all of its system."""
+    named, system = reservation.request.pool, reservation.request.system
+    if named is not None:
+        return [named] if named in rules.pools else []
+    return [name for name, pool in rules.pools.items() if pool.system == system]
+
+
+def list_essential(reservation: Reservation) -> list[tuple[str, Component]]:
+    """A component's `count` instances are named `NAME` if 1, else `NAME.0`, `NAME.1`, …"""
+    return [
+        (each.name if each.count == 1 else f"{each.name}.{index}", each)
+        for each in reservation.request.components
+        if each.kind == "essential"
+        for index in range(each.count)
+    ]

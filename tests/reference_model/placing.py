@@ -1,0 +1,353 @@
+"""The queue, and the one pass over it: a lease, a place on its way, a launch, or a code. Sources: Arvados, Zoe,
+Orchard.
+"""
+
+from msgspec.structs import replace
+
+from scheduler.model.reservations import Component, Reservation
+from tests.reference_model.fitting import find_need, fits, has_labels, has_room, is_declined, serve, serve_for_good
+from tests.reference_model.launching import (
+    CODES,
+    ROOM,
+    Offer,
+    find_code,
+    list_eligible,
+    list_fitting,
+    may_probe,
+    start,
+    stop,
+)
+from tests.reference_model.picture import Picture, Site, list_essential, serving_pools, settings_of, system_of
+
+
+def sort_queue(picture: Picture, reservations: list[Reservation]) -> list[Reservation]:
+    """The page: "`created_at` ascending, then order of submission"; before that under `priority` the higher one, under
+    `size` the smaller one, under `dynsize` the one of smaller present size. A system with settings of its own has
+    a queue of its own, behind the common one.
+    """
+    systems = ["", *picture.rules.scheduler.system]
+
+    def rank(each: Reservation) -> tuple[float, ...]:
+        system, settings = system_of(picture.rules, each), settings_of(picture.rules, each)
+        first = {
+            "fifo": 0.0,
+            "priority": -each.priority,
+            "size": each.request.size,
+            "dynsize": find_present_size(picture, each, settings.dynsize_decay),
+        }
+        own = systems.index(system) if system in systems else 0
+        return (own, first[settings.queue], each.created_at, each.sequence)
+
+    return sorted(reservations, key=rank)
+
+
+def find_present_size(picture: Picture, each: Reservation, decay: float) -> float:
+    """Zoe: "max(0, S0 - `dynsize_decay` * seconds since `created_at`), S0 = (sum of `cpus`) * (sum of `memory_mib`)
+    over all instances; a resource that no instance asks for counts as 1". What a component leaves out the first pool's
+    defaults say.
+    """
+    pools = serving_pools(picture.rules, each)
+    defaults = picture.rules.pools[pools[0]].default_resources if pools else {}
+    wanted = [({**defaults, **component.resources}, component.count) for component in each.request.components]
+    size = 1.0
+    for name in ("cpus", "memory_mib"):
+        asked = [amounts[name] * count for amounts, count in wanted if name in amounts]
+        size *= sum(asked) if asked else 1
+    if decay and picture.now >= each.created_at + size / decay:  # what rounding leaves of it then counts for nothing
+        return 0.0
+    return max(0.0, size - decay * (picture.now - each.created_at))
+
+
+def is_on_hold(reservation: Reservation) -> bool:
+    """The page: "Priority 0, or suspended"."""
+    return reservation.suspended or reservation.priority == 0
+
+
+class Pass:
+    """One pass over those who wait; it remembers what is kept for whom."""
+
+    def __init__(self, picture: Picture) -> None:
+        self.picture = picture
+        self.kept: dict[str, list[Site]] = {}
+        """Slots that the starvation guard keeps, by the one whom it protects."""
+        self.blocked: list[str] = []
+        """Queues that end at one that got no lease, for want of `backfill`."""
+        self.behind_gang: list[str] = []
+        """Those of them in which a gang comes first that neither ready room nor what is on its way completes."""
+        self.unserved: list[Reservation] = []
+        self.awaited: list[Reservation] = []
+        """Gangs that the guard protects and that no launch completes."""
+        self.withheld: list[Reservation] = []
+        """Those who lack nothing but room for a launch."""
+
+    @property
+    def ready(self) -> list[Site]:
+        """The page: "Only ready, uncordoned slots", but those that are kept."""
+        return [site for site in self.picture.sites if site.state == "ready" and site not in self.all_kept]
+
+    @property
+    def all_kept(self) -> list[Site]:
+        """For whomever."""
+        return [site for sites in self.kept.values() for site in sites]
+
+    @property
+    def coming(self) -> list[Site]:
+        """In flight since before this tick."""
+        return [site for site in self.picture.sites if site.is_coming and not site.is_new]
+
+    @property
+    def launched(self) -> list[Site]:
+        """Launched in this tick, so far; what probes a quota for a gang is all its."""
+        return [site for site in self.picture.sites if site.is_new and not site.is_wanted]
+
+    def list_there(self, each: Reservation) -> list[list[Site]]:
+        """Where it may find room without a launch, what is kept for it too."""
+        return [self.ready, self.kept.get(each.id, []), self.coming]
+
+    def run(self, queue: list[Reservation]) -> None:
+        """First what is ready or on its way, in queue order, then launches, in queue order."""
+        for each in queue:
+            code = find_misfit(self.picture, each)
+            if code:
+                self.picture.waits[each.id] = code
+            else:
+                self.place(each)
+        self.cover_returning()
+        for each in sort_queue(self.picture, self.unserved):
+            self.launch(each)
+
+    def place(self, each: Reservation) -> None:
+        """The page: "A ready slot with room (at once a lease)"; else "room on a slot in flight: it waits with
+        `booting` and spends that room"; a gang "keeps the ready room until it is complete".
+
+        "With `backfill` false the first that gets no ready slot ends the placing: … the room that they would have
+        taken is still kept for them." (Not before a gang, which "asks for launches of all that it lacks at once":
+        what is ready is no part of that.)
+        """
+        queue = system_of(self.picture.rules, each)
+        queue = queue if queue in self.picture.rules.scheduler.system else ""
+        is_blocked = queue in self.blocked
+        if queue in self.behind_gang:
+            self.tell(each, "behind_queue")
+            self.unserved.append(each)
+            return
+        if is_blocked or self.is_kept_out(each):
+            self.tell(each, "behind_queue")
+        found = serve(self.picture, each, [self.ready])
+        if found is not None and not is_blocked:
+            self.assign(each, found)
+            return
+        is_covered = found is not None or serve(self.picture, each, [self.ready, self.coming]) is not None
+        if is_covered:
+            self.tell(each, "booting")
+        else:
+            self.unserved.append(each)
+        if not settings_of(self.picture.rules, each).backfill:
+            self.blocked.append(queue)
+            if not is_covered and len(list_essential(each)) > 1:
+                self.behind_gang.append(queue)
+        else:
+            self.guard(each)
+
+    def assign(self, each: Reservation, sites: list[Site]) -> None:
+        """All its essential components; "the lease says what it was given"."""
+        names = [name for name, _ in list_essential(each)]
+        components = [component for _, component in list_essential(each)]
+        given = [find_need(component, site.pool) for component, site in zip(components, sites, strict=True)]
+        words = [
+            f"{name}={site.id}{dict(sorted(amounts.items()))}"
+            for name, site, amounts in zip(names, sites, given, strict=True)
+        ]
+        self.picture.decide("assign", each.id, *words)
+        for name, site, amounts in zip(names, sites, given, strict=True):
+            site.came.append((each.id, name, amounts))
+
+    def tell(self, each: Reservation, code: str) -> None:
+        """Only who is pending waits; "the first that applies": `behind_queue` goes before what is told later."""
+        if self.picture.phases[each.id] == "pending":
+            self.picture.waits.setdefault(each.id, code)
+
+    def is_kept_out(self, each: Reservation) -> bool:
+        """Whether it would have got a lease but for what the guard keeps for one before it."""
+        return self.can_serve(each, [self.ready]) is False and self.can_serve(each, [self.ready, self.all_kept])
+
+    def can_serve(self, each: Reservation, stages: list[list[Site]]) -> bool:
+        """Whether there is room for all of it; nothing is spent."""
+        found = serve(self.picture, each, stages)
+        for site in reversed(found or []):
+            site.taken.pop()
+        return found is not None
+
+    def guard(self, each: Reservation) -> None:
+        """The page: "No backfilling past one that has been pending longer, on slots that could serve it, unless it
+        waits with `on_hold`, `no_pool`, `never_fits`, `capacity` or `cordoned`." Those that it declined could not.
+        """
+        limit = settings_of(self.picture.rules, each).starvation_guard
+        if not limit or self.picture.now - each.created_at <= limit:
+            return
+        is_covered = each not in self.unserved
+        if is_covered or self.foresee_code(each) not in ("capacity", "cordoned"):
+            self.kept[each.id] = [site for site in self.ready if could_serve(self.picture, site, each)]
+
+    def foresee_code(self, each: Reservation) -> str:
+        """The code with which it would wait if the launches were decided now; nothing is."""
+        attempt = Attempt(self, each)
+        code = attempt.run()
+        attempt.undo()
+        return code
+
+    def cover_returning(self) -> None:
+        """The page: "With a longer [grace] its replacement is launched at once, and it is placed when the holder lets
+        go".
+        """
+        picture = self.picture
+        found = [each for each in picture.reservations if each.id in picture.returning and not is_on_hold(each)]
+        for each in sort_queue(picture, found):
+            is_covered = serve(picture, each, [self.ready, self.coming]) is not None
+            if serving_pools(picture.rules, each) and not is_covered:
+                self.unserved.append(each)
+
+    def launch(self, each: Reservation) -> None:
+        """The page: "Then against slots launched earlier in this tick, and only then asks for a launch"; a gang "asks
+        for launches of all that it lacks at once", and "one that cannot be completed so holds nothing". After a quota
+        hold one goes alone, the first of a gang too.
+        """
+        attempt = Attempt(self, each)
+        code = attempt.run()
+        self.tell(each, code)
+        if attempt.served:
+            return
+        first = attempt.offers[0] if attempt.offers else None
+        attempt.undo()
+        if each.id in self.kept and len(list_essential(each)) > 1:
+            self.awaited.append(each)
+        if attempt.held in ROOM:
+            self.withheld.append(each)
+        if first is not None and code == "at_quota" and may_probe(self.picture, first.pool, first.market):
+            start(self.picture, first, "demand").is_wanted = True
+
+
+class Attempt:
+    """The launches for one reservation, that are made as long as they serve it whole."""
+
+    def __init__(self, placing: Pass, each: Reservation) -> None:
+        self.placing, self.picture, self.each = placing, placing.picture, each
+        self.offers: list[Offer] = []
+        self.sites: list[Site] = []
+        self.served: list[Site] = []
+        self.codes: list[str] = []
+        self.lacks_one = False
+        self.held = ""
+        """What holds back the launch that it lacks."""
+
+    def run(self) -> str:
+        """The code with which it waits then."""
+        fresh: list[Site] = self.placing.launched
+        stages = [*self.placing.list_there(self.each), fresh]
+
+        def extend(component: Component) -> Site | None:
+            site = self.open(component)
+            if site is not None:
+                fresh.append(site)
+                fresh.sort(key=self.picture.sites.index)
+            return site
+
+        found = serve_for_good(self.picture, self.each, stages, extend)
+        if found is not None:
+            self.served = found
+            return "no_capacity" if all(site.state == "ready" for site in found) else "booting"
+        if not self.lacks_one:
+            return "gang_incomplete"
+        self.held = next((code for code in CODES if code in self.codes), "")
+        if self.held == "at_max_slots" and not self.sites and self.has_room_on_cordoned():
+            return "cordoned"
+        return self.held or self.find_code_without_launch()
+
+    def open(self, component: Component) -> Site | None:
+        """The page: "The first eligible one without a hold is launched"."""
+        offers = list_eligible(self.picture, self.each, component)
+        self.codes = [find_code(self.picture, offer) or self.find_code_behind(offer) for offer in offers]
+        for offer, code in zip(offers, self.codes, strict=True):
+            if not code:
+                self.offers.append(offer)
+                self.sites.append(start(self.picture, offer, "demand"))
+                return self.sites[-1]
+        self.lacks_one = True
+        return None
+
+    def find_code_behind(self, offer: Offer) -> str:
+        """The page: what could serve a gang that the guard protects is launched for nobody behind it."""
+        pool = self.picture.rules.pools[offer.pool]
+        for gang in self.placing.awaited:
+            if offer.pool in serving_pools(self.picture.rules, gang):
+                for _, component in list_essential(gang):
+                    if offer in list_fitting(offer.pool, pool, gang, component):
+                        return "behind_queue"
+        return ""
+
+    def undo(self) -> None:
+        """The page: "Whatever was tried for a reservation that is then not placed is undone completely"."""
+        for site in self.served:
+            site.taken.pop()
+        for site in reversed(self.sites):
+            stop(self.picture, site)
+
+    def has_room_on_cordoned(self) -> bool:
+        """The page: "If only cordoned slots would have had room and no launch is possible, the code is `cordoned`"."""
+        cordoned = [site for site in self.picture.sites if site.state == "ready"]
+        found = serve(self.picture, self.each, [cordoned], are_cordoned=True)
+        for site in reversed(found or []):
+            site.taken.pop()
+        return found is not None
+
+    def find_code_without_launch(self) -> str:
+        """The page: "Some of its essential instances would have room, not all"; "only cordoned slots would have room";
+        else `no_capacity`.
+        """
+        mine = {site.id for site in self.sites}
+        others = [site for site in self.placing.launched if site.id not in mine]
+        components = [component for _, component in list_essential(self.each)]
+        for component in components:
+            alone = _only(self.each, component)
+            if self.placing.can_serve(alone, [*self.placing.list_there(self.each), others]):
+                return "gang_incomplete"
+        cordoned = [site for site in self.picture.sites if site.state == "ready" and site.row.cordoned]
+        if all(any(has_room(self.picture, site, self.each, each) for site in cordoned) for each in components):
+            return "cordoned"
+        return "no_capacity"
+
+
+def _only(each: Reservation, component: Component) -> Reservation:
+    """The same reservation if it were this one instance."""
+    return replace(each, request=replace(each.request, components=(replace(component, count=1),)))
+
+
+def could_serve(picture: Picture, site: Site, each: Reservation) -> bool:
+    """Whether the slot, if it were empty, could hold one of its instances."""
+    if site.row.cordoned or site.is_useless or is_declined(site, each):
+        return False
+    return any(could_hold(picture, site, each, component) for _, component in list_essential(each))
+
+
+def could_hold(picture: Picture, site: Site, each: Reservation, component: Component) -> bool:
+    """By its labels and its resources, even empty."""
+    is_of_its = site.name in serving_pools(picture.rules, each)
+    fitting = has_labels(site.labels, each, component) and fits(find_need(component, site.pool), site.capacity)
+    return is_of_its and fitting
+
+
+def find_misfit(picture: Picture, each: Reservation) -> str:
+    """Why nothing is even tried: `on_hold`; "no pool serves its system"; "no slot or offering of them, even empty,
+    could hold it". A static host that is away may come back.
+    """
+    if is_on_hold(each):
+        return "on_hold"
+    pools = serving_pools(picture.rules, each)
+    if not pools:
+        return "no_pool"
+    there = [site for site in picture.sites if site.is_active or site.pool.provider == "static"]
+    for _, component in list_essential(each):
+        is_offered = any(list_fitting(name, picture.rules.pools[name], each, component) for name in pools)
+        if not is_offered and not any(could_hold(picture, site, each, component) for site in there):
+            return "never_fits"
+    return ""

@@ -1,0 +1,64 @@
+"""The history of a play, for the naive tick: answers of the cloud, and how many slots are active after each write."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from scheduler.model.slots import Slot
+from scheduler.ports import Transaction
+from tests.reference_model.holding import Answered, Counted
+from tests.rules.watching import Seen, WatchedPlayer
+
+INACTIVE = ("empty", "error")
+
+
+class Recorder:
+    """Stands between the stage and its dispatcher and store."""
+
+    def __init__(self) -> None:
+        self.history: list[Counted] = []
+        self._ticks = 0
+        self._decided: dict[str, int] = {}
+        """By launch id: the number of the tick that decided it."""
+
+    def attach(self, player: WatchedPlayer) -> None:
+        """From now on everything goes through here. A tick knows what was written before it began."""
+        self._stage = stage = player.stage
+        player.make_mark = lambda: len(self.history)
+        self._answer, self._open = stage.dispatcher.launch, stage.store.transaction
+        stage.dispatcher.launch = self._note_answer
+        stage.store.transaction = self._transaction  # type: ignore[method-assign,assignment]
+
+    def note_tick(self, seen: Seen) -> None:
+        """A tick was committed, and the cloud has not answered yet."""
+        self._ticks += 1
+        for row in seen.after:
+            if isinstance(row, Slot) and row.state == "launching" and row.launch_id is not None:
+                self._decided.setdefault(row.launch_id, self._ticks)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Transaction]:
+        with self._open() as transaction:
+            yield transaction
+        self.history.append(Counted(self._count()))
+
+    def _count(self) -> Counter[str]:
+        return Counter(slot.pool for slot in self._stage.store.find_slots() if slot.state not in INACTIVE)
+
+    def _note_answer(self, slot_id: str, launch_id: str) -> object:
+        slot, result = self._stage.find_slot(slot_id), str(self._answer(slot_id, launch_id))
+        pool = self._stage.ports.rules().pools.get(slot.pool) if slot is not None else None
+        if slot is not None and pool is not None:
+            self.history.append(
+                Answered(
+                    active=self._count(),
+                    at=self._stage.agenda.now,
+                    pool=slot.pool,
+                    market=slot.market or "",
+                    result=result,
+                    decided_in=self._decided.get(launch_id, 0),
+                    ticks=self._ticks,
+                    quota_hold=pool.quota_hold,
+                )
+            )
+        return result

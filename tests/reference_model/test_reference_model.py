@@ -1,0 +1,99 @@
+"""In generated scenarios the engine decides, tick for tick, what a naive tick decides that knows nothing of it."""
+
+import ast
+import json
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.reference_model.__main__ import main
+from tests.reference_model.comparing import Comparison, DifferenceError, compare
+from tests.reference_model.shrinking import shrink
+from tests.reference_model.stories import make_scenario
+from tests.rules.playing import Document, a_scenario, submit, tick
+from tests.rules.watching import Seen, watch
+
+FIRST_SEEDS = range(101, 251, 15)
+
+REACHED = {
+    *("assign", "cores", "expire ttl", "restart restart_due", "launch demand", "launch minimum", "launch warm"),
+    *("fail slot_gone", "fail slot_offline", "fail slot_interrupted", "fail unconfirmed"),
+    *("requeue slot_interrupted", "requeue slot_draining", "requeue unconfirmed"),
+    *("drain idle", "drain interrupted", "drain at_quota", "drain unconfigured", "drain unhealthy"),
+    *("drain unclean", "drain used_up", "drain rebalance"),
+    *("terminate drained", "terminate timeout", "terminate interrupted"),
+    *("reset cooled_down", "reset drained"),
+    *("waits on_hold", "waits no_pool", "waits never_fits", "waits behind_queue", "waits booting"),
+    *("waits at_max_slots", "waits at_quota", "waits capacity", "waits throttled", "waits misconfigured"),
+    *("waits gang_incomplete", "waits cordoned", "waits no_capacity"),
+}
+"""What these scenarios are to come across."""
+
+
+@cache
+def compare_from(first: int) -> Comparison:
+    """Fifteen scenarios, played and compared; once, however many ask."""
+    found = Comparison()
+    for seed in range(first, first + 15):
+        compare(make_scenario(seed), found)
+    return found
+
+
+@pytest.mark.parametrize("first", FIRST_SEEDS)
+def test_every_tick_of_the_engine_decides_what_the_naive_tick_decides(first: int) -> None:
+    """For more of them: `python -m tests.reference_model`, which also prints the smallest scenario that differs."""
+    assert compare_from(first).ticks > 100
+
+
+def test_the_scenarios_come_across_every_rule() -> None:
+    reached = {kind for first in FIRST_SEEDS for kind in compare_from(first).reached}
+    assert REACHED - reached == set()
+
+
+def test_a_seed_makes_the_same_scenario_each_time() -> None:
+    assert json.dumps(make_scenario(7)) == json.dumps(make_scenario(7))
+    assert make_scenario(7) != make_scenario(8)
+
+
+def test_the_naive_tick_knows_nothing_of_the_engine() -> None:
+    """Of the product it imports what rows and rules look like; what is asked of the engine stands in `comparing`."""
+    folder = Path(__file__).parent
+    for name in ("picture", "healing", "fitting", "launching", "placing", "keeping", "tick", "expiring", "holding"):
+        nodes = ast.walk(ast.parse((folder / f"{name}.py").read_text(encoding="utf-8")))
+        modules = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+        known = ("scheduler.model.", "tests.reference_model.")
+        assert {each for each in modules if each.partition(".")[0] in {"scheduler", "tests"}} == {
+            each for each in modules if each.startswith(known)
+        }
+
+
+TWO_WISHES = a_scenario(submit(0, "r1"), submit(1, "r2"), tick(2), tick(3))
+
+
+@pytest.mark.parametrize("field", ["decisions", "waiting"])
+def test_what_one_of_them_does_not_say_is_a_difference(field: str) -> None:
+    def look(seen: Seen) -> None:
+        seen.plan = msgspec.structs.replace(seen.plan, **{field: ()})
+        Comparison().look(seen)
+
+    with pytest.raises(DifferenceError, match="at 2") as raised:
+        watch(TWO_WISHES, look)
+    assert raised.value.naive.decisions == ["launch linux-1 - demand", "launch linux-2 - demand"]
+    assert raised.value.naive.waiting == ["r1 booting", "r2 booting"]
+
+
+def test_the_smallest_scenario_that_shows_something_is_found() -> None:
+    def shows(document: Document) -> bool:
+        return any(each.get("submit", [{}])[0:1] == [{"id": "r2"}] for each in document.get("timeline", []))
+
+    full = {"timeline": [{"at": 0, "tick": True}, {"at": 1, "submit": [{"id": "r2"}, {"id": "r3"}]}], "slots": [{}]}
+    assert shrink(full, shows) == {"timeline": [{"submit": [{"id": "r2"}]}]}
+
+
+def test_the_command_says_what_it_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--runs", "2", "--first", "5"]) == 0
+    first, reached = capsys.readouterr().out.splitlines()
+    assert first.endswith("ticks compared, 0 scenarios refused, 0 differences")
+    assert "assign" in reached

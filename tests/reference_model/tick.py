@@ -1,0 +1,52 @@
+"""The naive tick: the steps in the order of the autoscaler's page, written from the pages and from nothing else."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scheduler.model.rules import Rules
+from scheduler.model.view import Row
+from tests.reference_model.healing import expire, heal
+from tests.reference_model.holding import History
+from tests.reference_model.keeping import Imagined, keep, release, shrink
+from tests.reference_model.picture import Picture
+from tests.reference_model.placing import Pass, sort_queue
+from tests.reference_model.sharing import share
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a tick decided, in order, and who waits with which code, in queue order; a line of text each."""
+
+    decisions: list[str]
+    waiting: list[str]
+
+
+def tick(rows: Sequence[Row], rules: Rules, now: float, history: History = ()) -> Told:
+    """The page: "Always in this order: expire, heal, order and place, launch for demand, minimum, warm, idle."
+
+    What is unneeded goes then, at quota; where launches are withheld, none is made for `minimum` or `warm`. Last, what
+    each slot has to spare is shared.
+    """
+    picture = Picture(rows, rules, now, history)
+    expire(picture)
+    heal(picture)
+    queue = sort_queue(picture, picture.list_in("pending"))
+    placing = Pass(picture)
+    placing.run(queue)
+    let_go(picture, placing)
+    share(picture)
+    return Told(picture.decisions, [f"{each.id} {code}" for each in queue if (code := picture.waits.get(each.id))])
+
+
+def let_go(picture: Picture, placing: Pass) -> None:
+    """Launches to keep each pool's minimum and reserve, then what is idle or unneeded goes."""
+    imagined = Imagined(placing)
+    elastic = [name for name, pool in picture.rules.pools.items() if pool.provider == "ec2"]
+    withheld, spared = {name: imagined.count(name) for name in elastic}, imagined.list_spared()
+    for name in elastic:
+        if not withheld[name]:
+            keep(picture, name)
+    for name in elastic:
+        shrink(picture, name)
+    for name in elastic:
+        release(picture, name, withheld[name], spared)

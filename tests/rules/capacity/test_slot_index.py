@@ -1,0 +1,190 @@
+"""Rooms: a run of leases is what one lease after the other would be; so is what was given and put back."""
+
+from random import Random
+
+import pytest
+
+from scheduler.model.reservations import Reservation
+from scheduler.model.slots import Slot
+from scheduler.model.view import View
+from scheduler.policy.capacity.candidate_queue import RemainingCapacity
+from scheduler.policy.capacity.gang import Shortage, fill, has_room
+from scheduler.policy.capacity.requests import Demand, InstanceRequest
+from scheduler.policy.capacity.slot_info import SlotInfo
+from scheduler.policy.cycle.state import CycleState
+from tests.builders import NOW, a_component, a_reservation, a_slot, some_rules
+
+
+def a_draft(seed: int) -> tuple[CycleState, Reservation]:
+    """Slots of different sizes and labels, some in use, and one who waits."""
+    random = Random(seed)
+    pool = {"resources": {"cpus": 4}} | random.choice([{}, {"max_leases_per_slot": 3}, {"max_uses": 2}])
+    slots = [_slot(random, number) for number in range(1, random.randint(2, 9))]
+    waiting = a_reservation("r1", resources={"cpus": random.choice([0, 1, 2])}, prefers={"zone": "b"})
+    cycle = CycleState(View([*slots, waiting]), some_rules({"pools": {"linux": pool}}), NOW)
+    cycle.open_rooms()
+    return cycle, waiting
+
+
+def _slot(random: Random, number: int) -> Slot:
+    size = {"cpus": random.choice([1, 4, 8])}
+    labels = {"zone": random.choice(["a", "b"])}
+    return a_slot(f"linux-{number}", uses=random.randint(0, 1), resources=size, labels=labels)
+
+
+def take_one_by_one(seed: int, most: int) -> list[str]:
+    cycle, waiting = a_draft(seed)
+    [need] = cycle.demand_of(waiting).needs
+    found: list[str] = []
+    while len(found) < most and (slot_info := cycle.ready.find(need)) is not None:
+        cycle.ready.take(slot_info, need)
+        found.append(slot_info.slot.id)
+    return found
+
+
+def list_names(runs: list[tuple[SlotInfo, int]]) -> list[str]:
+    return [slot_info.slot.id for slot_info, given in runs for _ in range(given)]
+
+
+@pytest.mark.parametrize("most", [1, 3, 40])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_run_gives_what_one_lease_after_the_other_gives(seed: int, most: int) -> None:
+    cycle, waiting = a_draft(seed)
+    [need] = cycle.demand_of(waiting).needs
+    runs = cycle.ready.take_run(need, most) + cycle.ready.take_run(need, most)
+    assert list_names(runs) == take_one_by_one(seed, 2 * most)
+    assert all(slot_info.given == sum(given for other, given in runs if other is slot_info) for slot_info, _ in runs)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_put_back_is_found_again_as_if_it_had_not_been_taken(seed: int) -> None:
+    cycle, waiting = a_draft(seed)
+    [need] = cycle.demand_of(waiting).needs
+    taken: list[tuple[SlotInfo, RemainingCapacity, int]] = []
+    while len(taken) < 5 and (slot_info := cycle.ready.find(need)) is not None:
+        remaining = slot_info.remaining
+        taken.append((slot_info, remaining, cycle.ready.take_often(slot_info, need, 1 + len(taken))))
+    for slot_info, remaining, count in reversed(taken):
+        cycle.ready.put_back(slot_info, remaining, count)
+    assert list_names(cycle.ready.take_run(need, 40)) == take_one_by_one(seed, 40)
+
+
+def find_by_looking_at_all(
+    slot_infos: list[SlotInfo], need: InstanceRequest, declined: tuple[str, ...]
+) -> SlotInfo | None:
+    """Most preferred labels, fewest surplus ones, most leases (fewest where it spreads), slot order."""
+
+    def rank(slot_info: SlotInfo) -> tuple[object, ...]:
+        return need.rank_labels(slot_info.labels), slot_info.load if need.spreads else -slot_info.load, slot_info.order
+
+    able = [
+        slot_info
+        for slot_info in slot_infos
+        if slot_info.has_place
+        and slot_info.slot.id not in declined
+        and need.could_hold(slot_info.slot.pool, slot_info.free, slot_info.labels)
+    ]
+    return min(able, key=rank, default=None)
+
+
+def a_mixed_draft(random: Random) -> tuple[CycleState, list[InstanceRequest]]:
+    """Slots with up to a dozen kinds of labels, and needs that differ in amounts, labels and what they prefer."""
+    labels = [{"zone": zone, "rack": rack} for zone in "ab" for rack in "123456"][: random.choice([2, 4, 12])]
+    slots = [
+        a_slot(f"linux-{number}", resources={"cpus": random.choice([2, 4, 8])}, labels=random.choice(labels))
+        for number in range(1, random.randint(2, 20))
+    ]
+    waiting = [
+        a_reservation(
+            f"r{number}",
+            resources={"cpus": random.choice([0, 1, 2, 3])},
+            labels=random.choice([{}, {}, {"zone": "a"}]),
+            prefers=random.choice([{}, {"zone": "b"}, {"rack": "1"}]),
+        )
+        for number in range(6)
+    ]
+    rules = some_rules(
+        {
+            "scheduler": {"profile": random.choice(["pack", "spread"])},
+            "pools": {"linux": {"resources": {"cpus": 4}, "max_leases_per_slot": random.choice([2, 5])}},
+        }
+    )
+    cycle = CycleState(View([*slots, *waiting]), rules, NOW)
+    cycle.open_rooms()
+    return cycle, [cycle.demand_of(each).needs[0] for each in waiting]
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_rooms_find_what_looking_at_all_places_finds_whatever_came_before(seed: int) -> None:
+    """Takes, takes that are undone, places that leave and come back, and needs that are asked for late."""
+    random = Random(seed)
+    cycle, needs = a_mixed_draft(random)
+    slot_index, away = cycle.ready, list[SlotInfo]()
+    taken: list[tuple[SlotInfo, RemainingCapacity, int]] = []
+    for _ in range(60):
+        need, declined = random.choice(needs), random.choice([(), (), ("linux-1", "linux-2")])
+        slot_info = slot_index.find(need, declined)
+        assert slot_info is find_by_looking_at_all(list(slot_index.list_places()), need, declined)
+        match random.choice(["take", "take", "take", "undo", "leave", "return"]):
+            case "take" if slot_info is not None:
+                remaining = slot_info.remaining
+                taken.append((slot_info, remaining, slot_index.take_often(slot_info, need, random.choice([1, 1, 3]))))
+            case "undo" if taken:
+                slot_index.put_back(*taken.pop())
+            case "leave" if slot_info is not None and slot_info.given == 0:
+                slot_index.remove(slot_info)
+                away.append(slot_info)
+            case "return" if away:
+                slot_index.add(away.pop())
+
+
+def some_gangs(random: Random) -> tuple[CycleState, list[Demand]]:
+    """Slots of two sizes in two zones, and gangs of one or two components; some are alike but for how many they are."""
+    slots = [
+        a_slot(
+            f"linux-{number}",
+            resources={"cpus": random.choice([1, 3])},
+            labels={"zone": random.choice("ab")},
+            uses=1,
+        )
+        for number in range(1, random.randint(2, 9))
+    ]
+    waiting = []
+    for number in range(12):
+        parts = [
+            a_component(f"part{part}", count=random.randint(1, 5), resources={"cpus": random.choice([1, 1, 2])})
+            for part in range(random.choice([1, 1, 2]))
+        ]
+        asked = {"labels": random.choice([{}, {"zone": "a"}]), "prefers": random.choice([{}, {"zone": "b"}])}
+        declined = random.choice([(), (), ("linux-1",)])
+        waiting.append(
+            a_reservation(f"r{number}", sequence=number, components=tuple(parts), declined=declined, **asked)
+        )
+    cycle = CycleState(View([*slots, *waiting]), some_rules({"pools": {"linux": {"resources": {"cpus": 3}}}}), NOW)
+    cycle.open_rooms()
+    return cycle, [cycle.demand_of(each) for each in waiting]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_what_is_known_of_a_shortage_refuses_only_those_who_would_find_no_room(seed: int) -> None:
+    cycle, demands = some_gangs(Random(seed))
+    shortage = Shortage()
+    for demand in demands:
+        is_known = shortage.holds_for(demand)
+        had_room = has_room(demand, (cycle.ready,))
+        assert not (is_known and had_room)
+        assert (fill(demand, (cycle.ready,), shortage=shortage) is not None) == had_room
+
+
+def test_of_gangs_that_are_alike_the_larger_one_is_not_tried_where_the_smaller_one_had_no_room() -> None:
+    slots = [a_slot(f"linux-{number}", resources={"cpus": 1}) for number in (1, 2)]
+    gangs = [
+        a_reservation(f"r{count}", components=(a_component("rank", count=count, resources={"cpus": 1}),))
+        for count in (2, 3, 4)
+    ]
+    cycle = CycleState(View([*slots, *gangs]), some_rules({"pools": {"linux": {"resources": {"cpus": 1}}}}), NOW)
+    cycle.open_rooms()
+    shortage = Shortage()
+    two, three, four = (cycle.demand_of(each) for each in gangs)
+    assert fill(three, (cycle.ready,), shortage=shortage) is None
+    assert [shortage.holds_for(each) for each in (two, three, four)] == [False, True, True]

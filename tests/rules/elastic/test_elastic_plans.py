@@ -1,0 +1,207 @@
+"""Sums that must hold for every plan with elastic components, whatever the fleet and the setting of `elastic`."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.model.decisions import Assign, Claim, Grant, Preempt, Restart, Revoke
+from scheduler.model.reservations import Reservation, list_instances
+from tests.rules.fleets import QUICKLY, fleets
+from tests.rules.playing import Document, act, ticks
+from tests.rules.test_plans import (
+    every_decision_is_accepted,
+    everyone_who_waits_is_told_why,
+    no_reservation_is_lost,
+    no_slot_is_overfull,
+    nothing_is_due_before_it_wakes,
+    spare_cores_are_shared,
+    the_plan_is_pure,
+)
+from tests.rules.watching import Seen, watch
+from tests.rules.zoe import a_lab, component, decided, submitted
+
+pytestmark = pytest.mark.no_cover
+SOME = settings(QUICKLY, max_examples=30)
+FEW = settings(QUICKLY, max_examples=15)
+
+
+def essential_instances_are_never_reclaimed(seen: Seen) -> None:
+    rows = {row.id: row for row in seen.before if isinstance(row, Reservation)}
+    for decision in seen.plan.decisions:
+        if isinstance(decision, Revoke):
+            elastic = {each.name for each in list_instances(rows[decision.reservation].request, "elastic")}
+            assert decision.component in elastic
+
+
+def nothing_is_taken_back_where_the_setting_only_gives(seen: Seen) -> None:
+    for decision in seen.plan.decisions:
+        if isinstance(decision, Revoke) and seen.rules.scheduler.elastic in {"rigid", "malleable"}:
+            assert decision.reason != "reclaimed"
+
+
+def what_is_revoked_for_an_assignment_comes_before_it(seen: Seen) -> None:
+    served: set[str] = set()
+    for decision in seen.plan.decisions:
+        match decision:
+            case Assign():
+                served.add(decision.reservation)
+            case Revoke(room_for=str() as name):
+                assert name not in served
+            case Grant(reservation=name) if name in {row.id for row in seen.before if _is_pending(row)}:
+                assert name in served
+            case _:
+                pass
+
+
+def a_second_tick_decides_nothing(seen: Seen) -> None:
+    """Everybody holds what he can hold; but for who was preempted, whose turn is a later tick, and for who failed in
+    this one and restarts without delay.
+    """
+    if any(isinstance(each, Preempt) for each in seen.plan.decisions):
+        return
+    found = seen.replan(seen.after, seen.now).decisions
+    if any(isinstance(each, Restart) for each in found):
+        assert seen.plan.wake_at == seen.now
+        return
+    assert [each for each in found if isinstance(each, Assign | Claim | Grant | Revoke)] == []
+
+
+def nobody_is_leased_without_all_that_is_essential(seen: Seen) -> None:
+    for row in seen.after:
+        if isinstance(row, Reservation) and row.phase == "leased":
+            held = {lease.component for lease in row.leases if lease.kind == "essential"}
+            assert held == {each.name for each in list_instances(row.request, "essential")}
+
+
+def everybody_who_gives_way_gives_it_to_somebody(seen: Seen) -> None:
+    served = {each.reservation for each in seen.plan.decisions if isinstance(each, Assign | Claim)}
+    revoked = {each.room_for for each in seen.plan.decisions if isinstance(each, Revoke) and each.room_for}
+    assert revoked <= served
+
+
+def instances_are_granted_lowest_index_first(seen: Seen) -> None:
+    """What is granted leaves no instance of the same component with a lower index without its lease."""
+    rows = {row.id: row for row in seen.after if isinstance(row, Reservation)}
+    for decision in seen.plan.decisions:
+        if isinstance(decision, Grant):
+            component, _, index = decision.component.partition(".")
+            held = {lease.component for lease in rows[decision.reservation].leases}
+            assert held >= {f"{component}.{lower}" for lower in range(int(index or 0))}
+
+
+def by_quota(fleet: Document) -> Document:
+    """The same fleet with the queue `quota`: some have saved, others have no account or nothing."""
+    scheduler = {**fleet["config"].get("scheduler", {}), "queue": "quota"}
+    accounts = {"rich": {"balance": [50, 50]}, "poor": {"charge_rate": [0, 1], "max_charge_seconds": 9}}
+    for wish in [*fleet["reservations"], *(each["submit"] for each in fleet["timeline"] if "submit" in each)]:
+        wish["account"] = [None, "rich", "poor"][int(wish["id"][1:]) % 3]
+    return {**fleet, "config": {**fleet["config"], "scheduler": scheduler, "accounts": accounts}}
+
+
+def _is_pending(row: object) -> bool:
+    return isinstance(row, Reservation) and row.phase == "pending"
+
+
+@SOME
+@given(fleets(elastic=True))
+def test_every_plan_with_elastic_instances_keeps_to_the_rules(fleet: Document) -> None:
+    watch(
+        fleet,
+        no_slot_is_overfull,
+        no_reservation_is_lost,
+        everyone_who_waits_is_told_why,
+        every_decision_is_accepted,
+        essential_instances_are_never_reclaimed,
+        nothing_is_taken_back_where_the_setting_only_gives,
+        what_is_revoked_for_an_assignment_comes_before_it,
+        everybody_who_gives_way_gives_it_to_somebody,
+        nobody_is_leased_without_all_that_is_essential,
+        instances_are_granted_lowest_index_first,
+        the_plan_is_pure,
+        spare_cores_are_shared,
+    )
+
+
+@SOME
+@given(fleets(elastic=True), st.booleans())
+def test_a_tick_serves_all_that_it_can_and_wakes_when_the_next_thing_falls_due(fleet: Document, wakes: bool) -> None:
+    """Work is conserved: on what a tick leaves, another one finds nothing to do."""
+    watch({**fleet, "wakes": wakes, "kicks": wakes}, nothing_is_due_before_it_wakes)
+
+
+@FEW
+@given(fleets(elastic=True).map(by_quota))
+def test_under_quota_too(fleet: Document) -> None:
+    watch(
+        fleet,
+        no_reservation_is_lost,
+        every_decision_is_accepted,
+        essential_instances_are_never_reclaimed,
+        nothing_is_taken_back_where_the_setting_only_gives,
+        what_is_revoked_for_an_assignment_comes_before_it,
+        everybody_who_gives_way_gives_it_to_somebody,
+        nobody_is_leased_without_all_that_is_essential,
+        instances_are_granted_lowest_index_first,
+        a_second_tick_decides_nothing,
+        the_plan_is_pure,
+    )
+
+
+PART = st.builds(
+    lambda count, units, gpus: {"kind": "elastic", "count": count, "resources": {"units": units, "gpus": gpus}},
+    st.integers(1, 4),
+    st.integers(1, 2),
+    st.integers(0, 1),
+)
+WISH = st.tuples(st.integers(1, 4), st.lists(PART, max_size=2))
+"""Units of its essential instance, and its elastic components."""
+
+
+@st.composite
+def labs(draw: st.DrawFn, words: Callable[[st.DrawFn], list[Document]] = lambda _: []) -> Document:
+    """Hosts with units and gpus, and a few who come one after the other, some of them at once; `words` come beside."""
+    wishes = [
+        {
+            "id": f"r{number}",
+            "system": "sim",
+            "components": [component("core", 1, core), *({"name": f"c{at}", **part} for at, part in enumerate(parts))],
+        }
+        for number, (core, parts) in enumerate(draw(st.lists(WISH, min_size=2, max_size=4)))
+    ]
+    hosts: list[Document] = [
+        {"id": f"lab-{number}", "pool": "lab", "machine": f"m{number}", "resources": {"units": units, "gpus": 2}}
+        for number, units in enumerate(draw(st.lists(st.integers(2, 9), min_size=2, max_size=3)), 1)
+    ]
+    timeline = [submitted(draw(st.sampled_from([0, 0, 1])), wish) for wish in wishes] + words(draw)
+    scheduler = {"preemption_grace": draw(st.sampled_from([0, 0, 4])), "profile": draw(st.sampled_from(PROFILES))}
+    elastic = draw(st.sampled_from(["flexible", "yielding", "yielding"]))
+    timeline.sort(key=lambda each: each["at"])
+    return a_lab(*timeline, *ticks(3, 9), elastic=elastic, slots=hosts, scheduler=scheduler)
+
+
+PROFILES = ("pack", "spread")
+MANY = settings(QUICKLY, max_examples=100)
+
+
+@MANY
+@given(labs())
+def test_of_a_component_the_lowest_indices_are_held(lab: Document) -> None:
+    watch(lab, instances_are_granted_lowest_index_first)
+
+
+@MANY
+@given(labs(lambda draw: [act(2, "register", _come_back(draw(st.integers(3, 9))))]))
+def test_a_name_that_a_host_comes_back_without_counts_as_0(lab: Document) -> None:
+    """Orchard: whatever was granted before, the same is decided as if the host had said 0 of it."""
+    said = json.loads(json.dumps(lab))
+    for item in said["timeline"]:
+        if "register" in item:
+            item["register"]["resources"]["gpus"] = 0
+    assert decided(lab) == decided(said)
+
+
+def _come_back(units: int) -> Document:
+    return {"id": "lab-1", "pool": "lab", "machine": "m1", "resources": {"units": units}}

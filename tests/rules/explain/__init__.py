@@ -1,0 +1,1 @@
+"""Tests of the rules: the answer to "why is this waiting?"."""

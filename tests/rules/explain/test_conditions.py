@@ -1,0 +1,121 @@
+"""Conditions in words: what is said of a slot beyond its state, and of a pool whose launches rest."""
+
+from typing import Any
+
+import pytest
+
+from scheduler.explain.conditions import describe_pool, describe_slot, is_at_quota
+from scheduler.model.launch_backoff import Hold, hold_id
+from scheduler.model.rules import Pool
+from scheduler.model.slots import ADOPTED
+from scheduler.model.view import View
+from tests.builders import NOW, SYSTEM, a_slot, some_rules
+
+STATIC = Pool(system=SYSTEM, provider="static")
+EC2 = Pool(system=SYSTEM, max_slots=3)
+
+SLOTS: dict[str, tuple[Pool | None, dict[str, Any], list[str]]] = {
+    # the pool, the slot, what is said of it
+    "nothing": (EC2, {}, []),
+    "booting since": (EC2, {"state": "booting", "since": NOW - 90}, ["booting for 90 s of 10 min at most"]),
+    "adopted": (
+        EC2,
+        {"state": "booting", "launch_reason": ADOPTED},
+        ["booting for 0 s of 10 min at most", "found under our tags and adopted"],
+    ),
+    "error": (EC2, {"state": "error", "error": "misconfigured"}, ["its launch failed (misconfigured): rests for 60 s"]),
+    "tried again": (EC2, {"state": "terminating", "attempts": 3}, ["tried 3 times"]),
+    "exactly the timeout is online": (STATIC, {"last_seen": NOW - 180}, []),
+    "offline": (STATIC, {"last_seen": NOW - 181}, ["offline: not heard of for 3 min"]),
+    "silence means nothing in a pool of EC2": (EC2, {"last_seen": NOW - 9999}, []),
+    "missing": (EC2, {"missed": 2}, ["missing: EC2 did not know its machine 2 times in a row"]),
+    "lost": (
+        STATIC,
+        {"state": "empty", "machine": "host-7"},
+        ["lost: waits for its host host-7 to register again"],
+    ),
+    "interrupted": (EC2, {"interrupted_by": NOW + 100}, ["interrupted: EC2 takes it in 100 s"]),
+    "draining": (EC2, {"state": "draining", "drain_reason": "requested"}, ["goes: an operator drains it"]),
+    "leaving": (STATIC, {"state": "draining", "drain_reason": "leaving"}, ["goes: the host leaves"]),
+    "cordoned": (EC2, {"cordoned": True}, ["cordoned: takes no new leases"]),
+    "a stranger": (
+        STATIC,
+        {"stranger": "ghost"},
+        ["ghost, which nobody knows, was confirmed there: offered to nobody until it is idle"],
+    ),
+    "nearly unhealthy": (
+        EC2,
+        {"unconfirmed": 2, "failed_probes": 1},
+        ["unconfirmed leases in a row: 2 of 3", "failed probes in a row: 1 of 3"],
+    ),
+    "no pool": (None, {}, ["its pool linux is not configured any more"]),
+}
+
+
+@pytest.mark.parametrize("name", SLOTS)
+def test_a_slot_is_described_in_words(name: str) -> None:
+    pool, fields, words = SLOTS[name]
+    assert describe_slot(a_slot(**{"idle_since": NOW, **fields}), pool, NOW) == words
+
+
+def a_hold(kind: Any, subject: str = "", **fields: Any) -> Hold:
+    pool = "*" if kind == "auth" else "linux"
+    fields = {"id": hold_id(pool, kind, subject), "refused_at": NOW, "until": NOW + 40, **fields}
+    return Hold(pool=pool, kind=kind, subject=subject, **fields)
+
+
+LEARNED = "or until fewer than 1 machines are active"
+QUOTA = f"EC2's quota of spot of pool linux is reached: not launched for 40 s more, {LEARNED}"
+HOLDS: dict[str, tuple[Hold, list[str]]] = {
+    "capacity": (
+        a_hold("capacity", "big", streak=2),
+        ["EC2 has no capacity for big of pool linux: not launched for 40 s more (2 refusals in a row)"],
+    ),
+    "a learned quota": (
+        a_hold("quota", "spot", active=1),
+        [QUOTA],
+    ),
+    "a quota that is probed": (
+        a_hold("quota", "spot", until=NOW),
+        ["EC2's quota of spot of pool linux was reached: the next launch goes alone"],
+    ),
+    "throttled": (
+        a_hold("throttled"),
+        ["EC2 asked us to slow down: nothing is launched in pool linux for 40 s more"],
+    ),
+    "misconfigured": (
+        a_hold("misconfigured", "big"),
+        ["the launch of big of pool linux was refused as misconfigured: not tried for 40 s more"],
+    ),
+    "auth": (a_hold("auth"), ["EC2 refused our credentials or permissions: nothing is launched for 40 s more"]),
+    "boots that fail": (
+        a_hold("unhealthy", "linux-1 timed out", id=hold_id("linux", "unhealthy"), streak=3),
+        ["3 boots in a row failed (the last one: linux-1 timed out): nothing is launched for 40 s more"],
+    ),
+    "boots that do not fail often enough": (a_hold("unhealthy", streak=2), []),
+    "strangers": (a_hold("strangers", active=2), ["machines of ours that no slot knows: 2"]),
+    "over": (a_hold("capacity", "big", until=NOW), []),
+}
+
+
+@pytest.mark.parametrize("name", HOLDS)
+def test_what_holds_launches_back_is_told_with_its_reason_and_its_end(name: str) -> None:
+    hold, words = HOLDS[name]
+    view = View([hold, a_slot("linux-1")])
+    assert describe_pool(view, some_rules(), "linux", NOW) == words
+
+
+@pytest.mark.parametrize(
+    ("hold", "active", "expected"),
+    [
+        (a_hold("quota", "spot", active=2), 2, True),
+        # fewer than at the refusal end it
+        (a_hold("quota", "spot", active=2), 1, False),
+        # with none active then, only the time counts
+        (a_hold("quota", "spot", active=0), 0, True),
+        (a_hold("quota", "spot", until=NOW), 5, False),
+        (a_hold("capacity", "spot"), 5, False),
+    ],
+)
+def test_a_pool_is_at_quota_while_the_hold_lasts(hold: Hold, active: int, expected: bool) -> None:
+    assert is_at_quota([hold], "linux", active, NOW) is expected

@@ -1,0 +1,125 @@
+"""Slots that are drained, lost or removed, and those that come back."""
+
+import pytest
+
+from tests.rules.playing import (
+    ON_ONE,
+    Cases,
+    a_holder,
+    a_pool,
+    a_scenario,
+    a_slot,
+    act,
+    play_out,
+    submit,
+    tick,
+    ticks,
+    told,
+)
+
+DRAINS: Cases = {
+    "without leases: terminated by the next tick": (
+        a_scenario(act(0, "drain", "linux-1"), *ticks(0, 5), slots=[a_slot("linux-1")]),
+        [["terminate linux-1 drained"], []],
+    ),
+    "its leases run on until they end": (
+        a_scenario(act(0, "drain", "linux-1"), *ticks(0, 9000), act(9001, "release", "r1"), tick(9002), **ON_ONE),
+        [[], [], ["terminate linux-1 drained"]],
+    ),
+    "it takes no new leases": (
+        a_scenario(
+            act(0, "drain", "linux-1"),
+            submit(0, "r2"),
+            tick(0),
+            pool={"max_leases_per_slot": 2},
+            **ON_ONE,
+        ),
+        [["launch linux-2 demand", "r2 waits booting"]],
+    ),
+    # for at least drain_timeout
+    "until drain_timeout": (
+        a_scenario(
+            act(5, "drain", "linux-1"), *ticks(64, 65, 66), pool={"drain_timeout": 60, "max_slots": 1}, **ON_ONE
+        ),
+        [
+            [],
+            ["requeue r1 slot_draining", "terminate linux-1 timeout", "r1 waits at_max_slots"],
+            ["launch linux-1 demand", "r1 waits booting"],
+        ],
+    ),
+    "in flight: terminated by the next tick": (
+        a_scenario(act(0, "drain", "linux-1"), tick(0), slots=[a_slot("linux-1", "booting")], cloud={"boot": 60}),
+        [["terminate linux-1 requested"]],
+    ),
+    "what is empty, or terminating, is left as it is": (
+        a_scenario(
+            act(0, "drain", "linux-1"),
+            act(0, "drain", "linux-2"),
+            tick(0),
+            slots=[a_slot("linux-2", "terminating")],
+            cloud={"terminate": 60},
+        ),
+        [[]],
+    ),
+    "an expired lease lets it go in the same tick": (
+        a_scenario(
+            act(0, "drain", "linux-1"),
+            *ticks(0, 10),
+            slots=[a_slot("linux-1", "ready", "r1")],
+            reservations=[a_holder("r1", ttl=10)],
+        ),
+        [[], ["expire r1 ttl", "terminate linux-1 drained"]],
+    ),
+    "a static host is empty, nothing is terminated": (
+        a_scenario(
+            act(0, "drain", "hosts-1"),
+            *ticks(0, 5),
+            pools={"hosts": {"system": "x86_64-linux", "provider": "static"}},
+            slots=[a_slot("hosts-1")],
+        ),
+        [["reset hosts-1 drained"], []],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DRAINS)
+def test_a_drained_slot_goes_as_its_table_says(name: str) -> None:
+    document, expected = DRAINS[name]
+    assert play_out(document).ticks == expected
+
+
+def test_a_lost_slot_is_empty_at_once_and_what_it_held_fails_in_the_next_tick() -> None:
+    played = play_out(a_scenario(act(0, "lose", "linux-1"), *ticks(0, 5), **ON_ONE))
+    assert played.ticks == [["fail r1 slot_gone"], []]
+    assert played.events == ["0 slot_empty linux-1", "0 reservation_failed r1"]
+
+
+def test_other_slots_and_their_leases_are_untouched() -> None:
+    assert told(
+        act(0, "remove", "linux-1"),
+        *ticks(0, 5),
+        slots=[a_slot("linux-1", "ready", "r1"), a_slot("linux-2", "ready", "r2")],
+        reservations=[a_holder("r1"), a_holder("r2")],
+    ) == [["fail r1 slot_gone"], []]
+
+
+def test_a_removed_slot_may_be_declared_again_at_once() -> None:
+    hosts = {"hosts": {"system": "x86_64-linux", "provider": "static"}}
+    assert told(
+        act(1, "remove", "hosts-1"),
+        submit(1, "r1"),
+        tick(1),
+        act(2, "slot", a_slot("hosts-1")),
+        tick(2),
+        pools=hosts,
+        slots=[a_slot("hosts-1")],
+    ) == [["r1 waits never_fits"], ["assign r1 hosts-1"]]
+
+
+def test_slots_come_back_when_the_maximum_is_raised_again() -> None:
+    assert told(
+        act(1, "rules", {"pools": {"linux": {"max_slots": 1}}}),
+        act(2, "rules", {"pools": {"linux": {"max_slots": 3, "min_slots": 3}}}),
+        tick(2),
+        pool=a_pool(),
+    ) == [["launch linux-1 minimum", "launch linux-2 minimum", "launch linux-3 minimum"]]

@@ -1,0 +1,1 @@
+"""Tests of the rules: which slot a reservation gets."""

@@ -1,0 +1,217 @@
+"""Spare cores of a slot: what each of its leases may use, decided when that changes, and in no other tick."""
+
+import json
+from typing import Any
+
+import pytest
+
+from scheduler.simulation.runner import Runner
+from scheduler.simulation.scenario import read_scenario
+from scheduler.simulation.snapshot import make_snapshot
+from tests.rules.playing import Document, Played, act, play_out, tick, ticks
+from tests.rules.zoe import submitted
+
+POOL: Document = {
+    "system": "sim",
+    "provider": "static",
+    "max_leases_per_slot": 100,
+    "lease_ttl": 0,
+    "offline_timeout": 1e9,
+    "resources": {"cpus": 8},
+}
+
+
+def asks(name: str, cpus: float, **fields: Any) -> Document:
+    return {"id": name, "system": "sim", "resources": {"cpus": cpus}, **fields}
+
+
+def a_host(
+    *timeline: Document, cpus: float = 8, pool: Document | None = None, scheduler: Document | None = None, **parts: Any
+) -> Document:
+    """One slot lab-1 with so many cpus."""
+    config = {"scheduler": {"preemption_grace": 0, **(scheduler or {})}, "pools": {"lab": {**POOL, **(pool or {})}}}
+    slots = [{"id": "lab-1", "pool": "lab", "resources": {"cpus": cpus}}]
+    return {"config": config, "slots": slots, "timeline": list(timeline), **parts}
+
+
+def cores(*timeline: Document, **parts: Any) -> list[str]:
+    return play_out(a_host(*timeline, **parts)).cores
+
+
+BOTH = submitted(0, asks("r1", 1), asks("r2", 2))
+
+
+def test_the_case_of_the_page() -> None:
+    """A slot of 8 cpus with leases of 1 and 2: they may use 3.5 and 4.5."""
+    assert cores(BOTH, tick(0)) == ["0 r1 main lab-1 3.5", "0 r2 main lab-1 4.5"]
+
+
+def test_leases_that_a_slot_record_gives_start_at_their_own() -> None:
+    held = [{"reservation": "r1"}, {"reservation": "r2"}]
+    given = a_host(tick(0), reservations=[asks("r1", 1, phase="leased"), asks("r2", 2, phase="leased")])
+    given["slots"][0]["leases"] = held
+    assert play_out(given).cores == ["0 r1 main lab-1 3.5", "0 r2 main lab-1 4.5"]
+
+
+def test_a_decision_has_the_fields_of_the_contract() -> None:
+    [line] = [each for each in play_out(a_host(submitted(0, asks("r1", 1)), tick(0))).lines if "tick" in each]
+    assert line["decisions"][-1] == {
+        "do": "cores",
+        "reservation": "r1",
+        "component": "main",
+        "slot": "lab-1",
+        "cpus": 8.0,
+    }
+
+
+def test_only_a_figure_that_changes_is_decided() -> None:
+    """Ticks that change nothing say nothing; one that leaves gives its part to who stays."""
+    found = cores(BOTH, *ticks(0, 1, 2), act(3, "release", "r1"), *ticks(3, 4))
+    assert found == ["0 r1 main lab-1 3.5", "0 r2 main lab-1 4.5", "3 r2 main lab-1 8"]
+
+
+ENDS: dict[str, tuple[list[Document], Document]] = {
+    "it expires in this tick": ([tick(10)], {"ttl": 10}),
+    "it is cancelled before": ([act(10, "cancel", "r1"), tick(10)], {}),
+    "it failed": ([act(10, "fail", {"reservation": "r1"}), tick(10)], {}),
+    "it is declined": ([act(10, "decline", "r1"), tick(10)], {}),
+    "it is suspended": ([act(10, "suspend", "r1"), tick(10)], {}),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_the_spare_cores_of_one_that_ends_are_shared_in_the_tick_that_sees_it(case: str) -> None:
+    timeline, fields = ENDS[case]
+    played = play_out(a_host(submitted(0, asks("r1", 1, **fields), asks("r2", 2)), tick(0), *timeline))
+    assert [each for each in played.cores if each.startswith("10 ")] == ["10 r2 main lab-1 8"]
+
+
+def test_a_slot_that_is_full_or_smaller_than_its_leases_has_nothing_to_share() -> None:
+    full = submitted(0, asks("r1", 5), asks("r2", 3))
+    smaller = act(1, "register", {"id": "lab-1", "pool": "lab", "machine": "m", "resources": {"cpus": 4}})
+    larger = act(2, "register", {"id": "lab-1", "pool": "lab", "machine": "m", "resources": {"cpus": 10}})
+    assert cores(full, tick(0), smaller, tick(1)) == []
+    assert cores(full, tick(0), smaller, tick(1), larger, tick(2)) == ["2 r1 main lab-1 6", "2 r2 main lab-1 4"]
+
+
+def test_a_lease_that_asks_for_no_cpus_gets_its_part_of_the_spare_ones() -> None:
+    named = {"id": "r2", "system": "sim"}
+    assert cores(submitted(0, asks("r1", 2), named), tick(0)) == ["0 r1 main lab-1 5", "0 r2 main lab-1 3"]
+
+
+def test_a_slot_that_counts_leases_only_has_no_cores() -> None:
+    counting = {"resources": None}
+    config = {"pools": {"lab": {**POOL, **counting}}}
+    document = {"config": config, "slots": [{"id": "lab-1", "pool": "lab"}], "timeline": [BOTH, tick(0)]}
+    assert play_out(document).cores == []
+
+
+def test_thirds_are_shared_without_a_rest() -> None:
+    """Adding up what cannot be written down exactly makes nobody's figure change for ever."""
+    found = cores(submitted(0, *(asks(f"r{number}", 0.1) for number in range(3))), *ticks(0, 1, 2))
+    assert found == [f"0 r{number} main lab-1 2.666666667" for number in range(3)]
+
+
+def test_one_that_moves_within_a_tick_starts_anew() -> None:
+    """r1 fails over from lab-2 to lab-1: there it counts, and lab-2 has nobody left."""
+    config = {"scheduler": {"restart_delay": 0}, "pools": {"lab": POOL}}
+    slots = [{"id": name, "pool": "lab", "resources": {"cpus": 4}} for name in ("lab-1", "lab-2")]
+    timeline = [
+        submitted(0, asks("r1", 3, restart_policy="on_failure"), asks("r2", 2)),
+        tick(0),
+        act(1, "lose", "lab-1"),
+        *ticks(1, 2),
+    ]
+    found = play_out({"config": config, "slots": slots, "timeline": timeline}).cores
+    assert found == ["0 r1 main lab-1 4", "0 r2 main lab-2 4"]
+
+
+PARTS: Document = {
+    "id": "r1",
+    "system": "sim",
+    "components": [
+        {"name": "core", "resources": {"cpus": 1}},
+        {"name": "more", "count": 2, "kind": "elastic", "resources": {"cpus": 2}},
+    ],
+}
+
+
+def test_elastic_instances_that_are_granted_and_taken_back_share_too() -> None:
+    """With a grace r1's instance may use its cpus until it is over; r2, who claims its place, has no figure before."""
+    found = cores(
+        submitted(0, PARTS),
+        tick(0),
+        submitted(5, asks("r2", 4)),
+        tick(5),
+        act(6, "surrender", {"reservation": "r1", "component": "more.1"}),
+        tick(6),
+        cpus=8,
+        scheduler={"preemption_grace": 30},
+    )
+    assert found == [
+        "0 r1 core lab-1 2",
+        "0 r1 more.0 lab-1 3",
+        "0 r1 more.1 lab-1 3",
+        *("6 r1 core lab-1 1.333333333", "6 r1 more.0 lab-1 2.333333333", "6 r2 main lab-1 4.333333333"),
+    ]
+
+
+def test_an_instance_that_is_taken_back_at_once_leaves_its_part_in_the_same_tick() -> None:
+    found = cores(submitted(0, PARTS), tick(0), submitted(5, asks("r2", 4)), tick(5))
+    assert found[3:] == [
+        *("5 r1 core lab-1 1.333333333", "5 r1 more.0 lab-1 2.333333333", "5 r2 main lab-1 4.333333333"),
+    ]
+
+
+def test_an_instance_that_dies_leaves_its_part_to_the_others() -> None:
+    found = cores(
+        submitted(0, {**PARTS, "components": [*PARTS["components"][:1], {**PARTS["components"][1], "count": 1}]}),
+        tick(0),
+        act(1, "surrender", {"reservation": "r1", "component": "more"}),
+        tick(1),
+    )
+    assert found == ["0 r1 core lab-1 3.5", "0 r1 more lab-1 4.5", "1 r1 core lab-1 8"]
+
+
+def test_on_a_slot_that_drains_those_who_stay_may_use_more() -> None:
+    found = cores(BOTH, tick(0), act(1, "drain", "lab-1"), act(2, "release", "r1"), tick(2))
+    assert found[2:] == ["2 r2 main lab-1 8"]
+
+
+def test_share_cores_switches_it_off_and_on_again() -> None:
+    """Off, each may use its own; per system, as every key of the scheduler."""
+    off, on = {"scheduler": {"share_cores": False}}, {"scheduler": {"share_cores": True}}
+    found = cores(BOTH, tick(0), act(1, "rules", off), *ticks(1, 2), act(3, "rules", on), *ticks(3, 4))
+    assert found == [
+        *("0 r1 main lab-1 3.5", "0 r2 main lab-1 4.5"),
+        *("1 r1 main lab-1 1", "1 r2 main lab-1 2"),
+        *("3 r1 main lab-1 3.5", "3 r2 main lab-1 4.5"),
+    ]
+    assert cores(BOTH, tick(0), scheduler={"system": {"sim": {"share_cores": False}}}) == []
+
+
+def test_a_plan_that_is_late_limits_nobody_wrongly() -> None:
+    """r1 goes between the plan and its commit: r2's limit is decided anew in the next tick."""
+    played = play_out(a_host(BOTH, tick(0, act(0, "cancel", "r1")), tick(1)))
+    first = next(line for line in played.lines if "tick" in line)
+    skipped = [each for each in first["decisions"] if each["do"] == "cores"]
+    assert [(each["reservation"], each.get("skipped")) for each in skipped] == [
+        ("r1", "it does not hold that any more"),
+        ("r2", "others share lab-1 by now"),
+    ]
+    assert played.cores == ["1 r2 main lab-1 8"]
+
+
+def shown(played: Played) -> list[float | None]:
+    return [lease.get("cores") for slot in played.state["slots"] for lease in slot["leases"]]
+
+
+def test_the_state_shows_the_figures_and_a_snapshot_keeps_them() -> None:
+    document = a_host(BOTH, tick(0))
+    assert shown(play_out(document)) == [3.5, 4.5]
+    player = Runner(read_scenario(document))
+    list(player.play())
+    rows, rules = list(player.stage.store.read_rows()), player.stage.ports.rules()
+    made = make_snapshot(rows, document["config"], rules, {}, 0)
+    again = play_out(json.loads(json.dumps(made)))
+    assert (shown(again), again.cores) == ([3.5, 4.5], [])

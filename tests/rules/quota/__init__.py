@@ -1,0 +1,1 @@
+"""Tests of the rules: quota accounts, levels and preemption."""

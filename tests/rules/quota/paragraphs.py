@@ -1,0 +1,314 @@
+"""The page of qscheduler as a program: a function a paragraph, in its order, with its loops as plain as they read."""
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import ceil
+from typing import Any
+
+from tests.rules.quota.nouns import FREE, LEVELS, Account, Job, Lease, Place, World, has, read_levels
+
+Line = dict[str, Any]
+
+
+@dataclass
+class Pass:
+    """What one tick has found out and done so far."""
+
+    levels: dict[str, int] = field(default_factory=dict)
+    """Of those who take part, by name, in the order of the queue."""
+    group_counts: dict[Any, int] = field(default_factory=dict)
+    label_counts: dict[Any, int] = field(default_factory=dict)
+    left_out: set[str] = field(default_factory=set)
+    """Those who take no part: the free level by balance, and their account disables it."""
+    placed: set[str] = field(default_factory=set)
+    preempted: set[str] = field(default_factory=set)
+    """The places that were taken from somebody in this tick."""
+    lines: list[Line] = field(default_factory=list)
+
+
+def tick(world: World) -> tuple[list[Line], dict[str, str]]:
+    """One pass: the lines that it decides, and who waits and why."""
+    found = Pass()
+    end_graces(world, found)
+    requeue_unconfirmed(world, found)
+    charge(world)
+    count_for_limits(world, found)
+    assign_claims(world, found)
+    queue = order(job for job in world.jobs.values() if job.phase == "pending" and not job.lease and job.priority > 0)
+    for job in queue:
+        account, level = world.account_of(job), level_of(world, job)
+        if level == FREE and account and account.disable_free_tasks:
+            found.left_out.add(job.name)
+        else:
+            found.levels[job.name] = level
+    for level in LEVELS:
+        place_all(world, found, level)
+        relevel(world, found, level)
+        if world.preemption:
+            preempt(world, found, level)
+    place_all(world, found, FREE)
+    return found.lines, tell_waiting(world, found)
+
+
+def end_graces(world: World, found: Pass) -> None:
+    """Who was preempted with a grace is pending again when that is over."""
+    for job in world.jobs.values():
+        if job.lease and job.lease.state == "revoking" and job.lease.until <= world.now:
+            job.lease, job.phase = None, "pending"
+            found.lines.append({"do": "requeue", "reservation": job.name, "reason": "preempted"})
+
+
+def requeue_unconfirmed(world: World, found: Pass) -> None:
+    """Unconfirmed for `confirm_timeout`: pending again; nothing refunded."""
+    for job in world.jobs.values():
+        lease = job.lease
+        if not world.confirm_timeout or not lease or lease.state != "held" or lease.confirmed:
+            continue
+        if world.now - lease.assigned_at >= world.confirm_timeout:
+            end_lease(world, job)
+            job.phase = "pending"
+            found.lines.append({"do": "requeue", "reservation": job.name, "reason": "unconfirmed"})
+
+
+def charge(world: World) -> None:
+    """Step 3, with w = the seconds that the account's leases ran at each level since its last charge."""
+    for account in world.accounts.values():
+        elapsed = world.now - account.charged_at
+        if elapsed <= 0:
+            continue
+        used = list(account.used)
+        for job, lease in world.running():
+            if world.account_of(job) is account and lease.level < FREE:
+                used[lease.level] += world.now - max(lease.counted_to, account.charged_at)
+        for p in LEVELS:
+            value = account.balance[p] - used[p]
+            cap = account.charge_rate[p] * account.max_charge_seconds
+            account.balance[p] = min(cap, value + elapsed * account.charge_rate[p]) if value < cap else value
+        account.charged_at, account.used = world.now, read_levels(None)
+    for _, lease in world.running():
+        count_cost(lease, world.now)
+
+
+def count_cost(lease: Lease, now: Fraction) -> None:
+    """Each lease at p < 5 adds elapsed to cost[p]."""
+    if lease.level < FREE:
+        lease.cost[lease.level] += now - lease.counted_to
+    lease.counted_to = now
+
+
+def end_lease(world: World, job: Job) -> None:
+    """One that ended between two ticks is charged for the part of the slice in which it ran."""
+    lease, account = job.lease, world.account_of(job)
+    if lease and lease.state != "revoking" and lease.level < FREE and account:
+        account.used[lease.level] += world.now - max(lease.counted_to, account.charged_at)
+    job.lease = None
+
+
+def level_of(world: World, job: Job) -> int:
+    """The lowest p with balance[p] > 0; none, no account, or an account that does not exist: 5."""
+    account = world.account_of(job)
+    return next((p for p in LEVELS if account and account.balance[p] > 0), FREE)
+
+
+def order(jobs: Any) -> list[Job]:
+    """Number of required labels descending, `created_at` ascending, order of submission."""
+    return sorted(jobs, key=lambda job: (-len(job.labels), job.created_at, job.number))
+
+
+def count_for_limits(world: World, found: Pass) -> None:
+    """The leases that run as the tick begins: one that is being preempted runs on until it lets go."""
+    for job, lease in world.leases():
+        count_lease(found, job, lease.place)
+
+
+def count_lease(found: Pass, job: Job, place: Place) -> None:
+    """One more lease of this group, and of this account on each label of the place."""
+    found.group_counts[group_of(job)] = found.group_counts.get(group_of(job), 0) + 1
+    for label in place.labels.items():
+        key = (job.account, label)
+        found.label_counts[key] = found.label_counts.get(key, 0) + 1
+
+
+def group_of(job: Job) -> Any:
+    """Same account, same `labels` and same `prefers`."""
+    return job.account, tuple(sorted(job.labels.items())), tuple(sorted(job.prefers.items()))
+
+
+def is_at_fanout(world: World, found: Pass, job: Job) -> bool:
+    """Its group has `max_fanout` leases or more."""
+    account = world.account_of(job)
+    return bool(account and account.max_fanout and found.group_counts.get(group_of(job), 0) >= account.max_fanout)
+
+
+def is_refused_by_label(world: World, found: Pass, job: Job, place: Place) -> bool:
+    """Any limit for a label that the place has, by exact name, is reached."""
+    account = world.account_of(job)
+    return account is not None and any(
+        found.label_counts.get((job.account, (name, place.labels[name])), 0) >= limit
+        for name, limit in account.per_label_task_limits.items()
+        if name in place.labels
+    )
+
+
+def is_idle(world: World, place: Place) -> bool:
+    """Ready, uncordoned, with room that nobody has taken or will take."""
+    if place.cordoned or place.stranger:
+        return False
+    there = [lease.state for _, lease in world.leases() if lease.place is place]
+    return there.count("held") + max(there.count("revoking"), there.count("claimed")) < place.room
+
+
+def may_be_at(world: World, found: Pass, job: Job, place: Place) -> bool:
+    """Its labels and its account's per-label limits."""
+    fits = job.system == place.system and has(place, job.labels)
+    return fits and not is_refused_by_label(world, found, job, place)
+
+
+def those_of(world: World, found: Pass, level: int) -> list[Job]:
+    """The unplaced of one level in order. At the free level also those that a soft limit keeps from a paid one."""
+    chosen = []
+    for name, own in found.levels.items():
+        job = world.jobs[name]
+        account = world.account_of(job)
+        at_fanout = own < FREE and is_at_fanout(world, found, job)
+        joins_free = at_fanout and not (account and account.disable_free_tasks)
+        takes_part = (own == FREE or joins_free) if level == FREE else (own == level and not at_fanout)
+        if name not in found.placed and takes_part:
+            chosen.append(job)
+    return chosen
+
+
+def place_all(world: World, found: Pass, level: int) -> None:
+    """1 preferred, 2 any: each idle slot in slot order takes the first in the order, as long as it has room."""
+    for is_preferred in (True, False):
+        for place in world.places:
+            while is_idle(world, place):
+                job = next(
+                    (
+                        job
+                        for job in those_of(world, found, level)
+                        if may_be_at(world, found, job, place) and (has(place, job.prefers) or not is_preferred)
+                    ),
+                    None,
+                )
+                if job is None:
+                    break
+                assign(world, found, job, Lease(place, level, read_levels(None), world.now, world.now))
+
+
+def assign(world: World, found: Pass, job: Job, lease: Lease) -> None:
+    """It runs there from now on."""
+    job.phase, job.lease = "leased", lease
+    found.placed.add(job.name)
+    count_lease(found, job, lease.place)
+    tell_assigned(found, job, lease)
+
+
+def tell_assigned(found: Pass, job: Job, lease: Lease) -> None:
+    """The line of an assignment."""
+    leases = [{"component": "main", "slot": lease.place.name}]
+    found.lines.append({"do": "assign", "reservation": job.name, "leases": leases, "level": lease.level})
+
+
+def assign_claims(world: World, found: Pass) -> None:
+    """With a grace: the newcomer is assigned in the first tick after the victim let go or the grace ended."""
+    for job, lease in world.leases():
+        if lease.state == "claimed" and len(world.on(lease.place, "held", "revoking")) < lease.place.room:
+            job.phase, lease.state, lease.assigned_at = "leased", "held", world.now
+            tell_assigned(found, job, lease)
+
+
+def relevel(world: World, found: Pass, p: int) -> None:
+    """3: running work of each account goes down or up."""
+    for account in sorted(world.accounts.values(), key=lambda each: each.name):
+        own = [(job, lease) for job, lease in world.running() if world.account_of(job) is account]
+        balance = account.balance[p]
+        net = account.charge_rate[p] - sum(lease.level == p for _, lease in own)
+        movable = by_cost(world, [(job, lease) for job, lease in own if lease.state == "held"])
+        if balance < -600 and net < 0:
+            move([each for each in movable if each[1].level == p][: ceil(-net)], p + 1, found)
+        if balance > 600 and net > 0:
+            dearest = by_cost(world, [each for each in movable if each[1].level > p], dearest_first=True)
+            move(dearest[: ceil(net)], p, found)
+
+
+def by_cost(world: World, leases: list[tuple[Job, Lease]], *, dearest_first: bool = False) -> list[tuple[Job, Lease]]:
+    """Cheapest cost first (lexicographic from level 0), then slot order."""
+    ordered = sorted(leases, key=lambda each: (world.order(each[1].place), each[0].number))
+    return sorted(ordered, key=lambda each: each[1].cost, reverse=dearest_first)
+
+
+def move(leases: list[tuple[Job, Lease]], to: int, found: Pass) -> None:
+    """Relevel changes neither cost nor balance."""
+    for job, lease in leases:
+        found.lines.append({"do": "relevel", "reservation": job.name, "from": lease.level, "to": to})
+        lease.level = to
+
+
+def preempt(world: World, found: Pass, p: int) -> None:
+    """4: for each victim slot in turn the first unplaced reservation that may and can pay takes it."""
+    barred = {job.account for job, lease in world.running() if lease.level > p and job.account}
+    for victim, lease in by_cost(world, [each for each in world.running() if may_be_victim(world, *each, p)]):
+        if lease.place.name in found.preempted:
+            continue
+        for job in those_of(world, found, p):
+            account = world.account_of(job)
+            allowed = job.account not in barred and may_be_at(world, found, job, lease.place)
+            if account and allowed and lease.cost < account.balance:
+                take_over(world, found, job, account, victim, p)
+                break
+
+
+def may_be_victim(world: World, job: Job, lease: Lease, p: int) -> bool:
+    """Work of a worse level that holds its slot, is preemptible, and has run for `min_run_time`."""
+    holds = lease.state == "held" and job.preemptible and world.now - lease.assigned_at >= world.min_run_time
+    return holds and lease.level > p and not lease.place.cordoned and not lease.place.stranger
+
+
+def take_over(world: World, found: Pass, job: Job, account: Account, victim: Job, p: int) -> None:
+    """The victim's account gets the whole cost back, the newcomer's pays it, and his lease starts with it."""
+    lease, paid_back = victim.lease, world.account_of(victim)
+    assert lease is not None
+    for level in LEVELS:
+        if paid_back:
+            paid_back.balance[level] += lease.cost[level]
+        account.balance[level] -= lease.cost[level]
+    line = {"do": "preempt", "reservation": job.name, "slot": lease.place.name, "victims": [victim.name], "level": p}
+    found.lines.append(line)
+    found.preempted.add(lease.place.name)
+    new = Lease(lease.place, p, list(lease.cost), world.now, world.now)
+    if world.grace:
+        lease.state, lease.until, victim.phase = "revoking", world.now + world.grace, "revoking"
+        new.state, job.lease = "claimed", new
+        found.placed.add(job.name)
+        count_lease(found, job, new.place)
+    else:
+        victim.lease, victim.phase = None, "pending"
+        assign(world, found, job, new)
+
+
+def tell_waiting(world: World, found: Pass) -> dict[str, str]:
+    """Everyone who is pending now, and the first code that applies."""
+    return {job.name: waiting_code(world, found, job) for job in world.jobs.values() if job.phase == "pending"}
+
+
+def waiting_code(world: World, found: Pass, job: Job) -> str:
+    """Why it waits."""
+    account = world.account_of(job)
+    suited = [place for place in world.places if place.system == job.system and has(place, job.labels)]
+    idle = [place for place in suited if is_idle(world, place)]
+    if job.priority == 0:
+        return "on_hold"
+    if not suited:
+        return "never_fits"
+    if job.lease:
+        return "no_capacity"
+    if job.name in found.left_out:
+        return "no_quota"
+    if account and account.disable_free_tasks and is_at_fanout(world, found, job):
+        return "account_limit"
+    if idle and all(is_refused_by_label(world, found, job, place) for place in idle):
+        return "account_limit"
+    if any(place.cordoned and len(world.on(place, "held", "revoking")) < place.room for place in suited):
+        return "cordoned"
+    return "no_capacity"

@@ -1,0 +1,183 @@
+"""Plays one scenario document on the plain scheduler and on the engine, and tells where they differ."""
+
+import json
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from itertools import groupby
+from math import inf
+from random import Random
+from typing import Any
+
+from scheduler.operations.tick.tick import Leader, decide, take_leader_term
+from scheduler.simulation.runner import Runner
+from scheduler.simulation.scenario import read_scenario
+from tests.rules.quota.nouns import World
+from tests.rules.quota.paragraphs import tick
+from tests.rules.quota.words import WORDS, add_job, change_rules, put_place
+
+Document = dict[str, Any]
+DEATHS = 0.4
+"""How likely a scheduler dies before the tick that it has planned is written."""
+LOST_VIEWS = 0.5
+"""How likely its view is lost with it."""
+
+
+def build_world(document: Document) -> World:
+    """Everything that is there at the start, in slot order: pools as configured, slots by their number."""
+    world, config = World(), document["config"]
+    change_rules(world, config)
+    for given in document.get("reservations", []):
+        add_job(world, given, Fraction(given.get("created_at", 0)))
+    pools = list(config["pools"])
+    slots = sorted(document["slots"], key=lambda each: (pools.index(each["pool"]), int(each["id"].split("-")[1])))
+    for given in slots:
+        put_place(world, given, config["pools"][given["pool"]])
+    return world
+
+
+def act(world: World, item: Document) -> Document | None:
+    """Play one item of a timeline; what a tick decided and who waits and why."""
+    world.now = Fraction(item["at"])
+    name = next(each for each in item if each != "at")
+    if name != "tick":
+        WORDS[name](world, item[name])
+        return None
+    lines, waiting = tick(world)
+    return {"decisions": lines, "waiting": waiting}
+
+
+def play_plain(document: Document) -> Iterator[Document]:
+    """For each instant that has ticks those, and how things stand after it."""
+    world = build_world(document)
+    for at, items in groupby(document["timeline"], key=lambda item: item["at"]):
+        ticks = [told for item in items if (told := act(world, item))]
+        if ticks:
+            yield {"at": at, "ticks": ticks, "state": describe(world)}
+
+
+def describe(world: World) -> Document:
+    """Phases, leases that are held (slot, level, cost up to now), balances."""
+    leases = {}
+    for job in world.jobs.values():
+        if job.lease and job.lease.state == "held":
+            cost, level = [float(each) for each in job.lease.cost], job.lease.level
+            if level in range(5):
+                cost[level] += float(world.now - job.lease.counted_to)
+            leases[job.name] = {"slot": job.lease.place.name, "level": level, "cost": cost}
+    return {
+        "phases": {job.name: job.phase for job in world.jobs.values()},
+        "leases": leases,
+        "balances": {name: [float(each) for each in account.balance] for name, account in world.accounts.items()},
+    }
+
+
+class RestartedPlayer(Runner):
+    """Plays with schedulers that die when they have planned; now and then the view is lost, too."""
+
+    def __init__(self, document: Document, random: Random) -> None:
+        super().__init__(read_scenario(document))
+        self._clockwork.before_tick = self._die
+        self._random, self.deaths = random, 0
+
+    def _die(self) -> None:
+        ports = self.stage.ports
+        while self._random.random() < DEATHS:
+            self.deaths += 1
+            self.stage.leader = Leader(holder=f"process {self.deaths}", interval=inf, lock_seconds=inf)
+            if self._random.random() < LOST_VIEWS:
+                ports.view_cache.rebuild(ports.store.read_rows())
+            decide(ports, self.stage.leader, take_leader_term(ports, self.stage.leader))
+
+
+def play_engine(document: Document, player: Runner | None = None) -> Iterator[Document]:
+    """The same of the engine, as its output tells it."""
+    player = player or Runner(read_scenario(document))
+    for at, lines in groupby(player.play(), key=lambda line: line["at"]):
+        ticks: list[Document] = []
+        state: Document = {}
+        for line in map(_as_printed, lines):
+            if "tick" in line:
+                # The lines of an instant are handed out when all of it has been played.
+                state = state or describe_state(player._describe_state()["state"])
+                waiting = {each["reservation"]: each["code"] for each in line["waiting"]}
+                ticks.append({"decisions": line["decisions"], "waiting": waiting})
+        if ticks:
+            yield {"at": at, "ticks": ticks, "state": state}
+
+
+def _as_printed(line: Document) -> Document:
+    printed: Document = json.loads(json.dumps(line))
+    return printed
+
+
+def describe_state(state: Document) -> Document:
+    """The contract's state in the words of `describe`."""
+    phases = {each["id"]: each["phase"] for each in state["reservations"]}
+    return {
+        "phases": phases,
+        "leases": {
+            lease["reservation"]: {"slot": slot["id"], "level": lease["level"], "cost": list(lease["cost"])}
+            for slot in state["slots"]
+            for lease in slot["leases"]
+            if phases[lease["reservation"]] == "leased"
+        },
+        "balances": {each["id"]: list(each["balance"]) for each in state["accounts"]},
+    }
+
+
+class Leniency:
+    """Forgives what the page leaves open, the same on both sides.
+
+    It gives accounts no order (relevel lines that follow each other are compared as a set), nor those whose claims are
+    redeemed in one tick; and it says nothing of why somebody waits in the very tick that preempted him.
+    """
+
+    def __init__(self) -> None:
+        self._claimants: set[str] = set()
+
+    def forgive(self, told: Document) -> Document:
+        """What one tick told, with all that is open made alike."""
+        lines = told["decisions"]
+        ordered: list[Document] = []
+        for _, group in groupby(lines, key=self._find_rank):
+            chosen = list(group)
+            is_open = self._find_rank(chosen[0]) > 0
+            ordered += sorted(chosen, key=lambda line: (line["reservation"], line.get("to"))) if is_open else chosen
+        assigned = {line["reservation"] for line in lines if line["do"] == "assign"}
+        preemptions = [line for line in lines if line["do"] == "preempt"]
+        self._claimants = (self._claimants | {line["reservation"] for line in preemptions}) - assigned
+        victims = {name for line in preemptions for name in line["victims"]}
+        waiting = {name: "preempted" if name in victims else code for name, code in told["waiting"].items()}
+        return {"decisions": ordered, "waiting": waiting}
+
+    def _find_rank(self, line: Document) -> int:
+        """Above 0: lines that may follow each other in any order."""
+        if line["do"] == "assign" and line["reservation"] in self._claimants:
+            return 2
+        return int(line["do"] == "relevel")
+
+
+def compare(
+    document: Document, player: Runner | None = None, plain_play: Iterable[Document] | None = None
+) -> str | None:
+    """The first difference in words, or None. `plain_play`: what the plain scheduler did, if that is known."""
+    lenient = {"plain": Leniency(), "engine": Leniency()}
+    plain_play = play_plain(document) if plain_play is None else plain_play
+    for told, engine in zip(plain_play, play_engine(document, player), strict=True):
+        plain = told | {"ticks": [lenient["plain"].forgive(each) for each in told["ticks"]]}
+        engine["ticks"] = [lenient["engine"].forgive(each) for each in engine["ticks"]]
+        if plain != engine:
+            return f"at {plain['at']}:\n  plain:  {json.dumps(plain)}\n  engine: {json.dumps(engine)}"
+    return None
+
+
+def find_kinds(instants: Iterable[Document]) -> set[str]:
+    """What a play had in it: the kinds of its decisions, a relevel told apart by its direction."""
+    lines = [line for each in instants for told in each["ticks"] for line in told["decisions"]]
+    return {_kind(line) for line in lines}
+
+
+def _kind(line: Document) -> str:
+    if line["do"] != "relevel":
+        return str(line["do"])
+    return "promotion" if line["to"] < line["from"] else "demotion"

@@ -1,0 +1,39 @@
+"""What a second of a lease costs: a worker, a share of its slot, or dollars."""
+
+from typing import Any
+
+import pytest
+
+from scheduler.model.rules import Pool, SchedulerKeys
+from scheduler.policy.quota.lease_cost import weigh
+from tests.builders import SYSTEM, a_slot
+
+SIZED: dict[str, Any] = {"resources": {"cpus": 8, "memory_mib": 1000}}
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, float], float]] = {
+    # charge_by, the pool, what the lease is given, what a second of it costs
+    "one worker, however large": ("lease", SIZED, {"cpus": 8}, 1.0),
+    "the greatest share": ("dominant_share", SIZED, {"cpus": 2, "memory_mib": 500}, 0.5),
+    "all of it": ("dominant_share", SIZED, {"cpus": 8}, 1.0),
+    "a place for a lease is a resource too": (
+        "dominant_share",
+        {**SIZED, "max_leases_per_slot": 4},
+        {"cpus": 1, "memory_mib": 10},
+        0.25,
+    ),
+    "where leases alone are counted": ("dominant_share", {"max_leases_per_slot": 4}, {}, 0.25),
+    "what the slot has nothing of has no share": ("dominant_share", SIZED, {"licences": 1, "cpus": 4}, 0.5),
+    "dollars of the slot": ("price", SIZED, {"cpus": 1}, 0.5),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_second_of_a_lease_costs(case: str) -> None:
+    charge_by, pool, given, expected = CASES[case]
+    settings = SchedulerKeys.model_validate({"charge_by": charge_by})
+    rules = Pool(system=SYSTEM, max_slots=1, **pool)
+    assert weigh(given, a_slot(price=1800.0), rules, settings) == expected
+
+
+def test_a_slot_without_a_price_costs_nothing() -> None:
+    settings = SchedulerKeys(charge_by="price")
+    assert weigh({}, a_slot(), Pool(system=SYSTEM, max_slots=1), settings) == 0

@@ -1,0 +1,39 @@
+"""The engine and a plain scheduler, written from qscheduler's page alone, agree on whole plays."""
+
+import json
+from collections import Counter
+from functools import cache
+
+import pytest
+
+from tests.rules.quota.generator import make_scenario
+from tests.rules.quota.playing import Document, compare, find_kinds, play_plain
+
+RUNS = range(150)
+scenario = cache(make_scenario)
+MOVES = {"preempt", "promotion", "demotion"}
+
+
+@cache
+def play(number: int) -> list[Document]:
+    """What the plain scheduler does; once, however many ask."""
+    return list(play_plain(scenario(number)))
+
+
+@pytest.mark.parametrize("first", RUNS[::10])
+def test_the_engine_decides_charges_and_levels_as_the_plain_scheduler_does(first: int) -> None:
+    for number in range(first, first + 10):
+        document = scenario(number)
+        difference = compare(document, plain_play=play(number))
+        assert difference is None, f"{json.dumps(document)}\nscenario {number}, {difference}"
+
+
+def test_a_fifth_of_the_runs_has_preemptions_promotions_and_demotions() -> None:
+    kinds = [find_kinds(play(number)) for number in RUNS]
+    assert sum(each >= MOVES for each in kinds) >= len(RUNS) / 5
+    assert set(Counter(kind for each in kinds for kind in each)) == {*MOVES, "assign", "requeue"}
+
+
+def test_the_same_number_makes_the_same_scenario() -> None:
+    assert [make_scenario(number) for number in (3, 4)] == [make_scenario(number) for number in (3, 4)]
+    assert make_scenario(3) != make_scenario(4)

@@ -1,0 +1,1 @@
+"""Tests of the rules: launches, warm pools and scale-in."""

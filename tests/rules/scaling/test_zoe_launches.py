@@ -1,0 +1,60 @@
+"""Elastic instances and machines: which of them are launched for, with `launch_for_elastic` and without."""
+
+from typing import Any
+
+from tests.rules.playing import Document, play_out, tick
+from tests.rules.zoe import a_lab, an_application, decided, submitted
+
+
+def growing(**pool: Any) -> Document:
+    """One who could use three machines more, and one who needs one."""
+    most = {"system": "sim", "max_slots": 3, "lease_ttl": 0, "resources": {"units": 1}, **pool}
+    return a_lab(
+        submitted(0, an_application("r1", 1, 3)),
+        submitted(1, an_application("r2", 1)),
+        slots=[],
+        lab={**most, "provider": "ec2"},
+    )
+
+
+def test_elastic_instances_alone_launch_nothing() -> None:
+    assert decided(growing()) == [
+        "0 launch lab-1 demand",
+        "0 assign r1 lab-1",
+        "1 launch lab-2 demand",
+        "1 assign r2 lab-2",
+    ]
+
+
+def test_elastic_instances_launch_after_all_essential_ones_where_the_pool_says_so() -> None:
+    scenario = growing(launch_for_elastic=True)
+    scenario["timeline"][0] = submitted(0, an_application("r1", 1, 3), an_application("r2", 1))
+    del scenario["timeline"][1]
+    assert decided(scenario) == [
+        "0 launch lab-1 demand",
+        "0 launch lab-2 demand",
+        "0 launch lab-3 demand",
+        "0 assign r1 lab-1",
+        "0 assign r2 lab-3",
+        "0 grant r1 more.0 lab-2 room",
+    ]
+
+
+def test_what_is_on_its_way_is_set_against_elastic_instances_before_more_is_launched() -> None:
+    scenario = growing(launch_for_elastic=True, max_slots=9)
+    scenario["timeline"] = [submitted(0, an_application("r1", 1, 3)), tick(6), tick(7)]
+    assert [each for each in decided({**scenario, "cloud": {"boot": 5}, "until": 20}) if "launch" in each] == [
+        *(f"0 launch lab-{number} demand" for number in (1, 2, 3, 4)),
+    ]
+
+
+def test_elastic_instances_of_who_waits_launch_with_him_but_not_without_him() -> None:
+    """Nothing is launched for those of r2, whose essential instances have no room and get none."""
+    scenario = growing(launch_for_elastic=True, max_slots=4)
+    scenario["timeline"] = [submitted(0, an_application("r1", 2, 1), an_application("r2", 3, 5)), tick(1)]
+    played = play_out({**scenario, "cloud": {"boot": 5}, "until": 20})
+    assert [each for each in played.decisions if "revoke" not in each] == [
+        *(f"0 launch lab-{number} demand" for number in (1, 2, 3)),
+        "5 assign r1 lab-1 lab-2",
+        "5 grant r1 more lab-3 room",
+    ]

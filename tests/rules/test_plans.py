@@ -1,0 +1,182 @@
+"""Sums that must hold for every plan, whatever the fleet."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.model.decisions import Assign, Drain, Expire, Launch, Reset, Terminate
+from scheduler.model.reservations import Reservation, list_instances
+from scheduler.model.resources import SLACK, total
+from scheduler.model.slots import Slot
+from scheduler.model.transitions import ENDED, HOLDING, IN_FLIGHT, INACTIVE
+from scheduler.model.view import View
+from scheduler.policy.capacity.slot_info import capacity_of
+from tests.rules.fleets import QUICKLY, fleets
+from tests.rules.playing import Document
+from tests.rules.watching import Seen, watch
+
+# Tracing triples their time, and the lines that they run are those of the scenarios.
+pytestmark = pytest.mark.no_cover
+
+
+def no_slot_is_overfull(seen: Seen) -> None:
+    """Never more leases on a slot than allowed, nor more than it has: now, nor when all who have to give back did and
+    those who claim their place have it.
+    """
+    view = seen.view_after
+    for slot in view.slots.values():
+        pool = seen.rules.pools[slot.pool]
+        leases = [lease for _, lease in view.leases_of(slot.id) if lease.epoch == slot.epoch]
+        capacity = capacity_of(slot, pool)
+        for state in ("claimed", "revoking"):
+            others = [lease for lease in leases if lease.state != state]
+            assert len(others) <= pool.lease_limit
+            for name, amount in total(lease.resources for lease in others).items():
+                assert capacity is None or amount <= capacity.get(name, 0) + SLACK
+
+
+def launches_stay_within_the_maximum(seen: Seen) -> None:
+    """A tick that launches leaves no more active than `max_slots`, of its pool and over all."""
+    slots = seen.view_after.slots.values()
+    launched = {each.pool for each in seen.plan.decisions if isinstance(each, Launch)}
+    active = {name: sum(s.pool == name and s.state not in INACTIVE for s in slots) for name in seen.rules.pools}
+    for name in launched:
+        assert active[name] <= (seen.rules.pools[name].max_slots or 0)
+    if launched and seen.rules.scheduler.max_slots:
+        assert sum(active.values()) <= seen.rules.scheduler.max_slots
+
+
+def no_reservation_is_lost(seen: Seen) -> None:
+    """Each is pending, leased, revoking or ended, and holds leases exactly when it is leased or revoking."""
+    before = {row.id for row in seen.before if isinstance(row, Reservation)}
+    after = {row.id: row for row in seen.after if isinstance(row, Reservation)}
+    assert before == set(after)
+    for row in after.values():
+        names = {lease.component for lease in row.leases}
+        wanted = {each.name for each in list_instances(row.request, "essential")}
+        elastic = {each.name for each in list_instances(row.request, "elastic")}
+        if row.phase in {"leased", "revoking"}:
+            assert wanted <= names <= wanted | elastic
+        else:
+            assert all(lease.state == "claimed" for lease in row.leases)
+
+
+def everyone_who_waits_is_told_why(seen: Seen) -> None:
+    pending = {row.id for row in seen.after if isinstance(row, Reservation) and row.phase == "pending"}
+    assert {each.reservation for each in seen.plan.waiting} == pending
+
+
+def what_expires_is_not_assigned(seen: Seen) -> None:
+    expired = {each.reservation for each in seen.plan.decisions if isinstance(each, Expire)}
+    assigned = {each.reservation for each in seen.plan.decisions if isinstance(each, Assign)}
+    assert not expired & assigned
+    for row in seen.before:
+        if isinstance(row, Reservation) and row.phase not in ENDED and row.expires_at is not None:
+            assert (seen.now >= row.expires_at) == (row.id in expired)
+
+
+def idleness_drains_nothing_that_is_kept(seen: Seen) -> None:
+    """Never below the minimum, never below what could be the reserve, never a slot that is leased or cordoned."""
+    view = seen.view_after
+    for decision in seen.plan.decisions:
+        if isinstance(decision, Drain) and decision.reason == "idle":
+            slot = view.slots[decision.slot]
+            pool = seen.rules.pools[slot.pool]
+            serving = [each for each in view.slots.values() if each.pool == slot.pool and _is_serving(each, view)]
+            reserve = [each for each in serving if not view.leases_of(each.id)]
+            assert len(serving) >= pool.min_slots
+            assert len(reserve) >= pool.target_warm_slots
+            assert not view.leases_of(slot.id)
+            assert not slot.cordoned
+
+
+def _is_serving(slot: Slot, view: View) -> bool:
+    return slot.state in {"ready", *IN_FLIGHT} and not slot.cordoned and slot.interrupted_at is None
+
+
+def every_decision_is_accepted(seen: Seen) -> None:
+    """Nothing happened between plan and commit, so nobody loses."""
+    assert seen.skipped == []
+
+
+def nothing_is_decided_twice(seen: Seen) -> None:
+    """One slot has one decision (but for a reset and its launch), one reservation gets its slots once."""
+    slots = [each.slot for each in seen.plan.decisions if isinstance(each, Launch | Drain | Terminate)]
+    assigned = [each.reservation for each in seen.plan.decisions if isinstance(each, Assign)]
+    resets = [each.slot for each in seen.plan.decisions if isinstance(each, Reset)]
+    for names in (slots, assigned, resets):
+        assert len(set(names)) == len(names)
+
+
+def the_plan_is_pure(seen: Seen) -> None:
+    """The same input gives the same plan, in whatever order the rows came."""
+    shuffled = random.Random(repr(seen.now)).sample(seen.before, len(seen.before))
+    assert seen.replan(seen.before, seen.now) == seen.plan
+    assert seen.replan(seen.before[::-1], seen.now) == seen.plan
+    assert seen.replan(shuffled, seen.now) == seen.plan
+
+
+def nothing_is_due_before_it_wakes(seen: Seen) -> None:
+    """`wake_at` is the earliest instant at which there is something to do, if nothing else happens.
+
+    But for this: nothing is locked while it waits (Arvados). After a launch, those who wait are set against other
+    machines in the next tick: who found nothing to launch takes one that was launched for somebody behind it, who
+    then asks for another; and a gang that kept an idle slot may take two new ones instead, which sets that slot free.
+    """
+    end = seen.plan.wake_at
+    launched = any(isinstance(each, Launch) for each in seen.plan.decisions)
+    assert end is None or end >= seen.now
+    times = [seen.now, seen.now + 1e-6, seen.now + 1, seen.now + 7, seen.now + 500]
+    if end is not None:
+        times += [(seen.now + end) / 2, end - 1e-6]
+    for at in times:
+        if seen.now <= at and (end is None or at < end):
+            found = seen.replan(seen.after, at).decisions
+            due = [each for each in found if not (launched and isinstance(each, Launch | Drain))]
+            assert (at, due) == (at, [])
+
+
+def spare_cores_are_shared(seen: Seen) -> None:
+    """Nobody may use less than its own, nor all together more than the slot has, if their own fit."""
+    view = seen.view_after
+    for slot in view.slots.values():
+        leases = [lease for _, lease in view.leases_of(slot.id) if lease.epoch == slot.epoch]
+        if slot.resources is None or slot.state not in HOLDING or not leases:
+            continue
+        owns = [lease.resources.get("cpus", 0) for lease in leases]
+        found = [own if lease.cores is None else lease.cores for own, lease in zip(owns, leases, strict=True)]
+        users = [at for at, lease in enumerate(leases) if lease.state != "claimed"]
+        assert all(found[at] >= owns[at] - SLACK for at in users)
+        most = max(slot.resources["cpus"], sum(owns[at] for at in users))
+        assert sum(found[at] for at in users) == pytest.approx(most if users else 0)
+
+
+@QUICKLY
+@given(fleets())
+def test_every_plan_keeps_to_the_rules(fleet: Document) -> None:
+    watch(
+        fleet,
+        no_slot_is_overfull,
+        launches_stay_within_the_maximum,
+        no_reservation_is_lost,
+        everyone_who_waits_is_told_why,
+        what_expires_is_not_assigned,
+        idleness_drains_nothing_that_is_kept,
+        every_decision_is_accepted,
+        nothing_is_decided_twice,
+        spare_cores_are_shared,
+    )
+
+
+@QUICKLY
+@given(fleets())
+def test_every_plan_is_a_pure_function_of_its_view(fleet: Document) -> None:
+    watch(fleet, the_plan_is_pure)
+
+
+@QUICKLY
+@given(fleets(), st.booleans())
+def test_a_tick_wakes_when_the_next_thing_falls_due_and_not_later(fleet: Document, wakes: bool) -> None:
+    watch({**fleet, "wakes": wakes, "kicks": wakes}, nothing_is_due_before_it_wakes)

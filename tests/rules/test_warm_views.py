@@ -1,0 +1,163 @@
+"""A view that was changed row by row, and planned on meanwhile, plans as a new one of the same rows."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.model.accounts import Account
+from scheduler.model.launch_backoff import Hold, hold_id
+from scheduler.model.pending_queue import PendingQueue
+from scheduler.model.reservations import Reservation
+from scheduler.model.slots import Slot
+from scheduler.model.view import KINDS, ROW_TYPES, Change, Gone, View
+from scheduler.policy.plan import plan
+from tests.builders import NOW, a_lease, a_reservation, a_slot, some_rules
+from tests.rules.fleets import QUICKLY
+
+# Tracing triples their time, and the lines that they run are those of the scenarios.
+pytestmark = pytest.mark.no_cover
+
+POOLS = ("linux", "arm", "away")
+"""The rules know the first two."""
+RULES = [
+    some_rules(
+        {
+            "scheduler": {"queue": queue, "profile": profile},
+            "pools": {
+                "linux": {"max_leases_per_slot": 2, "resources": {"cpus": 4}, "lease_ttl": 60},
+                "arm": {"system": "x86_64-linux", "max_slots": 5, "min_slots": 1},
+            },
+        }
+    )
+    for queue, profile in (("fifo", "pack"), ("priority", "spread"), ("quota", "pack"))
+]
+VERSIONS = st.integers(1, 5)
+
+
+@st.composite
+def slots(draw: st.DrawFn) -> Slot:
+    """One of few, which may change its pool too, as no slot does: the view believes what it is told."""
+    name = f"{draw(st.sampled_from(POOLS))}-{draw(st.sampled_from([1, 2, 10, 11]))}"
+    pool = {} if draw(st.integers(0, 9)) else {"pool": draw(st.sampled_from(POOLS))}
+    return a_slot(
+        name,
+        version=draw(VERSIONS),
+        marked_at=float(draw(st.integers(0, 2))),
+        state=draw(st.sampled_from(["ready", "ready", "ready", "empty", "booting", "draining"])),
+        resources=draw(st.sampled_from([None, {"cpus": 2}, {"cpus": 8}])),
+        labels=draw(st.sampled_from([{}, {"zone": "a"}, {"zone": "b", "disk": "ssd"}])),
+        cordoned=draw(st.integers(0, 9)) == 0,
+        uses=draw(st.integers(0, 1)),
+        interrupted_at=NOW if draw(st.integers(0, 9)) == 0 else None,
+        **pool,
+    )
+
+
+@st.composite
+def reservations(draw: st.DrawFn) -> Reservation:
+    """One of few: it waits, mostly; where it holds leases, they are of any slot."""
+    phase = draw(st.sampled_from(["pending", "pending", "pending", "leased", "failed", "released"]))
+    held: dict[str, Any] = {}
+    if phase == "leased":
+        slot = f"{draw(st.sampled_from(POOLS))}-{draw(st.sampled_from([1, 2]))}"
+        held = {"leases": (a_lease(slot, resources={"cpus": 1}),), "leased_at": NOW - 5}
+    number = draw(st.integers(0, 9))
+    return a_reservation(
+        f"r{number}",
+        version=draw(VERSIONS),
+        marked_at=float(draw(st.integers(0, 2))),
+        sequence=number,
+        phase=phase,
+        priority=draw(st.integers(0, 2)),
+        created_at=NOW - draw(st.integers(0, 3)),
+        expires_at=draw(st.sampled_from([None, None, NOW - 1, NOW + 30])),
+        restart_policy=draw(st.sampled_from(["never", "on_failure"])),
+        resources=draw(st.sampled_from([{}, {"cpus": 1}, {"cpus": 3}])),
+        labels=draw(st.sampled_from([{}, {}, {"zone": "a"}])),
+        prefers=draw(st.sampled_from([{}, {"disk": "ssd"}])),
+        account=draw(st.sampled_from([None, "A", "B"])),
+        declined=draw(st.sampled_from([(), (), ("linux-1",)])),
+        interruptions=draw(st.sampled_from([0, 0, 1])),
+        **held,
+    )
+
+
+def holds() -> st.SearchStrategy[Hold]:
+    """A quota that is reached, or capacity that is short."""
+    return st.builds(_hold, st.sampled_from(["quota", "throttled"]), VERSIONS, st.sampled_from([-1.0, 20.0]))
+
+
+def _hold(kind: Any, version: int, seconds: float) -> Hold:
+    name = hold_id("linux", kind)
+    return Hold(id=name, version=version, pool="linux", kind=kind, refused_at=NOW - 5, until=NOW + seconds)
+
+
+def accounts() -> st.SearchStrategy[Account]:
+    """One of two, with something left at some level, or forgotten for those who came first."""
+    balances = st.sampled_from([(0.0, 9.0, 0.0, 0.0, 0.0), (50.0, 0.0, 0.0, 0.0, 0.0), (-1.0, 0.0, 0.0, 0.0, 0.0)])
+    return st.builds(
+        Account,
+        id=st.sampled_from(["A", "B"]),
+        version=VERSIONS,
+        balance=balances,
+        charged_at=st.just(NOW),
+        forgotten_upto=st.sampled_from([0, 0, 5]),
+    )
+
+
+def changes() -> st.SearchStrategy[Change]:
+    """Any row in any version, or that one is gone."""
+    row = st.one_of(slots(), reservations(), reservations(), holds(), accounts())
+    gone = row.map(lambda each: Gone(KINDS[type(each)], each.id, each.version + 1))
+    return st.one_of(row, row, row, row, gone)
+
+
+@QUICKLY
+@given(st.lists(st.lists(changes(), max_size=12), min_size=1, max_size=5), st.sampled_from(RULES))
+def test_a_view_that_was_kept_up_plans_as_a_new_one(batches: list[list[Change]], rules: Any) -> None:
+    view = View()
+    for number, batch in enumerate(batches):
+        for change in batch:
+            view.apply(change)
+        rows = [row for kind in ROW_TYPES for row in view.rows(kind).values()]
+        assert plan(view, rules, NOW + number) == plan(View(rows), rules, NOW + number)
+        assert plan(view, rules, NOW + number) == plan(View(rows[::-1]), rules, NOW + number)
+
+
+WAITS = some_rules({"scheduler": {"starvation_guard": 2, "confirm_timeout": 7}, "pools": {"linux": {"lease_ttl": 9}}})
+"""Here reservations come to be protected, and much falls due, within seconds."""
+
+
+@QUICKLY
+@given(st.lists(changes(), max_size=12), st.sampled_from([*RULES, WAITS]), st.lists(st.floats(0, 40), max_size=4))
+def test_a_later_tick_on_an_unchanged_view_plans_as_on_a_new_one(
+    rows: list[Change], rules: Any, seconds: list[float]
+) -> None:
+    view = View()
+    for row in rows:
+        view.apply(row)
+    kept = [row for kind in ROW_TYPES for row in view.rows(kind).values()]
+    for now in sorted(NOW + after for after in (0.0, 1.0, *seconds)):
+        assert plan(view, rules, now) == plan(View(kept), rules, now)
+
+
+def test_a_tick_is_planned_again_once_anything_has_changed_or_other_rules_hold() -> None:
+    view, rules = View([a_slot("linux-1", state="empty"), a_reservation("r1", priority=0)]), RULES[1]
+    first = plan(view, rules, NOW)
+    assert plan(view, rules, NOW + 1) is first
+    assert plan(view, RULES[0], NOW + 1) is not first
+    first = plan(view, rules, NOW + 1)
+    view.apply(a_reservation("r1", version=2, priority=1))
+    assert plan(view, rules, NOW + 1).decisions != first.decisions
+
+
+def test_a_row_that_leaves_and_comes_back_as_the_same_object_waits_once() -> None:
+    """A search for a change lays a row over the view and puts the old one back, at times without a plan in between."""
+    row = a_reservation("r1", version=1)
+    waiters = PendingQueue(pending := {"r1": row})
+    for _ in range(2):
+        waiters.add(row, View([row]).shapes["r1"])
+        waiters.note_departure()
+    assert [each.id for each in waiters.list()[0]] == list(pending)

@@ -1,1 +1,0 @@
-"""Scenarios as tests: what `leasehold simulate` decides, rule by rule."""

@@ -1,0 +1,38 @@
+"""One stack for all tests of this folder; what its processes wrote is shown with a test that fails."""
+
+from collections.abc import Generator, Iterator
+
+import pytest
+
+from tests.system.processes import wait_for
+from tests.system.stack import Stack, a_pool
+
+STACK = pytest.StashKey[Stack]()
+
+RULES = {
+    "pools": {
+        "linux": a_pool(),
+        # A slot that is always ready, so that a lease on it waits for nothing but a tick.
+        "warm": a_pool(system="warm-linux", min_slots=1, max_slots=1, max_leases_per_slot=100),
+    }
+}
+
+
+@pytest.fixture(scope="package")
+def stack(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Stack]:
+    """The running stack, with the pools of RULES. It ends with the last test here: it takes a part of a core."""
+    with Stack(tmp_path_factory.mktemp("stack"), RULES) as running:
+        request.config.stash[STACK] = running
+        wait_for(lambda: [each for each in running.slots("warm") if each.state == "ready"], "the warm slot")
+        yield running
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    stack = item.config.stash.get(STACK, None)
+    if report.failed and stack is not None:
+        report.sections.append(("logs of the stack", stack.read_logs()))
+    return report

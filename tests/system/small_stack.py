@@ -1,0 +1,38 @@
+"""`python -m tests.system.small_stack FOLDER`: says which processes it has started, and stays until it is ended."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from threading import Event
+
+from tests.servers import start_own_postgresql
+from tests.system.processes import wait_for
+from tests.system.stack import ROOT, Stack
+
+
+class SmallStack(Stack):
+    """Redis, and a process with a child: all that is to be seen here is that they end."""
+
+    def _start(self) -> None:
+        self.environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        family = self.start("family", "tests.system.family")
+        wait_for(family.read_log, "the family")
+
+
+def main(folder: Path) -> None:
+    """Start it, and a PostgreSQL."""
+    server = start_own_postgresql()
+    try:
+        with SmallStack(folder, {}) as stack:
+            pids = {name: process.pid for name, process in stack.processes.items()}
+            pids |= {"redis": stack.redis_server.pid, "postgresql": server.process.pid}
+            sys.stdout.write(json.dumps(pids) + "\n")
+            sys.stdout.flush()
+            Event().wait()
+    finally:
+        server.remove()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

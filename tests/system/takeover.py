@@ -1,0 +1,49 @@
+"""Killing a leader at its work: a scheduler that dies while it holds the lock, and another one that is there."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from tests.system.processes import Process, wait_for
+from tests.system.stack import Stack
+
+SECOND: Final = "ticks-second"
+
+
+@contextmanager
+def second_scheduler(stack: Stack) -> Iterator[Process]:
+    """A second host's scheduler beside the first, as long as the block lasts."""
+    second = stack.start(SECOND, "tasks.worker", "ticks")
+    try:
+        wait_for(lambda: "ready." in second.read_log(), "the second scheduler")
+        yield second
+    finally:
+        os.killpg(second.pid, signal.SIGCONT)
+        second.stop()
+        del stack.processes[SECOND]
+
+
+def kill_holder(stack: Stack, second: Process) -> float:
+    """Kill the first scheduler while it holds the lock; seconds that the dead one's lock lasts on.
+
+    The second one stands still meanwhile, so that it is the first that has the lock, and goes on in the next moment.
+    """
+    first = stack.processes["ticks"]
+    os.killpg(second.pid, signal.SIGSTOP)
+    try:
+        return wait_for(lambda: _kill_if_holding(stack, first), "a scheduler that holds the lock", 60)
+    finally:
+        os.killpg(second.pid, signal.SIGCONT)
+
+
+def _kill_if_holding(stack: Stack, first: Process) -> float | None:
+    if not first.is_alive:
+        first.start()
+    stack.app.send_task("leasehold.ticks.tick", args=[])
+    key = f"{stack.settings.view.prefix}leader"
+    wait_for(lambda: stack.redis.exists(key), "a tick", 60)
+    first.kill()
+    left = stack.redis.pttl(key)
+    return left / 1000 if left > 0 else None

@@ -1,0 +1,105 @@
+"""Quota accounts through real processes: who has saved takes the place of free work, at its notice or its deadline."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from scheduler.model.reservations import Reservation
+from scheduler.ports import EventFilter
+from tests.system.conftest import RULES
+from tests.system.processes import wait_for
+from tests.system.stack import Stack
+
+pytestmark = pytest.mark.timeout(180)
+POOL = "budget-lab"
+HOSTS = ("budget-1", "budget-2")
+GRACE = 6.0
+"""Seconds: far longer than it takes to let go, far shorter than a test waits."""
+SPENT, SAVED = ("spent-1", "spent-2"), ("saved-1", "saved-2")
+SHARED: dict[str, Any] = {
+    "scheduler": {"system": {POOL: {"queue": "quota", "preemption_grace": GRACE}}},
+    "pools": {**RULES["pools"], POOL: {"system": POOL, "provider": "static", "offline_timeout": 600}},
+    "accounts": {"spending": {}, "saving": {"balance": [1000]}},
+}
+
+
+@pytest.fixture
+def shared(stack: Stack) -> Iterator[Stack]:
+    """The stack with two hosts that two accounts share; without them afterwards."""
+    stack.apply(SHARED)
+    for name in HOSTS:
+        assert stack.ask("register", {"slot": name, "pool": POOL, "machine": f"m-{name}"})["ok"]
+    yield stack
+    stack.ask("cancel", {"items": [{"reservation": name} for name in (*SPENT, *SAVED)]})
+    assert stack.ask("remove", {"items": [{"slot": name} for name in HOSTS]})["ok"]
+    stack.apply(RULES)
+
+
+def submit(stack: Stack, names: tuple[str, ...], account: str) -> None:
+    """One lease for each of them, for as long as nobody takes it."""
+    items = [{"id": name, "pool": POOL, "account": account, "ttl": 0} for name in names]
+    assert stack.ask("submit", {"items": items})["ok"]
+
+
+def revoked_of(stack: Stack) -> list[Reservation] | None:
+    """The spender's, once both are to give their places back."""
+    rows = stack.services.ports.store.find_reservations(ids=SPENT)
+    return rows if all(row.phase == "revoking" for row in rows) else None
+
+
+def release(stack: Stack, row: Reservation) -> None:
+    """Its holder is done."""
+    assert stack.ask("release", {"reservation": row.id, "token": row.token})["ok"]
+
+
+def history(stack: Stack, slot: str) -> list[tuple[str, str]]:
+    """Who got this slot and who no longer had it, in the order in which that was committed."""
+    store, found = stack.services.ports.store, []
+    for name in (*SPENT, *SAVED):
+        on_it = False
+        for event in store.read_events(EventFilter(reservation=name)):
+            if event.name == "reservation_leased":
+                on_it = event.detail.get("slots") == [slot]
+            if on_it and event.name in {"reservation_leased", "reservation_pending", "reservation_released"}:
+                found.append((event.number, event.name, name))
+    return [(name, who) for _, name, who in sorted(found)]
+
+
+def test_the_saver_preempts_and_no_place_is_ever_held_by_two(shared: Stack) -> None:
+    submit(shared, SPENT, "spending")
+    victims = shared.await_phase(SPENT, "leased")
+    assert [row.leases[0].level for row in victims] == [5, 5]
+
+    submit(shared, SAVED, "saving")
+    quick, stubborn = wait_for(lambda: revoked_of(shared), "the notices")
+    assert {quick.revoke_reason, stubborn.revoke_reason} == {"preempted"}
+    scheduler, term = shared.processes["ticks"], shared.services.ports.store.load_leader_term().term
+    scheduler.kill()
+    assert shared.ask("surrender", {"reservation": quick.id, "token": quick.token})["ok"]
+    assert [row.phase for row in shared.services.ports.store.find_reservations(ids=SAVED)] == ["pending", "pending"]
+    scheduler.start()
+
+    savers = shared.await_phase(SAVED, "leased")
+    assert shared.services.ports.store.load_leader_term().term > term
+    by_slot = {row.leases[0].slot: row for row in savers}
+    assert [row.leases[0].level for row in savers] == [0, 0]
+    assert (by_slot[stubborn.leases[0].slot].leased_at or 0) >= (stubborn.revoke_by or 0)
+    assert shared.ask("renew", {"reservation": stubborn.id, "token": stubborn.token})["phase"] == "pending"
+    told = shared.services.ports.store.read_events(EventFilter(reservation=stubborn.id, name="reservation_revoking"))
+    assert [event.detail["by"] for event in told] == [by_slot[stubborn.leases[0].slot].id]
+
+    for row in savers:
+        release(shared, row)
+    for row in shared.await_phase(SPENT, "leased"):
+        assert row.token > max(stubborn.token, quick.token)
+        release(shared, row)
+    for name in HOSTS:
+        turns = history(shared, name)
+        assert len(turns) == 6
+        assert all(
+            (before == "reservation_leased") != (after == "reservation_leased")
+            for (before, _), (after, _) in pairwise(turns)
+        )
+        assert all(first[1] == second[1] for first, second in zip(turns[::2], turns[1::2], strict=True))

@@ -1,0 +1,212 @@
+"""Static hosts with real processes: agents, workers, Redis and SQLite; hosts are stopped, and so are we."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from scheduler.ports import EventFilter
+from tests.system.conftest import RULES
+from tests.system.processes import Process, wait_for
+from tests.system.stack import Stack, a_pool
+
+pytestmark = pytest.mark.timeout(240)
+TIMEOUT = 4.0
+LAB: dict[str, Any] = a_pool(system="lab-linux", provider="static", offline_timeout=TIMEOUT)
+for _key in ("max_slots", "idle_scale_down", "ec2"):
+    del LAB[_key]
+FLOOD = 50
+"""Messages that wait, of a hundred documents each."""
+
+
+@pytest.fixture(scope="module")
+def lab(stack: Stack) -> Iterator[Stack]:
+    """The stack with a pool for hosts."""
+    stack.apply({"pools": {**RULES["pools"], "lab": LAB}})
+    yield stack
+    stack.apply(RULES)
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """The host's slot: one of its own for each test."""
+    return str(request.node.name).removeprefix("test_")
+
+
+@pytest.fixture
+def host(lab: Stack, name: str) -> Iterator[Process]:
+    """An agent that has registered; forgotten afterwards."""
+    agent = start_agent(lab, name)
+    wait_for(lambda: find_slot(lab, name), "the host")
+    yield agent
+    if agent.is_alive:
+        agent.kill()
+    del lab.processes[agent.name]
+    assert lab.ask("remove", {"slot": name})["ok"]
+    assert find_slot(lab, name) is None
+
+
+def start_agent(lab: Stack, slot: str, machine: str = "m1", cpus: int = 4) -> Process:
+    """The agent as an operator starts it; its log is what it tells."""
+    words = f"leasehold.cli host run {slot} --pool lab --machine {machine} --cpus {cpus} --json".split()
+    words += ["--state", str(lab.folder / "host-state")]
+    return lab.start(f"agent-{slot}-{machine}", *words)
+
+
+def told(agent: Process, event: str) -> list[dict[str, Any]]:
+    """What the agent told of this kind."""
+    lines = [json.loads(line) for line in agent.read_log(100_000).splitlines() if line.startswith("{")]
+    return [line for line in lines if line["event"] == event]
+
+
+def find_slot(lab: Stack, name: str) -> Any:
+    """The host's row, if there is one."""
+    return next((slot for slot in lab.slots("lab") if slot.id == name), None)
+
+
+def reserve(lab: Stack, name: str, **fields: Any) -> None:
+    """Ask for a place in the lab, for as long as the test takes."""
+    assert lab.ask("submit", {"id": name, "pool": "lab", "resources": {"cpus": 1}, "ttl": 0, **fields})["ok"]
+
+
+def event_names(lab: Stack, name: str) -> list[str]:
+    """What happened to a reservation, limits of its cores aside."""
+    events = lab.services.ports.store.read_events(EventFilter(reservation=name))
+    return [event.name.removeprefix("reservation_") for event in events if event.name != "reservation_cores"]
+
+
+def test_its_life(lab: Stack, host: Process, name: str) -> None:
+    """Leased and told so by a push, stopped past its timeout, restarted elsewhere in time, back, left."""
+    slot = find_slot(lab, name)
+    assert (slot.state, slot.machine, slot.resources["cpus"]) == ("ready", "m1", 4)
+    reserve(lab, "life-1", restart_policy="on_failure")
+    lab.await_phase(["life-1"], "leased")
+    (lease,) = wait_for(lambda: told(host, "leased"), "the push")
+    assert (lease["reservation"], lease["token"]) == ("life-1", lab.find("life-1").token)
+
+    os.kill(host.pid, signal.SIGSTOP)
+    # It fails, is restarted, and waits: nobody else is there.
+    lab.await_phase(["life-1"], "pending")
+    assert event_names(lab, "life-1") == ["submitted", "leased", "failed", "pending"]
+    assert find_slot(lab, name).state == "ready"
+
+    os.kill(host.pid, signal.SIGCONT)
+    lab.await_phase(["life-1"], "leased")
+    wait_for(lambda: len(told(host, "leased")) == 2, "the second lease")
+
+    host.ask_to_end()
+    wait_for(lambda: find_slot(lab, name).state == "draining", "it to drain")
+    row = lab.find("life-1")
+    assert lab.ask("release", {"reservation": row.id, "token": row.token})["ok"]
+    wait_for(lambda: host.has_succeeded, "its end")
+    assert find_slot(lab, name).state == "empty"
+
+
+def test_another_machine_under_its_name_is_refused(lab: Stack, host: Process, name: str) -> None:
+    stranger = start_agent(lab, name, "m2")
+    wait_for(lambda: not stranger.is_alive, "the stranger's end")
+    del lab.processes[stranger.name]
+    expected = f'leasehold: machine: expected the machine that {name} belongs to, or that it is removed, got "m2"'
+    assert stranger.read_log().splitlines() == [expected]
+    assert find_slot(lab, name).machine == "m1"
+    assert host.is_alive
+
+
+def test_an_outage_of_our_schedulers_fails_nobody(lab: Stack, host: Process, name: str) -> None:
+    """Longer than the hosts' timeout: the schedulers, and those who take note of heartbeats, are down."""
+    reserve(lab, "outage-1")
+    lab.await_phase(["outage-1"], "leased")
+    slot = find_slot(lab, name)
+    down = ("ticks", "health")
+    for queue in down:
+        lab.processes[queue].stop()
+    last_seen = find_slot(lab, slot.id).last_seen
+    wait_for(lambda: lab.services.ports.store.now() > last_seen + 2 * TIMEOUT, "twice the timeout")
+    assert find_slot(lab, slot.id).last_seen == last_seen
+    before = lab.services.ports.store.load_leader_term().ticked_at
+    for queue in down:
+        lab.processes[queue].start()
+    for queue in down:
+        lab.await_canary(queue)
+    wait_for(lambda: lab.services.ports.store.load_leader_term().ticked_at > before + 2, "ticks")
+    assert event_names(lab, "outage-1") == ["submitted", "leased"]
+    assert host.is_alive
+    release(lab, "outage-1")
+
+
+def test_a_full_queue_does_not_make_it_look_dead(lab: Stack, host: Process, name: str) -> None:
+    """Nobody takes requests, and thousands wait; the host is heard all the same, for several timeouts."""
+    reserve(lab, "flood-1")
+    lab.await_phase(["flood-1"], "leased")
+    slot = find_slot(lab, name)
+    lab.processes["reservations"].stop()
+    for _ in range(FLOOD):
+        lab.send("renew", {"request": "flood", "items": [{"reservation": "nobody"}] * 100})
+    wait_for(lambda: find_slot(lab, slot.id).last_seen > slot.last_seen + 2 * TIMEOUT, "heartbeats to be heard")
+    assert event_names(lab, "flood-1") == ["submitted", "leased"]
+    lab.processes["reservations"].start()
+    lab.await_canary("reservations")
+    assert host.is_alive
+    release(lab, "flood-1")
+
+
+def test_a_flushed_redis_fails_nobody(lab: Stack, host: Process, name: str) -> None:
+    reserve(lab, "on-a-flushed-redis")
+    lab.await_phase(["on-a-flushed-redis"], "leased")
+    slot = find_slot(lab, name)
+    lab.redis.flushall()
+    wait_for(lambda: find_slot(lab, slot.id).last_seen > slot.last_seen + 2 * TIMEOUT, "heartbeats to be heard")
+    assert event_names(lab, "on-a-flushed-redis") == ["submitted", "leased"]
+    assert host.is_alive
+    release(lab, "on-a-flushed-redis")
+
+
+def start_work(lab: Stack, slot: str, name: str) -> Process:
+    """A process of this lease that waits for its end, as its holder starts it."""
+    words = f"leasehold.cli host exec {name} --slot {slot} --machine m1".split()
+    return lab.start(f"work-of-{name}", *words, "--state", str(lab.folder / "host-state"), "--", "sleep", "600")
+
+
+def await_cores(agent: Process, work: Process, name: str, cores: float, cpus: set[int]) -> None:
+    """Until the agent says so, and the system too: the process may run on these cpus alone."""
+
+    def is_limited() -> bool:
+        known = [each["cores"] for each in told(agent, "limited") if each["reservation"] == name]
+        return known[-1:] == [cores] and os.sched_getaffinity(work.pid) == cpus
+
+    wait_for(is_limited, f"{cores} cores for {name}")
+
+
+def test_a_limit_of_cores_follows_who_shares_the_host_and_is_read_back_from_the_system(lab: Stack, name: str) -> None:
+    """Alone a lease of one cpu may use both of the host; beside a second one each has its own; then all again."""
+    allowed = sorted(os.sched_getaffinity(0))
+    first, second = {allowed[0]}, {allowed[1 % len(allowed)]}
+    agent = start_agent(lab, name, cpus=2)
+    wait_for(lambda: find_slot(lab, name), "the host")
+    reserve(lab, "cores-1")
+    lab.await_phase(["cores-1"], "leased")
+    work = start_work(lab, name, "cores-1")
+    await_cores(agent, work, "cores-1", 2, first | second)
+
+    reserve(lab, "cores-2")
+    lab.await_phase(["cores-2"], "leased")
+    other = start_work(lab, name, "cores-2")
+    await_cores(agent, work, "cores-1", 1, first)
+    await_cores(agent, other, "cores-2", 1, second)
+
+    release(lab, "cores-2")
+    await_cores(agent, work, "cores-1", 2, first | second)
+    wait_for(lambda: os.sched_getaffinity(other.pid) == set(allowed), "no limit for who has no lease")
+    release(lab, "cores-1")
+    for process in (agent, work, other):
+        process.kill()
+        del lab.processes[process.name]
+    assert lab.ask("remove", {"slot": name})["ok"]
+
+
+def release(lab: Stack, name: str) -> None:
+    """The holder is done."""
+    assert lab.ask("release", {"reservation": name, "token": lab.find(name).token})["ok"]

@@ -1,0 +1,142 @@
+"""Spot interruptions through real processes: EC2's notice goes by EventBridge and SQS, and the holder hears of it."""
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from leasehold import Client
+from scheduler.model.reservations import Reservation
+from scheduler.model.slots import Slot
+from scheduler.ports import INTERRUPTION_SECONDS, EventFilter
+from tests.system.conftest import RULES
+from tests.system.processes import wait_for
+from tests.system.stack import Stack, a_pool
+
+pytestmark = pytest.mark.timeout(120)
+POOL = "spot"
+SHORT = 1.0
+"""A grace that is over long before the two minutes."""
+
+
+def some_rules(**scheduler: Any) -> dict[str, Any]:
+    pool = a_pool(system=POOL, max_slots=2, max_leases_per_slot=1, offerings=[{"name": "m5.large", "market": "spot"}])
+    return {"scheduler": scheduler, "pools": {**RULES["pools"], POOL: pool}}
+
+
+@pytest.fixture(autouse=True)
+def _spot(stack: Stack) -> Iterator[None]:
+    """A pool of spot machines; in the end EC2 has launched as many as slots booted, and every one of them is gone, by
+    our word or by an interruption.
+    """
+    stack.apply(some_rules())
+    before = {life["id"] for life in stack.histories(POOL)}
+    (last,) = stack.services.ports.store.read_events(EventFilter(newest=True, limit=1))
+    yield
+    for row in stack.services.ports.store.find_reservations(phases=["pending", "leased", "revoking"]):
+        if row.request.pool == POOL:
+            stack.ask("cancel", {"reservation": row.id})
+    stack.await_empty(POOL)
+    lives = [life for life in stack.histories(POOL) if life["id"] not in before]
+    assert {life["cause"] for life in lives} <= {"call", "interrupted"}
+    booted = stack.services.ports.store.read_events(EventFilter(after=last.number, name="slot_booting"))
+    assert len(lives) == sum((event.slot or "").startswith(POOL) for event in booted) > 0
+    stack.apply(RULES)
+
+
+def lease(stack: Stack, **fields: Any) -> tuple[Reservation, Slot]:
+    """A reservation that is leased, and its slot."""
+    name = f"spot-{uuid4().hex[:8]}"
+    assert stack.ask("submit", {"id": name, "pool": POOL, **fields})["ok"]
+    (row,) = stack.await_phase([name], "leased")
+    return row, slot_of(stack, row)
+
+
+def slot_of(stack: Stack, row: Reservation) -> Slot:
+    return next(slot for slot in stack.slots(POOL) if slot.id == row.leases[0].slot)
+
+
+def test_a_holder_that_lets_go_before_the_deadline_is_leased_elsewhere_with_a_new_token(stack: Stack) -> None:
+    row, slot = lease(stack)
+    channel = stack.redis.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
+    channel.subscribe(f"leasehold:notice:{row.id}")
+    channel.get_message(timeout=5)
+    (warned,) = stack.let_happen("interrupt", str(slot.instance_id))
+    (revoking,) = stack.await_phase([row.id], "revoking")
+    # EventBridge dates its events to the second.
+    deadline = int(warned["time"]) + INTERRUPTION_SECONDS
+    assert (revoking.revoke_by, revoking.reason, revoking.token) == (deadline, "slot_interrupted", row.token)
+    heard: list[dict[str, Any]] = []
+
+    def listen() -> bool:
+        message = channel.get_message(timeout=1)
+        heard.extend([msgspec.json.decode(message["data"])] if message else [])
+        return bool(heard) and heard[-1]["event"] == "revoking"
+
+    wait_for(listen, "the notice")
+    assert (heard[-1]["reason"], heard[-1]["deadline"]) == ("slot_interrupted", deadline)
+    channel.close()
+    assert stack.ask("surrender", {"reservation": row.id, "token": row.token})["ok"]
+    (again,) = stack.await_phase([row.id], "leased")
+    assert again.token > row.token
+    assert again.leases[0].slot != slot.id
+    assert slot_of(stack, again).instance_id != slot.instance_id
+    refused = stack.ask("renew", {"reservation": row.id, "token": row.token})
+    assert refused["errors"][0]["path"] == "token"
+
+
+def test_a_lease_of_the_client_says_that_it_is_revoked_by_when_and_why(stack: Stack) -> None:
+    with Client(stack.redis_server.url) as client, client.lease(pool=POOL, wait=40) as lease:
+        (warned,) = stack.let_happen("interrupt", str(lease.instance_id))
+        wait_for(lease.revoking.is_set, "the lease to be revoked")
+        assert lease.deadline == pytest.approx(int(warned["time"]) + INTERRUPTION_SECONDS, abs=0.5)
+        assert lease.reason == "slot_interrupted"
+        assert not lease.lost.is_set()
+    assert stack.find(lease.id).phase == "released"
+
+
+def test_one_that_is_ignored_ends_with_the_machine(stack: Stack) -> None:
+    """The holder loses its lease when the machine is gone, and is served again with its place in the queue."""
+    row, slot = lease(stack)
+    (warned,) = stack.let_happen("interrupt", str(slot.instance_id), deadline=SHORT)
+    again = wait_for(lambda: found if (found := stack.find(row.id)).token > row.token else None, "another lease")
+    assert slot_of(stack, again).instance_id != slot.instance_id
+    assert (again.created_at, again.interruptions) == (row.created_at, 1)
+    told = EventFilter(slot=slot.id, name="slot_interrupted", newest=True, limit=1)
+    (interrupted,) = stack.services.ports.store.read_events(told)
+    assert interrupted.detail == {"epoch": slot.epoch, "gone_at": int(warned["deadline"])}
+
+
+@pytest.mark.parametrize("grace", [0, SHORT])
+def test_a_grace_ends_the_lease_before_the_deadline(stack: Stack, grace: float) -> None:
+    stack.apply(some_rules(interruption_grace=grace))
+    row, slot = lease(stack)
+    stack.let_happen("interrupt", str(slot.instance_id))
+    again = wait_for(lambda: found if (found := stack.find(row.id)).token > row.token else None, "another lease")
+    events = stack.services.ports.store.read_events(EventFilter(reservation=row.id))
+    names = [event.name.removeprefix("reservation_") for event in events]
+    assert names == ["submitted", "leased", *(["revoking"] if grace else []), "pending", "leased"]
+    assert again.leased_at is not None
+    assert slot_of(stack, again).id != slot.id
+
+
+def test_one_that_does_not_want_to_be_requeued_fails(stack: Stack) -> None:
+    row, slot = lease(stack, on_interruption="fail")
+    stack.let_happen("interrupt", str(slot.instance_id))
+    (failed,) = stack.await_phase([row.id], "failed")
+    assert failed.reason == "slot_interrupted"
+
+
+def test_a_hint_lets_the_lease_run_on_and_puts_nothing_more_there(stack: Stack) -> None:
+    row, slot = lease(stack)
+    stack.let_happen("rebalance", str(slot.instance_id))
+    draining = wait_for(lambda: found if (found := slot_of(stack, row)).state == "draining" else None, "the drain")
+    assert draining.drain_reason == "rebalance"
+    other, elsewhere = lease(stack)
+    assert elsewhere.id != slot.id
+    assert stack.find(row.id).phase == "leased"
+    assert stack.ask("release", {"reservation": row.id, "token": row.token})["ok"]
+    wait_for(lambda: all(each.instance_id != slot.instance_id for each in stack.slots(POOL)), "the end of the machine")
+    assert stack.find(other.id).phase == "leased"

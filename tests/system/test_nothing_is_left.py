@@ -1,0 +1,69 @@
+"""What tests, benches and chaos have started ends with them, whichever way they are ended."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.guarding import Guarded
+from tests.system.processes import wait_for
+from tests.system.stack import ROOT
+from workers.embedded_redis import NO_SERVER, find_redis_server
+
+STARTED = {"family", "redis", "postgresql"}
+pytestmark = pytest.mark.skipif(find_redis_server() is None, reason=NO_SERVER)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Where the program makes its temporary folders. PostgreSQL's user gets there, which he does not in pytest's."""
+    with TemporaryDirectory(prefix="leasehold-left-", ignore_cleanup_errors=True) as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def start(folder: Path, *words: str) -> Guarded:
+    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
+    return Guarded([sys.executable, "-m", *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def await_end(pids: Iterable[int]) -> None:
+    """Until nothing of the groups that these processes lead is alive."""
+    for pid in pids:
+        wait_for(lambda pid=pid: has_ended(pid), f"the end of process {pid}")  # type: ignore[misc]
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        os.killpg(pid, 0)
+    except (ProcessLookupError, PermissionError):
+        # The latter is what macOS says of those that nobody has taken note of yet.
+        return True
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_stack_of_tests_ends_with_them(number: signal.Signals, folder: Path) -> None:
+    with start(folder, "tests.system.small_stack", str(folder)) as process:
+        assert process.stdout is not None
+        pids = json.loads(process.stdout.readline())
+        assert set(pids) == STARTED
+        process.send_signal(number)
+        process.communicate()
+    await_end(pids.values())
+
+
+def test_a_bench_that_is_asked_to_end_leaves_neither_processes_nor_folders(folder: Path) -> None:
+    with start(folder, "bench.latency") as process:
+        written = wait_for(lambda: next(folder.glob("*/.leasehold/run.json"), None), "the stack")
+        pids = wait_for(lambda: json.loads(written.read_text())["pids"], "its processes")
+        process.terminate()
+        process.communicate()
+    await_end(pids.values())
+    assert list(folder.iterdir()) == []

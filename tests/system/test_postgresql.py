@@ -1,0 +1,40 @@
+"""`leasehold up` on PostgreSQL: the same stack, the same words, another database."""
+
+from pathlib import Path
+
+import pytest
+
+from leasehold.stack import Stack
+from scheduler.model.transitions import PHASES
+from scheduler.store.migrating import schema_state
+from tests.postgresql_server import PostgresServer
+from tests.system.processes import wait_for
+from tests.system.stack import IMAGE
+
+pytestmark = pytest.mark.timeout(120)
+POOL = {"system": "x86_64-linux", "max_slots": 1, "max_leases_per_slot": 4, "ec2": {"image": IMAGE}}
+
+
+def test_a_stack_on_postgresql_migrates_serves_and_outlives_its_lost_connections(
+    tmp_path: Path, postgresql_server: PostgresServer
+) -> None:
+    """The supervisor makes the tables. The database is named in the configuration, as an operator names it."""
+    name = postgresql_server.create_database()
+    url = postgresql_server.url(name)
+    (tmp_path / "leasehold.toml").write_text(f'[database]\nurl = "{url}"\n')
+    try:
+        with Stack(tmp_path, rules={"pools": {"linux": POOL}}, emulator={"boot_seconds": 0.1}) as stack:
+            with stack.client() as client:
+                for reservation in ("first", "second"):
+                    with client.lease(id=reservation, system="x86_64-linux", wait=60):
+                        assert postgresql_server.end_connections(name) > 0
+            store, nothing = stack.open_store(), dict.fromkeys(PHASES, 0)
+            wait_for(lambda: store.count_phases() == {**nothing, "released": 2}, "both to be released")
+            store.close()
+        assert schema_state(url).is_current
+        assert not list(tmp_path.rglob("*.db"))
+        logs = "".join(path.read_text() for path in tmp_path.rglob("*.log"))
+        assert logs
+        assert postgresql_server.password not in logs
+    finally:
+        postgresql_server.drop_database(name)

@@ -1,0 +1,61 @@
+"""`leasehold run` against a whole stack: the lease is real, and so are the ways to lose it."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.system.processes import Process, wait_for
+from tests.system.stack import Stack
+
+Start = Callable[..., Process]
+
+
+@pytest.fixture
+def start(stack: Stack) -> Iterator[Start]:
+    """Starts `leasehold run --id NAME` with these words; what it and the command print is its log."""
+    found: list[Process] = []
+
+    def begin(name: str, *words: str) -> Process:
+        found.append(stack.start(name, "leasehold.cli", "run", "--id", name, *words))
+        return found[-1]
+
+    yield begin
+    for process in found:
+        if process.is_alive:
+            process.kill()
+        del stack.processes[process.name]
+
+
+def test_a_machine_that_ec2_takes_back_asks_the_command_to_end(stack: Stack, start: Start) -> None:
+    """It has its lease until then, renewed for longer than its ttl, and gives it back when it ends."""
+    script = """trap 'cat "$LEASEHOLD_REVOKED_FILE"; exit 3' TERM; echo "$LEASEHOLD_TOKEN on $LEASEHOLD_INSTANCE_ID"
+        while :; do sleep 0.1; done"""
+    process = start("run-interrupted", "--pool", "linux", "--ttl", "3", "--", "sh", "-c", script)
+    [row] = stack.await_phase(["run-interrupted"], "leased")
+    [lease] = row.leases
+    machine = next(slot.instance_id for slot in stack.slots() if slot.id == lease.slot)
+    wait_for(lambda: f"{row.token} on {machine}\n" in process.read_log(), "the command")
+    expires_at = row.expires_at or 0.0
+    wait_for(lambda: (stack.find(row.id).expires_at or 0.0) > expires_at + 3, "renewals for longer than the ttl")
+    stack.let_happen("interrupt", str(machine))
+    assert process.await_end() == 3
+    assert "run-interrupted is being revoked: slot_interrupted; the command gets SIGTERM" in process.read_log()
+    # The file that is there from then on: why, and until when.
+    assert process.read_log().splitlines()[-2] == "slot_interrupted"
+    assert float(process.read_log().splitlines()[-1]) > (row.expires_at or 0.0) + 60
+    stack.await_phase(["run-interrupted"], "released")
+
+
+def test_a_cancelled_reservation_kills_the_command(stack: Stack, start: Start) -> None:
+    process = start("run-cancelled", "--pool", "warm", "--", "sh", "-c", "trap '' TERM; echo ready; sleep 600")
+    wait_for(lambda: "ready" in process.read_log(), "the command")
+    assert stack.ask("cancel", {"reservation": "run-cancelled", "reason": "not needed"})["ok"]
+    assert process.await_end() == 125
+    assert "run-cancelled is lost: it is cancelled" in process.read_log()
+
+
+def test_without_its_process_a_lease_ends_with_its_ttl(stack: Stack, start: Start) -> None:
+    process = start("run-killed", "--pool", "warm", "--ttl", "2", "--", "sleep", "600")
+    stack.await_phase(["run-killed"], "leased")
+    process.kill()
+    stack.await_phase(["run-killed"], "expired")

@@ -1,0 +1,253 @@
+"""A stack in `access.mode = signed`, with its real workers: what is signed is served, anything else changes nothing."""
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
+
+import pytest
+
+from leasehold.client.client import Client
+from leasehold.common.signing import SignedFields, format_key_line, hash_body, read_key, sign, sign_headers
+from leasehold.errors import NotAnswered, Refused
+from scheduler.operations.principals import add_principal, remove_principal, rotate_principal
+from scheduler.ports import EventFilter, StoredPrincipal
+from tasks.queues import RESERVATIONS, task_name
+from tests.system.bad_messages import an_envelope
+from tests.system.conftest import RULES
+from tests.system.processes import wait_for
+from tests.system.stack import Answer, Stack
+
+SUBMIT, CANCEL = (task_name(RESERVATIONS, verb) for verb in ("submit", "cancel"))
+Envelope = dict[str, Any]
+
+
+class SignedStack(Stack):
+    """Speaks to its workers as the principals that it adds."""
+
+    def add(self, role: str, *accounts: str) -> StoredPrincipal:
+        """A new principal."""
+        name = f"{role}-{uuid4().hex[:8]}"
+        return add_principal(self.services.ports.store, {"name": name, "role": role, "accounts": [*accounts]})
+
+    @property
+    def cluster(self) -> str:
+        """The identity of this cluster."""
+        return self.services.ports.store.read_cluster().identity
+
+    def client(self, principal: StoredPrincipal | None, key: str | None = None) -> Client:
+        """A client that signs as this principal."""
+        line = None if principal is None else format_key_line(principal.name, key or principal.key, self.cluster)
+        return Client(self.redis_url("leasehold"), key=line, timeout=20)
+
+    def make(self, principal: StoredPrincipal, document: Mapping[str, Any], task: str = SUBMIT) -> Envelope:
+        """A signed message with this document, as it lies on the list of its queue."""
+        _, queue, _ = task.split(".")
+        envelope = an_envelope(queue, task, [[{**document}], {}, None], uuid4().hex)
+        envelope["headers"] |= sign_headers(
+            read_key(principal.key),
+            principal=principal.name,
+            cluster=self.cluster,
+            queue=queue,
+            task=task,
+            message_id=envelope["headers"]["id"],
+            now=self.services.ports.store.now(),
+            body=base64.b64decode(envelope["body"]),
+        )
+        return envelope
+
+    def push(self, envelope: Envelope, queue: str = RESERVATIONS) -> None:
+        """Put it onto the list of a queue."""
+        self.redis.lpush(queue, json.dumps(envelope))
+
+    def exchange(self, envelope: Envelope, address: str) -> Answer:
+        """Push it and give its answer."""
+        self.redis.delete(address)
+        self.push(envelope)
+        _, body = cast("tuple[bytes, bytes]", wait_for(lambda: self.redis.blpop([address], timeout=2), "the answer"))
+        return cast("Answer", json.loads(body))
+
+    def is_known(self, name: str) -> bool:
+        """Whether the database has this reservation."""
+        return bool(self.services.ports.store.find_reservations(ids=[name]))
+
+
+@pytest.fixture(scope="module")
+def signed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SignedStack]:
+    folder: Path = tmp_path_factory.mktemp("signed")
+    with SignedStack(folder, {"pools": {"warm": RULES["pools"]["warm"]}}, ACCESS__MODE="signed") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def alice(signed: SignedStack) -> StoredPrincipal:
+    return signed.add("producer")
+
+
+def a_document() -> dict[str, Any]:
+    name = uuid4().hex
+    return {"id": f"r-{name}", "pool": "warm", "request": f"q-{name}", "reply_to": f"leasehold:reply:{name}"}
+
+
+def test_a_signed_client_is_served_by_a_cluster_that_signs_its_own_messages(
+    signed: SignedStack, alice: StoredPrincipal
+) -> None:
+    """Ticks, sweeps, launches and checks travel through queues that refuse unsigned messages."""
+    with signed.client(alice) as client, client.lease(pool="warm", wait=60) as lease:
+        assert lease.token > 0
+        row = signed.find(lease.id)
+    assert (row.phase, row.principal) == ("leased", alice.name)
+
+
+def test_an_unsigned_message_is_refused_answered_counted_and_recorded(signed: SignedStack) -> None:
+    with signed.client(None) as client, pytest.raises(Refused) as refused:
+        client.reserve(id="unsigned", pool="warm")
+    assert [(error.path, error.got) for error in refused.value.errors] == [("signature", "none")]
+    assert not signed.is_known("unsigned")
+
+    def find_event() -> bool:
+        events = signed.services.ports.store.read_events(EventFilter(name="message_refused"))
+        return any(event.detail["defect"] == "signature" and event.detail["queue"] == RESERVATIONS for event in events)
+
+    wait_for(find_event, "the event of the refused message")
+
+
+@pytest.mark.parametrize("queue", ["ticks", "launch", "health", "terminate"])
+def test_only_the_cluster_itself_and_operators_where_they_may_send_on_internal_queues(
+    signed: SignedStack, alice: StoredPrincipal, queue: str
+) -> None:
+    canary = task_name(queue, "canary")
+    address = f"leasehold:reply:{uuid4().hex}"
+
+    def ask(principal: StoredPrincipal) -> Answer:
+        envelope = signed.make(principal, {}, canary)
+        body = json.dumps([[address], {}, None]).encode()
+        fields = SignedFields(
+            principal.name,
+            signed.cluster,
+            queue,
+            canary,
+            envelope["headers"]["id"],
+            envelope["headers"]["signed_at"],
+            hash_body(body),
+        )
+        envelope["body"] = base64.b64encode(body).decode()
+        envelope["headers"]["signature"] = sign(read_key(principal.key), fields)
+        signed.push(envelope, queue)
+        _, answer = wait_for(lambda: signed.redis.blpop([address], timeout=2), "the canary")
+        return cast("Answer", json.loads(answer))
+
+    assert ask(signed.add("operator"))["ok"]
+    refused = ask(alice)
+    assert [(error["path"], error["got"]) for error in refused["errors"]] == [("principal", "producer")]
+
+
+SWAPS: list[tuple[str, Callable[[SignedStack, Envelope], None]]] = [
+    ("principal", lambda stack, it: it["headers"].update(principal=stack.add("operator").name)),
+    ("cluster", lambda _, it: it["headers"].update(cluster=uuid4().hex)),
+    ("task", lambda _, it: it["headers"].update(task=CANCEL)),
+    ("message id", lambda _, it: it["headers"].update(id=uuid4().hex)),
+    ("time", lambda _, it: it["headers"].update(signed_at=repr(float(it["headers"]["signed_at"]) + 1))),
+    ("signature", lambda _, it: it["headers"].update(signature="0" * 64)),
+    ("no signature", lambda _, it: it["headers"].pop("signature")),
+    ("no principal", lambda _, it: it["headers"].pop("principal")),
+    ("digest of the sender", lambda _, it: _replace_body(it, keep_digest=True)),
+    ("body", lambda _, it: _replace_body(it, keep_digest=False)),
+    ("a blank in the body", lambda _, it: it.update(body=base64.b64encode(_body_of(it) + b" ").decode())),
+]
+
+
+def _body_of(envelope: Envelope) -> bytes:
+    return base64.b64decode(envelope["body"])
+
+
+def _replace_body(envelope: Envelope, *, keep_digest: bool) -> None:
+    """Another id in the body; the digest of the first body in the header that the worker computes."""
+    if keep_digest:
+        envelope["headers"]["body_sha256"] = hash_body(_body_of(envelope))
+    ((document,), *rest) = json.loads(_body_of(envelope))
+    body = [[{**document, "id": f"{document['id']}-forged"}], *rest]
+    envelope["body"] = base64.b64encode(json.dumps(body).encode()).decode()
+
+
+def test_a_captured_message_is_refused_with_any_field_swapped(signed: SignedStack, alice: StoredPrincipal) -> None:
+    """Each alteration is that of a message of its own, which is served afterwards as it was captured."""
+    for what, alter in SWAPS:
+        document = a_document()
+        captured = signed.make(alice, document)
+        forged = json.loads(json.dumps(captured))
+        alter(signed, forged)
+        answer = signed.exchange(forged, document["reply_to"])
+        assert [error["path"] for error in answer["errors"]] == ["signature"], what
+        assert not signed.is_known(document["id"]), what
+        assert not signed.is_known(f"{document['id']}-forged"), what
+        assert signed.exchange(captured, document["reply_to"])["ok"], what
+
+
+def test_a_message_for_another_queue_is_refused(signed: SignedStack) -> None:
+    """Signed for `ticks`, it names a task of `reservations`, on whose list it is pushed."""
+    operator, document = signed.add("operator"), a_document()
+    envelope = signed.make(operator, document)
+    fields = SignedFields(
+        operator.name,
+        signed.cluster,
+        "ticks",
+        SUBMIT,
+        envelope["headers"]["id"],
+        envelope["headers"]["signed_at"],
+        hash_body(_body_of(envelope)),
+    )
+    envelope["headers"]["signature"] = sign(read_key(operator.key), fields)
+    assert not signed.exchange(envelope, document["reply_to"])["ok"]
+    assert not signed.is_known(document["id"])
+
+
+@pytest.mark.parametrize("hours", [-1.1, 1.1])
+def test_a_message_that_was_signed_more_than_an_hour_away_is_refused(
+    signed: SignedStack, alice: StoredPrincipal, hours: float
+) -> None:
+    document = a_document()
+    envelope = signed.make(alice, document)
+    at = repr(float(envelope["headers"]["signed_at"]) + hours * 3600)
+    digest = hash_body(_body_of(envelope))
+    fields = SignedFields(alice.name, signed.cluster, RESERVATIONS, SUBMIT, envelope["headers"]["id"], at, digest)
+    envelope["headers"] |= {"signed_at": at, "signature": sign(read_key(alice.key), fields)}
+    assert not signed.exchange(envelope, document["reply_to"])["ok"]
+    assert not signed.is_known(document["id"])
+
+
+def test_a_copy_gets_the_stored_answer_for_the_same_principal_only(signed: SignedStack, alice: StoredPrincipal) -> None:
+    document = a_document()
+    envelope = signed.make(alice, document)
+    first = signed.exchange(envelope, document["reply_to"])
+    assert first["ok"]
+    # The very message again, and the same request signed again.
+    assert signed.exchange(envelope, document["reply_to"]) == first
+    assert signed.exchange(signed.make(alice, document), document["reply_to"]) == first
+    other = signed.exchange(signed.make(signed.add("producer"), document), document["reply_to"])
+    assert [error["path"] for error in other["errors"]] == ["request"]
+
+
+def test_a_removed_principal_is_refused_and_a_rotated_one_has_both_keys(signed: SignedStack) -> None:
+    bob, store = signed.add("producer"), signed.services.ports.store
+
+    def works(key: str) -> bool:
+        with signed.client(bob, key) as client:
+            try:
+                client.reserve(pool="warm")
+            except (Refused, NotAnswered):
+                return False
+            return True
+
+    assert works(bob.key)
+    rotated = rotate_principal(store, bob.name)
+    assert works(rotated.key)
+    assert works(bob.key)
+    newest = rotate_principal(store, bob.name, 0)
+    assert works(newest.key)
+    wait_for(lambda: not works(bob.key), "the refusal of the first key")
+    wait_for(lambda: not works(rotated.key), "the refusal of the second key")
+    remove_principal(store, bob.name)
+    wait_for(lambda: not works(newest.key), "the refusal of the removed principal")

@@ -1,0 +1,157 @@
+"""The transport of our workers, and the client's connections, on a Redis of its own."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from kombu import Connection
+from kombu.exceptions import OperationalError
+
+from leasehold.client.transport import QUEUE, RequestTransport
+from leasehold.errors import Unavailable
+from scheduler.view.connection import make_redis
+from scheduler.view.redis_notifier import RedisNotifier
+from tasks.app import PUBLISH_RETRIES, make_app
+from tasks.dispatch import CeleryDispatcher
+from tasks.queues import TICKS
+from tasks.transport import Transport
+from tests.proxy import EVERY, Proxy
+from tests.servers import start_own_redis
+from workers.embedded_redis import RedisServer
+from workers.settings import read_settings
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    started = start_own_redis(tmp_path)
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def connection(server: RedisServer) -> Iterator[Connection]:
+    with Connection(server.url, transport=Transport) as opened:
+        yield opened
+
+
+@pytest.fixture
+def broker(server: RedisServer) -> Iterator[redis.Redis]:
+    """Redis itself."""
+    with make_redis(server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def proxy(server: RedisServer) -> Iterator[Proxy]:
+    """What the application takes for Redis."""
+    with Proxy(server.port) as opened:
+        yield opened
+
+
+@pytest.fixture
+def app(proxy: Proxy) -> Iterator[Celery]:
+    """As it is in a worker."""
+    made = make_app(read_settings({"broker": {"url": f"redis://127.0.0.1:{proxy.port}/0"}}))
+    made.conf.broker_transport = "tasks.transport:Transport"
+    yield made
+    made.pool.force_close_all()  # type: ignore[attr-defined] # the stubs take it for another pool
+
+
+@pytest.fixture
+def wire(proxy: Proxy) -> Iterator[RequestTransport]:
+    """The client's."""
+    opened = RequestTransport(f"redis://127.0.0.1:{proxy.port}/0")
+    yield opened
+    opened.close()
+
+
+def a_dispatcher(app: Celery) -> CeleryDispatcher:
+    return CeleryDispatcher(app, tick_seconds=5, resend_seconds=10, sweep_seconds=2)
+
+
+def test_a_channel_keeps_one_client_for_as_long_as_its_pool_of_connections_lives(connection: Connection) -> None:
+    channel: Any = connection.channel()
+    with channel.conn_or_acquire() as first, channel.conn_or_acquire() as second:
+        assert first is second
+        assert first is not channel.client
+    # As kombu does when the connection is lost.
+    channel._disconnect_pools()
+    with channel.conn_or_acquire() as third:
+        assert third is not first
+        assert third.connection_pool is channel.pool
+        assert third.ping()
+
+
+def test_who_publishes_on_a_channel_that_was_closed_does_so_on_a_fresh_one(connection: Connection) -> None:
+    producer = connection.Producer()
+    closed: Any = producer.channel
+    for _ in range(2):
+        producer.publish({}, exchange="", routing_key=TICKS, retry=True, retry_policy=PUBLISH_RETRIES)
+        closed.close()
+    assert producer.channel is not closed
+    assert connection.SimpleQueue(TICKS).qsize() == 2
+
+
+def test_a_pooled_connection_whose_channel_was_closed_takes_messages(app: Celery, broker: redis.Redis) -> None:
+    with app.producer_or_acquire() as producer:
+        producer.channel.close()
+    a_dispatcher(app).send_tick()
+    assert broker.llen(TICKS) == 1
+
+
+@pytest.mark.parametrize("lost", [{1}, {2}, {1, 2}, {2, 3}, {1, 3}])
+def test_connections_that_are_lost_while_a_message_is_sent_cost_no_message(
+    lost: set[int], app: Celery, proxy: Proxy, broker: redis.Redis
+) -> None:
+    """The first is the channel's own, the second is the one that it publishes on."""
+    proxy.lost = lost
+    a_dispatcher(app).send_tick()
+    assert broker.llen(TICKS) == 1
+    assert proxy.taken > max(lost)
+
+
+def test_a_kick_that_failed_spares_nobody_the_next(app: Celery, proxy: Proxy, broker: redis.Redis) -> None:
+    notifier = RedisNotifier(broker, a_dispatcher(app).send_tick)
+    proxy.lost = EVERY
+    with pytest.raises(OperationalError):
+        notifier.kick()
+    assert broker.llen(TICKS) == 0
+    proxy.lost = ()
+    notifier.kick()
+    assert broker.llen(TICKS) == 1
+
+
+def test_a_message_leaves_nothing_in_redis_but_itself(app: Celery, broker: redis.Redis) -> None:
+    a_dispatcher(app).send_tick()
+    assert broker.keys() == [TICKS.encode()]
+
+
+def is_taken(wire: RequestTransport) -> bool:
+    """Whether the broker took one message more. The client says that it did not with this error alone."""
+    try:
+        wire.send("submit", {"request": "r1"})
+    except Unavailable:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("lost", [{1}, {2}, {1, 2}, {2, 3}, {1, 3}, {1, 2, 3}])
+def test_a_client_that_lost_connections_while_it_sent_a_message_sends_the_next_one(
+    lost: set[int], wire: RequestTransport, broker: redis.Redis, proxy: Proxy
+) -> None:
+    proxy.lost = lost
+    taken = sum(is_taken(wire) for _ in range(3))
+    assert proxy.taken > max(lost)
+    assert 0 < taken <= broker.llen(QUEUE)
+
+
+def test_a_client_that_lost_connections_between_two_messages_sends_the_next_one(
+    wire: RequestTransport, broker: redis.Redis
+) -> None:
+    assert is_taken(wire)
+    broker.client_kill_filter(_type="normal", skipme=True)
+    assert any(is_taken(wire) for _ in range(2))
+    assert broker.llen(QUEUE) >= 2
