@@ -37,9 +37,10 @@ _PATTERN: Final = re.compile("|".join(rf"\b(?:{words})(?!\w)" for words in REFUS
 _FENCE: Final = re.compile(r"^\s*(```|~~~)")
 _CODE: Final = re.compile(r"`[^`]*`|<[^>\s][^>]*>|\]\([^)]*\)")
 _PEOPLE: Final = re.compile(
-    r"\b(?:users?|operators?|engineers?|readers?|people|person|newcomers?|authors?|teams?) whom?\b"
+    r"\b(?:users?|operators?|engineers?|readers?|people|person|newcomers?|authors?|teams?) whom?\b",
+    re.IGNORECASE,
 )
-"""People are no things."""
+"""Pronouns for people are right."""
 _TOPS: Final = ("scheduler", "tasks", "workers", "leasehold", "bench", "examples", "docs", "tests")
 _PAGES: Final = ("README.md", "CONTRIBUTING.md")
 _PARTS: Final = ("*.py", "*.md")
