@@ -1,4 +1,4 @@
-"""docs/elastic.md: its example plays as it is shown, and its table has every setting."""
+"""docs/reference/elastic.md: its example plays as it is shown, and its table has every setting."""
 
 import re
 from io import StringIO
@@ -8,7 +8,7 @@ from typing import get_args
 from scheduler.model.rules import SchedulerKeys
 from scheduler.simulation.show import simulate_file
 
-PAGE = (Path(__file__).parents[2] / "docs" / "elastic.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "elastic.md").read_text(encoding="utf-8")
 
 
 def find_block(language: str) -> str:
