@@ -1,4 +1,4 @@
-"""The cases of the Arvados page: slots that boot, are cordoned, or are of an offering that changed."""
+"""Cases from Arvados: slots that boot, are cordoned, or belong to an offering that changed."""
 
 import pytest
 
@@ -92,6 +92,6 @@ CASES: Cases = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_tick_heeds_what_a_slot_is_as_the_page_says(name: str) -> None:
+def test_a_slot_is_used_according_to_its_state_cordon_and_offering(name: str) -> None:
     document, expected = CASES[name]
     assert play_out(document).ticks == expected
