@@ -55,7 +55,7 @@ def list_imports(file: Path) -> dict[str, str]:
 
 
 def list_steps() -> list[str]:
-    """Return the files of the functions that `plan()` calls with the cycle, in the order of the last call of each."""
+    """Return the files of the functions that `plan()` calls, in the order of the last call of each."""
     source = Path(plan_module.__file__)
     files = list_imports(source)
     calls = [
@@ -64,7 +64,7 @@ def list_steps() -> list[str]:
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id.islower()
-        and any(isinstance(each, ast.Name) and each.id == "cycle" for each in node.args)
+        and node.func.id in files
     ]
     calls.sort(key=lambda node: node.lineno)
     found = [files[node.func.id] for node in calls if isinstance(node.func, ast.Name)]
@@ -77,7 +77,8 @@ def list_named(text: str) -> list[str]:
 
 def test_the_steps_are_described_in_the_order_of_the_plan() -> None:
     """When this fails: a step was added to `plan()`, or moved."""
-    assert [file for row in STEPS for file in list_named(row[-1])] == list_steps()
+    steps = [file for file in list_steps() if file.count("/") > 1]  # the plan cache decides nothing
+    assert [file for row in STEPS for file in list_named(row[-1])] == steps
 
 
 def test_the_drawing_has_the_steps_of_the_table() -> None:
