@@ -135,7 +135,7 @@ def test_the_code_is_the_reason_of_the_wait(name: str) -> None:
 
 
 def test_without_backfill_the_first_reservation_without_a_ready_slot_ends_the_placing() -> None:
-    """Slots are still launched for later reservations, and capacity in flight is kept for them."""
+    """Slots are still launched for later reservations, and the capacity that they would take is kept for them."""
     assert told(
         submit(0, "r1", resources={"cpus": 4}),
         submit(0, "r2", resources={"cpus": 1}),
