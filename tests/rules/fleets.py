@@ -124,7 +124,7 @@ def _name(component: Document) -> str:
 
 @cache
 def elastic_rules() -> st.SearchStrategy[Document]:
-    """How elastic instances are granted and taken back."""
+    """How elastic instances are granted and reclaimed."""
     return st.fixed_dictionaries(
         {
             "elastic": st.sampled_from(["yielding", "flexible", "malleable", "rigid"]),

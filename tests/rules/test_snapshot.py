@@ -163,7 +163,7 @@ GONE: dict[str, list[Document]] = {
     # the pool's present offerings, while a machine of the offering that was `small` still runs
     "another one": [{"name": "large", "price": 2, "resources": {"cpus": 8}}],
     "another price": [{"name": "small", "price": 7, "resources": {"cpus": 8}}],
-    "a namesake in another market": [
+    "the same name in another market": [
         {"name": "small", "price": 1, "market": market, "resources": {"cpus": 4}} for market in ("spot", "on-demand")
     ],
 }

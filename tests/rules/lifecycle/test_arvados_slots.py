@@ -64,7 +64,7 @@ CASES: Cases = {
         ),
         [[]],
     ),
-    "a namesake in another market changes the keys and drains nothing": (
+    "the same name in another market changes the key of the offering and drains nothing": (
         a_case(
             act(1, "rules", {"pools": {"linux": {"offerings": types(1) + types(1, market="on-demand")}}}),
             tick(1),

@@ -68,7 +68,7 @@ def test_size_serves_the_smaller_one_first() -> None:
         ([(0, a_job("old-one", 1, 32768)), (95, a_job("young", 1, 8192))], 95, ["young", "old-one"]),
         # both have come to 0: the older one, however large it was
         ([(0, a_job("large", 2, 32768)), (1, a_job("small", 1, 256))], 256, ["large", "small"]),
-        # it never grows again: long after 0 a newcomer of any size is behind
+        # it never grows again: long after 0 a new reservation of any size comes later
         ([(0, a_job("large", 2, 32768)), (5000, a_job("small", 0.001, 1))], 5000, ["large", "small"]),
         # as large, as old: by submission
         ([(0, a_job("b")), (0, a_job("a"))], 0, ["b", "a"]),

@@ -116,7 +116,9 @@ CLAIMS: dict[str, tuple[list[Any], list[str], dict[str, str]]] = {
 
 
 @pytest.mark.parametrize(("rows", "decided", "waiting"), CLAIMS.values(), ids=CLAIMS)
-def test_claims(rows: list[Any], decided: list[str], waiting: dict[str, str]) -> None:
+def test_a_claim_is_assigned_when_the_earlier_leases_have_ended(
+    rows: list[Any], decided: list[str], waiting: dict[str, str]
+) -> None:
     assert describe(*rows, rules=RULES) == (decided, waiting)
 
 

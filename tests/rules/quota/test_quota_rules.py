@@ -138,7 +138,9 @@ PLACING: dict[str, tuple[list[Any], list[str], dict[str, str]]] = {
 
 
 @pytest.mark.parametrize(("rows", "decided", "waiting"), PLACING.values(), ids=PLACING)
-def test_placing(rows: list[Any], decided: list[str], waiting: dict[str, str]) -> None:
+def test_reservations_are_placed_by_level_preference_and_labels(
+    rows: list[Any], decided: list[str], waiting: dict[str, str]
+) -> None:
     assert describe(*rows) == (decided, waiting)
 
 
@@ -267,7 +269,7 @@ PREEMPTING: dict[str, tuple[list[Any], list[str]]] = {
 
 
 @pytest.mark.parametrize(("rows", "decided"), PREEMPTING.values(), ids=PREEMPTING)
-def test_preempting(rows: list[Any], decided: list[str]) -> None:
+def test_better_work_preempts_worse_work(rows: list[Any], decided: list[str]) -> None:
     assert describe(*rows)[0] == decided
 
 
@@ -282,18 +284,18 @@ RELEVELLING: dict[str, tuple[list[Any], list[str]]] = {
         ],
         ["r9 from 0 to 1"],
     ),
-    "exactly 600 does nothing": ([a_host(1), runs("r9", 1, 2, "A"), an_account("A", 0, 600, rate=(0, 0.5))], []),
-    "above 600 they come up": (
+    "exactly 600 changes nothing": ([a_host(1), runs("r9", 1, 2, "A"), an_account("A", 0, 600, rate=(0, 0.5))], []),
+    "above 600 they are promoted": (
         [a_host(1), runs("r9", 1, 2, "A"), an_account("A", 0, 600.5, rate=(0, 0.5))],
         ["r9 from 2 to 1"],
     ),
-    "exactly -600 does nothing": ([a_host(1), runs("r9", 1, 1, "A"), an_account("A", 0, -600, rate=(0, 0.5))], []),
-    "below they go down": (
+    "exactly -600 changes nothing": ([a_host(1), runs("r9", 1, 1, "A"), an_account("A", 0, -600, rate=(0, 0.5))], []),
+    "below they are demoted": (
         [a_host(1), runs("r9", 1, 1, "A"), an_account("A", 0, -600.5, rate=(0, 0.5))],
         ["r9 from 1 to 2"],
     ),
     "not while the rates cover them": ([a_host(1), runs("r9", 1, 1, "A"), an_account("A", 0, -601, rate=(0, 1))], []),
-    "the most expensive come up first, free ones too": (
+    "the most expensive are promoted first, free ones too": (
         [a_host(n) for n in (1, 2, 3)]
         + [runs("r7", 1, 5, "A", (1,)), runs("r8", 2, 3, "A", (3,)), runs("r9", 3, 1, "A", (2,))]
         + [an_account("A", 601, rate=(1.5,))],
@@ -312,7 +314,7 @@ RELEVELLING: dict[str, tuple[list[Any], list[str]]] = {
 
 
 @pytest.mark.parametrize(("rows", "decided"), RELEVELLING.values(), ids=RELEVELLING)
-def test_relevelling(rows: list[Any], decided: list[str]) -> None:
+def test_work_is_demoted_below_minus_600_and_promoted_above_600(rows: list[Any], decided: list[str]) -> None:
     assert describe(*rows)[0] == decided
 
 

@@ -94,7 +94,7 @@ PLACING: dict[str, tuple[list[Any], list[str]]] = {
 
 
 @pytest.mark.parametrize(("rows", "decided"), PLACING.values(), ids=PLACING)
-def test_placing(rows: list[Any], decided: list[str]) -> None:
+def test_leases_share_slots_and_gangs_are_placed_whole(rows: list[Any], decided: list[str]) -> None:
     assert describe(*rows, rules=RULES)[0] == decided
 
 
@@ -164,7 +164,7 @@ PREEMPTING: dict[str, tuple[list[Any], list[str]]] = {
 
 
 @pytest.mark.parametrize(("rows", "decided"), PREEMPTING.values(), ids=PREEMPTING)
-def test_preempting(rows: list[Any], decided: list[str]) -> None:
+def test_a_preemption_on_a_shared_slot_ends_the_fewest_and_cheapest(rows: list[Any], decided: list[str]) -> None:
     recycles = not decided
     rules = quota_rules({"resources": {"cpus": 4}, "recycle_unclean": recycles})
     assert describe(*rows, rules=rules)[0] == decided
