@@ -10,12 +10,12 @@ from scheduler.model.transitions import LEASE_MOVES, RESERVATION_MOVES, SLOT_MOV
 INTRODUCTION = """\
 # States and legal moves
 
-This page is made from the tables in `scheduler/model/transitions.py` (`python -m scheduler.model.states_page`); a test
-holds it against them. Nothing changes its state but through these tables: one function applies a move, checks it
-and appends an event with its cause.
+This page is generated from the tables in `scheduler/model/transitions.py` (`python -m scheduler.model.states_page`); a
+test compares both. States change by these tables alone: one function makes a move, checks it and appends an event with
+its cause.
 
-Causes: `tick` is a decision of a plan, `holder` a producer or the holder of a lease, `operator` a person, `cloud`
-what EC2 or a host told us.
+Causes: `tick` is a decision of a plan, `holder` a producer or the holder of a lease, `operator` a person, `cloud` a
+report of EC2 or a host.
 """
 
 
