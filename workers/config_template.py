@@ -147,7 +147,7 @@ def list_keys(section: Section) -> list[Key]:
     ]
 
 
-def write_commented(path: Path | None = None) -> str:
+def write_template(path: Path | None = None) -> str:
     """A complete commented `leasehold.toml`: it parses, and says nothing but the defaults and one example pool.
 
     With a path it is also written there; raises InvalidInputError when there is a file, or none can be.

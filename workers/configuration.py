@@ -17,7 +17,7 @@ from scheduler.model.rules import Pool, Rules, read_rules
 from scheduler.model.validation import Fault, InvalidInputError, fault, format_path, read_document, show, suggest
 from scheduler.simulation.cloud_documents import CloudDocument, read_simulated_cloud
 from workers.config_checks import find_contradictions, find_misfits
-from workers.config_template import write_commented
+from workers.config_template import write_template
 from workers.ec2.user_data import VARIABLES, render_user_data
 from workers.settings import Settings, is_loopback, read_settings
 
@@ -28,7 +28,7 @@ __all__ = [
     "find_warnings",
     "load_settings",
     "read_configuration",
-    "write_commented",
+    "write_template",
 ]
 
 PATH_VARIABLE: Final = "LEASEHOLD_CONFIG"
