@@ -12,10 +12,9 @@ from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.lifecycle.expire import expire
 from scheduler.policy.lifecycle.heal import heal
 from scheduler.policy.lifecycle.timers import wake
-from scheduler.policy.paused_gc import with_resting_collector
 from scheduler.policy.placement.cpu_bursting import share
 from scheduler.policy.placement.place import place
-from scheduler.policy.plan_cache import keep_in_mind, recall
+from scheduler.policy.plan_cache import PlanCache
 from scheduler.policy.queueing.order import order
 from scheduler.policy.quota.charge import charge
 from scheduler.policy.scaling.launch import launch, launch_for_elastic
@@ -25,17 +24,18 @@ from scheduler.policy.scaling.scale_in import shrink
 from scheduler.policy.scaling.warm_pool import keep
 
 
-@with_resting_collector
-def plan(view: View, rules: Rules, now: float) -> Plan:
+def plan(view: View, rules: Rules, now: float, cache: PlanCache | None = None) -> Plan:
     """The decisions of one tick, in the order in which they were made, and why the others wait.
 
     The same view, rules and now (seconds) give the same plan, in whatever order the view's rows came.
     Source: the autoscaler's tick; its order is kept.
     """
-    known = recall(view, rules, now)
+    cache = PlanCache() if cache is None else cache
+    cache.follow(view)
+    known = cache.find_plan(rules, now)
     if known is not None:
         return known
-    cycle = CycleState(view, rules, now)
+    cycle = CycleState(view, rules, now, cache)
     expire(cycle)  # reservations whose time is over give back what they hold
     heal(cycle)  # interrupted, lost and stuck slots; restarts that are due
     charge(cycle)  # quota accounts earn, and pay for what ran
@@ -50,4 +50,4 @@ def plan(view: View, rules: Rules, now: float) -> Plan:
     release(cycle)  # what is unneeded, where quota or max_slots keeps back a launch
     share(cycle)  # the spare cores of each slot among those who are on it by now
     wake(cycle)  # what all this makes fall due, and when
-    return keep_in_mind(view, rules, now, cycle.finish(queue))
+    return cache.keep(view, rules, now, cycle.finish(queue))

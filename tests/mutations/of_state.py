@@ -75,10 +75,8 @@ OF_STATE: Final[Changes] = {
         ],
     },
     "scheduler.policy.plan_cache": {
-        "keep_in_mind": [
-            Change(
-                "a plan is not kept beyond what falls due", "inf if outcome.wake_at is None else outcome.wake_at", "inf"
-            ),
+        "PlanCache.keep": [
+            Change("a plan is not kept beyond what falls due", "inf if plan.wake_at is None else plan.wake_at", "inf"),
             Change(
                 "a plan is not kept beyond the next one whom the starvation guard protects",
                 "min([falls_due, *_list_protections(view, rules, now)])",

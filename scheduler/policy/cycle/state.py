@@ -23,6 +23,7 @@ from scheduler.policy.cycle.balances import Balances
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.ttl import Terms
 from scheduler.policy.cycle.work_budget import WorkBudget
+from scheduler.policy.plan_cache import PlanCache
 
 _RANK_OF_CODE = {code: rank for rank, code in enumerate(WAITING_CODES)}
 
@@ -44,8 +45,9 @@ class _Demands(dict[Shape, Demand]):
 class CycleState:
     """What a tick knows and has decided: places by pool, who is pending, decisions, reasons, wake-ups."""
 
-    def __init__(self, view: View, rules: Rules, now: float) -> None:  # noqa: PLR0915  a statement for each attribute
+    def __init__(self, view: View, rules: Rules, now: float, cache: PlanCache | None = None) -> None:  # noqa: PLR0915  a statement for each attribute
         self.view, self.rules, self.now = view, rules, now
+        self.cache = PlanCache() if cache is None else cache
         self.decisions: list[Decision] = []
         self.waiting: dict[str, Reason] = {}
         """By id of the reservation."""
@@ -94,7 +96,7 @@ class CycleState:
         """Slots without leases that they would use besides."""
         self.failed_boots: dict[str, list[str]] = {}
         """By pool: the slots whose boots this tick ended."""
-        self.turns = WorkBudget(view.turns, rules.limits.work_per_tick)
+        self.turns = WorkBudget(self.cache.turns, rules.limits.work_per_tick)
         """What gangs and elastic components may cost in this tick."""
         self._demands = _Demands(self._make_demand)
         self._steps = SharedAmounts()
@@ -103,7 +105,7 @@ class CycleState:
 
     def _open_pools(self) -> None:
         for name, pool in self.rules.pools.items():
-            opened = open_slots(self.view, name, pool)
+            opened = open_slots(self.view, name, pool, self.cache.slots)
             slot_infos = self.pools[name] = [
                 each.copy(order) for order, each in enumerate(opened, len(self.slot_infos))
             ]

@@ -5,10 +5,10 @@ budget is spent waits for the next tick, and no other principal waits for it. Re
 counted: what they cost does not grow with their number (`policy/capacity/slot_index.py`).
 """
 
-from collections.abc import Hashable
 from typing import Final
 
 from scheduler.model.reservations import Reservation
+from scheduler.policy.plan_cache import Payer, Turns
 
 LEASE_STEPS: Final = 5
 """A lease of a gang that is given counts as much: the commit writes it."""
@@ -24,10 +24,6 @@ NEXT_TURN: Final = (
     "the work that its principal may take in one tick is spent (limits.work_per_tick); its turn comes in a later tick"
 )
 
-Payer = Hashable
-Memory = dict[Payer, set[str]]
-"""By payer: the reservations that had their turn since all of its reservations had one."""
-
 
 def find_payer(reservation: Reservation) -> Payer:
     """Whose budget pays for it: its principal's; of an unsigned one its account's."""
@@ -37,7 +33,7 @@ def find_payer(reservation: Reservation) -> Payer:
 class WorkBudget:
     """The budgets of one tick. `memory` outlives the tick; without it every reservation has its turn again."""
 
-    def __init__(self, memory: Memory, most: int) -> None:
+    def __init__(self, memory: Turns, most: int) -> None:
         """`most`: steps of one payer in one tick; 0 = no bound."""
         self._memory, self._most = memory, most
         self._spent: dict[Payer, int] = {}
@@ -46,7 +42,7 @@ class WorkBudget:
         """Whose budget pays for the work at present."""
         self._asking: Payer | None = None
         """Who pays for the leases of the reservation that was asked for last."""
-        self._tried: Memory = {}
+        self._tried: Turns = {}
         self._first: dict[Payer, str] = {}
         """Its first reservation in the order of the queue: it has a turn in every tick and pays for its leases only."""
         self.short: set[Payer] = set()

@@ -48,7 +48,7 @@ def share(cycle: CycleState) -> None:
     moves = _follow(cycle.decisions)
     arrivals = {name: came for name, came in moves.came.items() if not _is_filled(cycle.slot_infos[name], len(came))}
     touched = moves.list_left(cycle).union(arrivals)
-    unshared = cycle.view.list_unshared(cycle.rules)
+    unshared = cycle.cache.list_unshared(cycle.view, cycle.rules)
     for name in unshared - touched:
         slot = cycle.view.slots.get(name)
         if slot is None or _is_even(slot, list_users(cycle.leases_on(slot).values()), cycle.rules):
