@@ -55,7 +55,7 @@ def list_imports(file: Path) -> dict[str, str]:
 
 
 def list_steps() -> list[str]:
-    """Return the files of the functions that `plan()` calls with the cycle, in the order of the last call of each."""
+    """Return the files of the functions that `plan()` calls, in the order of the last call of each."""
     source = Path(plan_module.__file__)
     files = list_imports(source)
     calls = [
@@ -64,7 +64,7 @@ def list_steps() -> list[str]:
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id.islower()
-        and any(isinstance(each, ast.Name) and each.id == "cycle" for each in node.args)
+        and node.func.id in files
     ]
     calls.sort(key=lambda node: node.lineno)
     found = [files[node.func.id] for node in calls if isinstance(node.func, ast.Name)]

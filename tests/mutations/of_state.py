@@ -68,10 +68,10 @@ OF_STATE: Final[Changes] = {
     },
     "scheduler.policy.plan": {
         "plan": [
-            Change("the step heal", "heal(cycle)", ""),
-            Change("the step keep", "keep(cycle, limits)", ""),
-            Change("the step shrink", "shrink(cycle)", ""),
-            Change("the step wake", "wake(cycle)", ""),
+            Change("the step heal", "heal(unexpired)", "(unexpired, {})"),
+            Change("the step warm pool", "fill_warm_pools(healed, headroom, limits)", "healed"),
+            Change("the step scale in", "scale_in(warm)", "warm"),
+            Change("the step wake", "wake(shared, limits.next_end)", "None"),
         ],
     },
     "scheduler.policy.plan_cache": {

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import compress
-from math import inf, nextafter
+from math import inf
 from operator import attrgetter
 
 import msgspec
@@ -21,6 +21,7 @@ from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import CachedSlot, Leases, SlotInfo
 from scheduler.policy.cycle.balances import Balances
 from scheduler.policy.cycle.queue import Queue
+from scheduler.policy.cycle.timers import Timers
 from scheduler.policy.cycle.ttl import Terms
 from scheduler.policy.cycle.work_budget import WorkBudget
 from scheduler.policy.plan_cache import PlanCache
@@ -45,7 +46,7 @@ class _Demands(dict[Shape, Demand]):
 class CycleState:
     """What a tick knows and has decided: places by pool, who is pending, decisions, reasons, wake-ups."""
 
-    def __init__(self, view: View, rules: Rules, now: float, cache: PlanCache | None = None) -> None:  # noqa: PLR0915  a statement for each attribute
+    def __init__(self, view: View, rules: Rules, now: float, cache: PlanCache | None = None) -> None:
         self.view, self.rules, self.now = view, rules, now
         self.cache = PlanCache() if cache is None else cache
         self.decisions: list[Decision] = []
@@ -63,8 +64,7 @@ class CycleState:
         """Those who are pending again because better work took their place at once: others come first in this tick."""
         self.over: set[str] = set()
         """Reservations whose time or leases this tick has ended."""
-        self.terms: set[Terms] = set()
-        """For how long those may hold on to whom this tick gives leases."""
+        self.timers = Timers(now)
         self.slot_infos: dict[str, SlotInfo] = {}
         self.pools: dict[str, list[SlotInfo]] = {}
         self._restless: dict[int, SlotInfo] = {}
@@ -72,35 +72,15 @@ class CycleState:
         """Slots, known ones or not, that leases name which do not stand there."""
         self.vanished: list[Slot] = []
         """Slots with machines of ours whose pool the rules no longer list, in their order."""
+        self._indexes: list[SlotIndex] = []
         self.ready, self.coming, self.launched = SlotIndex(), SlotIndex(), SlotIndex()
-        """Where instances may go: at once, when it arrives, and what this tick launches."""
-        self.kept: dict[str, SlotIndex] = {}
-        """Ready ones that the starvation guard keeps, by the gang that it protects, under "" for all others together:
-        nothing else is left for these to take.
-        """
-        self.protected: set[str] = set()
-        """Gangs that the starvation guard protects: what could serve them is launched for nobody behind them."""
-        self.deferred: set[str] = set()
-        """Those whose room is looked for when a gang before them has been seen to."""
+        """Slots where instances can go: at once, once they are ready, and those that this cycle launches."""
         self.vacated: set[tuple[str, str]] = set()
         """(reservation, component) of elastic leases that this tick has ended while their reservation stays leased."""
-        self.stretching: list[tuple[Reservation, Demand, int]] = []
-        """Elastic instances for which there is no room, where they may cause launches, and how many of them are alike,
-        each with its reservation, which has its lease or waits; in rank order.
-        """
-        self.withheld: list[Demand] = []
-        """Who would get a launch but for quota or `max_slots`, in queue order."""
-        self.withheld_launches: dict[str, int] = {}
-        """By pool: how many launches that comes to."""
-        self.spared: set[str] = set()
-        """Slots without leases that they would use besides."""
-        self.failed_boots: dict[str, list[str]] = {}
-        """By pool: the slots whose boots this tick ended."""
         self.turns = WorkBudget(self.cache.turns, rules.limits.work_per_tick)
         """What gangs and elastic components may cost in this tick."""
         self._demands = _Demands(self._make_demand)
         self._steps = SharedAmounts()
-        self._wake_at = inf
         self._open_pools()
 
     def _open_pools(self) -> None:
@@ -146,7 +126,7 @@ class CycleState:
     def assign(self, reservation: Reservation, leases: tuple[Placement, ...], level: int | None = None) -> None:
         """Give these leases to one whose quota level this is, under that queue."""
         request = reservation.request
-        self.terms.add(Terms(request.ttl, request.pool, request.system))
+        self.timers.lease_terms.add(Terms(request.ttl, request.pool, request.system))
         self.decide(Assign(reservation=reservation.id, leases=leases, level=level))
 
     def end(self, reservation: Reservation) -> None:
@@ -271,26 +251,12 @@ class CycleState:
                 self.wait(name, *reason)
 
     def is_due(self, instant: float) -> bool:
-        """Whether now >= instant; if not, the next tick is asked for at that instant."""
-        if self.now >= instant:
-            return True
-        self._wake_at = min(self._wake_at, instant)
-        return False
+        """Return whether now >= instant."""
+        return self.now >= instant
 
     def is_past(self, start: float, limit: float) -> bool:
-        """Whether now - start > limit, strictly; if not, a tick is asked for at the first instant after."""
-        if self.now - start > limit:
-            return True
-        instant = nextafter(max(start + limit, self.now), inf)
-        while instant - start <= limit:
-            instant = nextafter(instant, inf)
-        self._wake_at = min(self._wake_at, instant)
-        return False
-
-    def wake_by(self, instant: float | None) -> None:
-        """Ask for a tick at that instant, at once if it is past; None asks for nothing."""
-        if instant is not None:
-            self._wake_at = min(self._wake_at, max(instant, self.now))
+        """Return whether more than `limit` seconds have passed since `start`, strictly."""
+        return self.now - start > limit
 
     def is_offered(self, slot_info: SlotInfo) -> bool:
         """Whether a slot takes leases: ready, uncordoned, not offline, and nobody unknown runs there."""
@@ -308,9 +274,14 @@ class CycleState:
         ]
         if self.rules.has_quota:
             ready = [slot_info for slot_info in ready if not self._is_done_with(slot_info)]
-        self.ready = SlotIndex(ready)
-        self.coming = SlotIndex([slot_info for slot_info in slot_infos if slot_info.state in IN_FLIGHT])
-        self.launched, self.kept = SlotIndex([]), {}
+        self.ready = self.make_index(ready)
+        self.coming = self.make_index([slot_info for slot_info in slot_infos if slot_info.state in IN_FLIGHT])
+        self.launched = self.make_index()
+
+    def make_index(self, slot_infos: Iterable[SlotInfo] = ()) -> SlotIndex:
+        """Return an index of these slots. Its searches count as work of the cycle, and `finish` closes it."""
+        self._indexes.append(index := SlotIndex(slot_infos))
+        return index
 
     def _is_done_with(self, slot_info: SlotInfo) -> bool:
         """Whether nobody looks at a ready slot any more: a full one, which no guard keeps for those who wait long, and
@@ -321,25 +292,23 @@ class CycleState:
         return not slot_info.has_place and self.rules.settings_of(slot_info.slot.pool, None).queue == "quota"
 
     def count_steps(self) -> int:
-        """The work that searches for several instances at once have taken so far in this tick."""
-        return sum(slot_index.steps for slot_index in (self.ready, self.coming, self.launched, *self.kept.values()))
+        """Return the work that searches for several instances at once have taken so far in this cycle."""
+        return sum(index.steps for index in self._indexes)
 
     def all_slots(self) -> Iterable[SlotInfo]:
         """Every slot of a configured pool, pools as configured, slots in their order."""
         return self.slot_infos.values()
 
-    def finish(self, queue: Queue) -> Plan:
-        """The plan, with those who wait in the order of the queue."""
-        self.wake_by(self.turns.finish(self.now, decided=bool(self.decisions)))
+    def finish(self, queue: Queue, wake_at: float | None) -> Plan:
+        """Return the plan, with the waits in the order of the queue, and close the indexes."""
         ids = [*queue.ids, *(each.id for each in self.preempted)] if self.preempted else queue.ids
         if self.returning:
             # Who got his claim and was preempted in this very tick holds his slot until his grace is over.
             ids = [each for each in ids if each not in self.returning]
         reasons = list(map(self.waiting.get, ids))
         waiting = Waits(compress(ids, reasons), filter(None, reasons))
-        wake_at = None if self._wake_at == inf else self._wake_at
-        for slot_index in (self.ready, self.coming, self.launched, *self.kept.values()):
-            slot_index.close()
+        for index in self._indexes:
+            index.close()
         return Plan(tuple(self.decisions), waiting, wake_at, self.charged)
 
 

@@ -17,6 +17,7 @@ def drop_claims(cycle: CycleState) -> None:
 
 
 def _find_loss(cycle: CycleState, lease: Lease) -> str | None:
+    """Return the reason of the requeue if the claimed machine will not take the lease; None if it will."""
     slot_info = cycle.slot_infos.get(lease.slot)
     if slot_info is None or slot_info.slot.epoch != lease.epoch or slot_info.state not in {"ready", "draining"}:
         return "slot_gone"

@@ -1,7 +1,7 @@
-"""Heal's part about elastic instances: an essential one that is lost ends its reservation, an elastic one only itself.
+"""Elastic instances that were lost: only the instance ends, while a lost essential instance ends its reservation.
 
-The reservation stays leased, keeps its rank and its work and counts no restart; what it lost is granted anew like
-whatever it lacks. Source: Zoe, whose loop overlooks every second dead component.
+The reservation stays leased, keeps its rank and counts no restart. `elastic/` grants it another instance like any that
+it lacks. Source: Zoe, whose loop skips every second dead component.
 """
 
 from collections.abc import Collection
@@ -14,8 +14,9 @@ from scheduler.policy.cycle.state import CycleState
 
 
 def end_lost_instances(cycle: CycleState, silent: Collection[str]) -> None:
-    """Take back each elastic lease whose slot is gone, was not heard of (`silent`) or is interrupted, and each whose
-    deadline is over. An interrupted one keeps it until the machine goes, or for `interruption_grace`.
+    """Revoke each elastic lease whose slot is gone, silent or interrupted, and end each whose deadline is over.
+
+    On an interrupted slot the instance keeps its lease until the machine goes, or for `interruption_grace`.
     """
     for reservation in sorted(cycle.view.stretching.values(), key=lambda each: each.sequence):
         if reservation.id in cycle.over or reservation.id in cycle.returning:
@@ -26,7 +27,7 @@ def end_lost_instances(cycle: CycleState, silent: Collection[str]) -> None:
 
 
 def end_instances_on(cycle: CycleState, leases: Leases) -> None:
-    """The slot goes now, whoever holds an elastic lease on it."""
+    """End the elastic leases of these now, because their slot goes."""
     for (owner, _), lease in sorted(leases.items()):
         reservation = cycle.view.stretching.get(owner)
         if lease.kind == "elastic" and reservation is not None and owner not in cycle.over:
@@ -36,16 +37,17 @@ def end_instances_on(cycle: CycleState, leases: Leases) -> None:
 def _find_loss(
     cycle: CycleState, reservation: Reservation, lease: Lease, silent: Collection[str]
 ) -> tuple[RevokeReason, float | None] | None:
-    """Why it is to end, and when (None = now)."""
+    """Return why the lease has to end and when (None: now); None if it goes on."""
     slot = cycle.view.slots.get(lease.slot)
     if slot is None or slot.epoch != lease.epoch or slot.state not in HOLDING:
         return "slot_gone", None
     if lease.slot in silent:
         return "slot_offline", None
     if lease.state == "revoking":
-        is_over = lease.revoke_by is None or cycle.is_due(lease.revoke_by)
-        reason: RevokeReason = "reclaimed" if slot.interrupted_at is None else "slot_interrupted"
-        return (reason, None) if is_over else None
+        if lease.revoke_by is not None and not cycle.is_due(lease.revoke_by):
+            cycle.timers.add(lease.revoke_by)
+            return None
+        return "reclaimed" if slot.interrupted_at is None else "slot_interrupted", None
     if slot.interrupted_at is None:
         return None
     grace = cycle.settings_of(reservation).interruption_grace

@@ -7,6 +7,7 @@ from scheduler.model.reservations import Reservation, Shape
 from scheduler.policy.capacity.requests import given_to
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.cycle.step_values import Charged
 from scheduler.policy.queueing.account_levels import rank_by_level, sort_by_level
 
 Rank = Callable[[Reservation], float]
@@ -50,8 +51,10 @@ def _rank_by_present_size(cycle: CycleState) -> Rank:
             known[shape] = (_find_first_size(cycle, shape), cycle.settings_of(reservation).dynsize_decay)
         size, decay = known[shape]
         begun = reservation.created_at
-        if decay and cycle.is_due(begun + size / decay):
-            return 0.0
+        if decay:
+            if cycle.is_due(begun + size / decay):
+                return 0.0
+            cycle.timers.add(begun + size / decay)
         return max(LEAST_SIZE, size - decay * (cycle.now - begun))
 
     return rank
@@ -73,7 +76,7 @@ def _find_first_size(cycle: CycleState, shape: Shape) -> float:
     return sum_of("cpus") * sum_of("memory_mib")
 
 
-def order(cycle: CycleState) -> Queue:
+def order(cycle: Charged) -> Queue:
     """The pending reservations, first one first; those who return to the queue keep their old place."""
     waiters = cycle.list_waiters()
     if cycle.rules.scheduler.queue == "quota" and not cycle.rules.scheduler.system:

@@ -11,6 +11,7 @@ from scheduler.policy.capacity.requests import Demand, InstanceRequest, RequestC
 from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.cycle.step_values import Protected
 from scheduler.policy.scaling.launch_limits import LaunchLimits, first_code
 from scheduler.policy.scaling.trial_launch import TrialLaunch
 
@@ -25,8 +26,9 @@ class StarvationGuard:
 
     def __init__(self, cycle: CycleState, limits: LaunchLimits, oldest: float) -> None:
         self._cycle, self._limits = cycle, limits
-        self.keeps_any = False
-        """Whether any slot is kept."""
+        self._gangs: set[str] = set()
+        self._kept: dict[str, SlotIndex] = {}
+        """See `Protected`."""
         self._kept_out: dict[Demand, bool] = {}
         """Of those with one instance: whether it has room on what is kept, from which nothing is taken."""
         self._oldest = oldest
@@ -36,6 +38,15 @@ class StarvationGuard:
         """For instances like these all that could hold one is kept already."""
         self.few = Shortage()
         """Of places that are ready, kept ones too; to be cleared when room is given back."""
+
+    @property
+    def keeps_any(self) -> bool:
+        """Whether any slot is kept."""
+        return bool(self._kept)
+
+    def list_protected(self) -> Protected:
+        """Return what is kept, for the steps that launch."""
+        return Protected(self._gangs, self._kept)
 
     def protect(self, reservation: Reservation, demand: Demand, *, is_covered: bool) -> None:
         """Protect it if it has been pending for longer than `starvation_guard` (0 = off), unless what it waits for
@@ -50,7 +61,7 @@ class StarvationGuard:
             return
         if is_covered or not self._waits_otherwise(demand):
             if len(demand.needs) > 1:
-                self._cycle.protected.add(reservation.id)
+                self._gangs.add(reservation.id)
             if kind not in self._looked_after:
                 self._keep_slots(reservation, demand)
         self._looked_after.add(kind)
@@ -70,11 +81,12 @@ class StarvationGuard:
             if slot_info.slot.id not in demand.declined and _could_hold(needs, slot_info)
         ]
         if kept:
-            slot_index = self._cycle.kept.setdefault(reservation.id if len(demand.needs) > 1 else "", SlotIndex())
+            key = reservation.id if len(demand.needs) > 1 else ""
+            if key not in self._kept:
+                self._kept[key] = self._cycle.make_index()
             for slot_info in kept:
                 self._cycle.ready.remove(slot_info)
-                slot_index.add(slot_info)
-            self.keeps_any = True
+                self._kept[key].add(slot_info)
         if not demand.declined:
             self._kept_for.update(need.likeness for need in needs)
         self._kept_out.clear()
@@ -82,9 +94,9 @@ class StarvationGuard:
     def keeps_out(self, demand: Demand) -> bool:
         """Whether one that found nothing ready would have got a lease but for the slots that are kept for others."""
         if len(demand.needs) > 1:
-            return has_room(demand, (self._cycle.ready, *self._cycle.kept.values()), self.few)
+            return has_room(demand, (self._cycle.ready, *self._kept.values()), self.few)
         if demand not in self._kept_out:
-            self._kept_out[demand] = has_room(demand, tuple(self._cycle.kept.values()))
+            self._kept_out[demand] = has_room(demand, tuple(self._kept.values()))
         return self._kept_out[demand]
 
     def _waits_otherwise(self, demand: Demand) -> bool:
