@@ -31,7 +31,7 @@ OF_LIFECYCLE: Final[Changes] = {
             ),
         ],
     },
-    "scheduler.policy.lifecycle.lost_instances": {
+    "scheduler.policy.lifecycle.lost_leases": {
         "_find_loss": [
             Change(
                 "an interrupted instance has until the machine goes",

@@ -1,6 +1,6 @@
 """The draft: the scratch copy of the view that all steps of a tick spend from, and what they decided so far."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import compress
 from math import inf
@@ -73,8 +73,12 @@ class CycleState:
         self.vanished: list[Slot] = []
         """Slots with machines of ours whose pool the rules no longer list, in their order."""
         self._indexes: list[SlotIndex] = []
-        self.ready, self.coming, self.launched = SlotIndex(), SlotIndex(), SlotIndex()
-        """Slots where instances can go: at once, once they are ready, and those that this cycle launches."""
+        self.ready: SlotIndex
+        """Ready slots that take instances. This and the next two are there from `open_indexes` on."""
+        self.coming: SlotIndex
+        """Slots in flight."""
+        self.launched: SlotIndex
+        """Slots that this cycle launches."""
         self.vacated: set[tuple[str, str]] = set()
         """(reservation, component) of elastic leases that this tick has ended while their reservation stays leased."""
         self.turns = WorkBudget(self.cache.turns, rules.limits.work_per_tick)
@@ -242,6 +246,20 @@ class CycleState:
         if known is None or _RANK_OF_CODE[code] <= _RANK_OF_CODE[known[0]]:
             self.waiting[name] = (code, detail)
 
+    def wait_for(self, name: str, slot_infos: Sequence[SlotInfo]) -> None:
+        """Report that a reservation waits for these slots, on which it has capacity.
+
+        Slots in flight: `booting`. If all of them are ready, the capacity became available during this cycle, or the
+        reservation was preempted in it; the next cycle places it.
+        """
+        awaited = [f"{each.slot.id} ({each.state})" for each in slot_infos if each.state != "ready"]
+        if awaited:
+            self.wait(name, "booting", f"waits for {', '.join(dict.fromkeys(awaited))}")
+        elif any(each.id == name for each in self.preempted):
+            self.wait(name, "no_capacity", "was preempted in this tick; the next one places it")
+        else:
+            self.wait(name, "no_capacity", "capacity became available during this tick; the next one places it")
+
     def wait_all(self, ids: list[str], reasons: Iterable[Reason]) -> None:
         """Say of each of many why it is left unplaced."""
         if not self.waiting or self.waiting.keys().isdisjoint(ids):
@@ -264,7 +282,7 @@ class CycleState:
             slot_info.slot.cordoned or slot_info.stuck or slot_info.slot.stranger
         )
 
-    def open_rooms(self) -> None:
+    def open_indexes(self) -> None:
         """Let placing begin: whatever heal left in service, ready or on its way."""
         slot_infos = [
             slot_info for slot_info in self.all_slots() if not slot_info.slot.cordoned and not slot_info.stuck

@@ -13,8 +13,7 @@ from scheduler.policy.capacity.cached_slots import AT_REST
 from scheduler.policy.capacity.slot_info import Leases, SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import FailedBoots, Healed, Unexpired
-from scheduler.policy.lifecycle.lost_claims import drop_claims
-from scheduler.policy.lifecycle.lost_instances import end_instances_on, end_lost_instances
+from scheduler.policy.lifecycle.lost_leases import drop_claims, end_instances_on, end_lost_instances
 from scheduler.policy.lifecycle.retire import retire, retire_vanished
 from scheduler.policy.lifecycle.timeouts import find_deadline, is_silent
 from scheduler.policy.lifecycle.unconfirmed import requeue_unconfirmed

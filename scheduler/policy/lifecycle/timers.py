@@ -31,7 +31,7 @@ def wake(cycle: Shared, back_offs_end: float) -> float | None:
     """Return when the next cycle is due; None if nothing falls due.
 
     That is the first instant that an earlier step added, at which a decision of this cycle gives a later one something
-    to do, or at which work that was put off has its turn. `back_offs_end`: when the first launch back-off ends that
+    to do, or at which postponed work may go on. `back_offs_end`: when the first launch back-off ends that
     held a launch back; infinity if there is none.
     """
     cycle.timers.add(back_offs_end)

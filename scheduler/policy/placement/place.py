@@ -16,7 +16,6 @@ from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState, name_placements
 from scheduler.policy.cycle.step_values import Charged, Protected, Unplaced
 from scheduler.policy.cycle.ttl import Terms
-from scheduler.policy.cycle.waits import wait_for
 from scheduler.policy.cycle.work_budget import NEXT_TURN
 from scheduler.policy.elastic.step import ElasticStep
 from scheduler.policy.queueing.claims import assign_claims
@@ -50,7 +49,7 @@ def place(cycle: Charged, queue: Queue, limits: LaunchLimits) -> Unplaced:
     by_quota, waiters = split_by_queue(cycle, everybody)
     demanding = place_by_quota(cycle, by_quota)
     waiters = _assign_claims(cycle, waiters)
-    cycle.open_rooms()
+    cycle.open_indexes()
     elastic = ElasticStep(cycle, everybody)
     guard = StarvationGuard(cycle, limits, queue.oldest)
     search = _Search(cycle, waiters, elastic, guard.few)
@@ -218,7 +217,7 @@ class _Search:
         if slot_infos is None:
             self._without_cover.add(demand)
             return False
-        wait_for(self._cycle, reservation.id, slot_infos)
+        self._cycle.wait_for(reservation.id, slot_infos)
         if self._elastic.is_active:
             self._elastic.spend(demand, slot_infos)
         return True

@@ -12,7 +12,6 @@ from scheduler.model.reservations import Reservation
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import ElasticShortage, Healed, Shortfall, Unplaced
-from scheduler.policy.cycle.waits import wait_for
 from scheduler.policy.cycle.work_budget import NEXT_TURN, find_payer
 from scheduler.policy.scaling.launch_limits import LaunchLimits
 from scheduler.policy.scaling.trial_launch import TrialLaunch
@@ -157,7 +156,7 @@ def _launch_for(
         attempt.undo()
         attempt.probe()
         return attempt.held, attempt.find_code()
-    wait_for(cycle, name, slot_infos)
+    cycle.wait_for(name, slot_infos)
     return "", ""
 
 

@@ -1,12 +1,13 @@
-"""Elastic instances that were lost: only the instance ends, while a lost essential instance ends its reservation.
+"""Claims and elastic leases whose slot was lost.
 
-The reservation stays leased, keeps its rank and counts no restart. `elastic/` grants it another instance like any that
-it lacks. Source: Zoe, whose loop skips every second dead component.
+A reservation that claims a lost slot is an ordinary pending one again. A lost elastic instance ends alone, while a lost
+essential one ends its reservation (`heal.py`). The reservation stays leased, keeps its rank and counts no restart;
+`elastic/` grants it another instance like any that it lacks. Source: Zoe, whose loop skips every second dead component.
 """
 
 from collections.abc import Collection
 
-from scheduler.model.decisions import Revoke, RevokeReason
+from scheduler.model.decisions import Requeue, Revoke, RevokeReason
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.transitions import HOLDING
 from scheduler.policy.capacity.slot_info import Leases
@@ -70,3 +71,26 @@ def _revoke(
     )
     if revoke_by is None:
         cycle.end_instance(reservation, lease.component, lease.slot)
+
+
+def drop_claims(cycle: CycleState) -> None:
+    """Requeue each reservation that claims a slot which is gone, drains, is offline or has another machine. What its
+    account paid for the claim is not refunded.
+    """
+    for reservation in cycle.list_claimants():
+        reasons = [reason for lease in reservation.leases if (reason := _find_loss_of_claim(cycle, lease)) is not None]
+        if reasons:
+            cycle.decide(Requeue(reservation=reservation.id, reason=reasons[0]))
+            cycle.requeue(reservation)
+
+
+def _find_loss_of_claim(cycle: CycleState, lease: Lease) -> str | None:
+    """Return the reason of the requeue if the claimed machine will not take the lease; None if it will."""
+    slot_info = cycle.slot_infos.get(lease.slot)
+    if slot_info is None or slot_info.slot.epoch != lease.epoch or slot_info.state not in {"ready", "draining"}:
+        return "slot_gone"
+    if slot_info.slot.interrupted_at is not None:
+        return "slot_interrupted"
+    if slot_info.state == "draining":
+        return "slot_draining"
+    return "slot_offline" if slot_info.stuck else None
