@@ -10,7 +10,7 @@ from time import process_time
 from bench._monster_fleets import MONSTERS, OTHERS
 from scheduler.model.decisions import Assign, Grant, Launch, Plan
 from scheduler.model.view import View
-from scheduler.operations.paused_gc import paused_gc
+from scheduler.operations.paused_gc import PausedGC
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 
@@ -23,7 +23,7 @@ def measure(name: str, slots: int, count: int, ticks: int) -> None:
     view, cache = View(fleet.rows), PlanCache()
     for tick in range(ticks):
         began = process_time()
-        with paused_gc():
+        with PausedGC():
             found = plan(view, fleet.rules, fleet.now + tick, cache)
         took = process_time() - began
         print(f"{name:<18} tick {tick}: {took:6.2f} s   {describe(found, view)}", flush=True)

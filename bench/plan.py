@@ -20,7 +20,7 @@ from bench._fleets import FLEETS, Fleet
 from bench._loops import LOOPS
 from scheduler.model.decisions import Assign, Launch, Plan
 from scheduler.model.view import View
-from scheduler.operations.paused_gc import paused_gc
+from scheduler.operations.paused_gc import PausedGC
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 
@@ -116,7 +116,7 @@ def _time_plans(fleet: Fleet) -> _Timed:
 
 def _time_plan(view: View, fleet: Fleet, cache: PlanCache) -> tuple[Plan, float]:
     began = process_time()
-    with paused_gc():
+    with PausedGC():
         outcome = plan(view, fleet.rules, fleet.now, cache)
     return outcome, process_time() - began
 

@@ -24,7 +24,7 @@ from bench._quota_fleet import NOW, TICK, Fleet, make_fleet
 from bench._quota_loops import place_by_loops
 from scheduler.model.decisions import Assign, Decision, Placement, Plan, Preempt, Waits
 from scheduler.model.view import View
-from scheduler.operations.paused_gc import paused_gc
+from scheduler.operations.paused_gc import PausedGC
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 
@@ -98,7 +98,7 @@ def find_assignments(outcome: Plan) -> Assignments:
 
 
 def _plan_by_engine(cache: PlanCache, view: View, fleet: Fleet, now: float) -> Plan:
-    with paused_gc():
+    with PausedGC():
         return plan(view, fleet.rules, now, cache)
 
 

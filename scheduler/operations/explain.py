@@ -16,7 +16,7 @@ from scheduler.model.decisions import Plan
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.view import View
-from scheduler.operations.paused_gc import paused_gc
+from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.ports import Ports
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
@@ -55,15 +55,15 @@ def _describe(row: Reservation, now: float) -> dict[str, Any]:
     return {"reservation": row.id, "phase": row.phase, "reason": row.reason, "as_of": now}
 
 
-@paused_gc()
 def explain_wait(
     view: View, rules: Rules, row: Reservation, now: float, has_time: Callable[[], bool] = lambda: True
 ) -> dict[str, Any]:
     """The same for one that is pending in this view."""
     cache = PlanCache()
-    change_set = plan(view, rules, now, cache)
-    search = Search(view, rules, row, now, has_time, cache)
-    change = suggest_change(search, KINDS_OF_CHANGE)
+    with PausedGC():
+        change_set = plan(view, rules, now, cache)
+        search = Search(view, rules, row, now, has_time, cache)
+        change = suggest_change(search, KINDS_OF_CHANGE)
     pools = rules.serving_pools(row.request.pool, row.request.system)
     return {
         **_find_place(change_set, row.id),

@@ -16,7 +16,7 @@ from scheduler.model.view import Gone, View
 from scheduler.operations.account_metrics import describe_account_waits
 from scheduler.operations.membership import check_membership, keep_record
 from scheduler.operations.metrics import describe_waits
-from scheduler.operations.paused_gc import paused_gc
+from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.tick.commit import commit, reservations_of, slots_of
 from scheduler.operations.tick.heartbeat_intake import hear_before_judging
@@ -158,7 +158,7 @@ def decide(ports: Ports, leader: Leader, leader_term: LeaderTerm) -> Ticked:
     hear_before_judging(ports, view, rules, leader_term, now)  # promise: heartbeats-before-verdict
     if now - leader_term.ticked_at > leader.patience and leader_term.ticked_at:
         forgive_outage(ports, view, rules, leader_term, now)  # promise: outage-forgiven
-    with paused_gc():
+    with PausedGC():
         outcome = plan(view, rules, now, leader.plan_cache)
     return Ticked(outcome, rules, leader_term.term, now, view, mended=mended)
 
