@@ -44,8 +44,8 @@ OF_STATE: Final[Changes] = {
         "SlotInfo.has_place": [
             Change(
                 "no more leases on a slot than allowed",
-                "self.load < self.pool.lease_limit",
-                "self.load <= self.pool.lease_limit",
+                "self.pool.lease_limit - self.load",
+                "self.pool.lease_limit - self.load + 1",
             ),
         ],
         "SlotInfo.uses_left": [

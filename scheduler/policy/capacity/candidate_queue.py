@@ -9,7 +9,8 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
 from scheduler.model.labels import Labels
-from scheduler.model.resources import Resources, fits, subtract
+from scheduler.model.resources import Resources, subtract
+from scheduler.policy.capacity.fits import find_obstacle
 from scheduler.policy.capacity.requests import Amounts
 
 if TYPE_CHECKING:
@@ -43,8 +44,7 @@ class RemainingCapacity:
 
     def can_give(self, step: Amounts) -> bool:
         """Whether one more lease, of so much, may be taken."""
-        has_place = self.load < self.most and self.uses_left > 0
-        return has_place and (self.free is None or fits(step.amounts, self.free))
+        return find_obstacle(step.amounts, self.free, self.most - self.load, self.uses_left) is None
 
     def take_often(self, step: Amounts, most: int) -> tuple[int, "RemainingCapacity"]:
         """How many such leases may be taken one after the other, up to so many, and what is left then."""

@@ -7,8 +7,9 @@ from itertools import chain, groupby, repeat
 
 from scheduler.model.labels import Labels, count_preferred, has_labels, shape_of
 from scheduler.model.reservations import Component, Shape
-from scheduler.model.resources import Resources, fits, merge
+from scheduler.model.resources import Resources, merge
 from scheduler.model.rules import Pool, SchedulerKeys
+from scheduler.policy.capacity.fits import find_obstacle
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +63,7 @@ class InstanceRequest:
         """Whether a slot of this pool with this much left, and these labels, could take it."""
         if not (has_labels(labels, self.labels) and has_labels(labels, self.component.labels)):
             return False
-        return capacity is None or fits(self.given[pool], capacity)
+        return find_obstacle(self.given[pool], capacity) is None
 
     def asks_as_much_as(self, other: "InstanceRequest") -> bool:
         """Whether no place has room for this one that has none for the other one."""

@@ -1,6 +1,5 @@
 """Places: the scratch copies of slots that a tick spends from."""
 
-from collections.abc import Collection
 from math import inf
 from typing import Any, Final
 
@@ -8,10 +7,11 @@ import msgspec
 
 from scheduler.model.labels import Labels
 from scheduler.model.reservations import Lease
-from scheduler.model.resources import Resources, subtract, total
+from scheduler.model.resources import Resources, subtract
 from scheduler.model.rules import Pool
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import IN_FLIGHT, INACTIVE, SlotState
+from scheduler.policy.capacity.fits import find_obstacle, measure
 
 Leases = dict[tuple[str, str], Lease]
 """Under (reservation, component)."""
@@ -103,8 +103,8 @@ class SlotInfo(msgspec.Struct, eq=False):
 
     @property
     def has_place(self) -> bool:
-        """Whether it may take one more lease, resources aside."""
-        return self.load < self.pool.lease_limit and self.uses_left > 0
+        """Whether the slot can take one more lease, apart from resources."""
+        return find_obstacle({}, None, self.pool.lease_limit - self.load, self.uses_left) is None
 
     @property
     def is_coming(self) -> bool:
@@ -142,15 +142,10 @@ class SlotInfo(msgspec.Struct, eq=False):
     def count_free(self) -> None:
         """Work out what is free: capacity less what is held, and the larger of what is leaving and what is claimed."""
         self.overlap, self.free = 0, self.capacity
-        if not self.leases:
-            return
-        if any(lease.state == "claimed" for lease in self.leases.values()):
-            states = [lease.state for lease in self.leases.values()]
-            self.overlap = min(states.count("revoking"), states.count("claimed"))
-            if self.capacity is not None:
-                self.free = subtract(self.capacity, count_used(self.leases.values()))
-        elif self.capacity is not None:
-            self.free = subtract(self.capacity, total([lease.resources for lease in self.leases.values()]))
+        if self.leases:
+            usage = measure(self.leases.values())
+            self.overlap = len(self.leases) - usage.count
+            self.free = None if self.capacity is None else subtract(self.capacity, usage.amounts)
 
 
 class CachedSlot(msgspec.Struct, eq=False):
@@ -170,16 +165,6 @@ class CachedSlot(msgspec.Struct, eq=False):
         slot_info: SlotInfo = self.slot_info.__copy__()  # type: ignore[attr-defined]  # half the time of copy(); every Struct has it
         slot_info.order, slot_info.opened = order, self
         return slot_info
-
-
-def count_used(leases: Collection[Lease]) -> Resources:
-    """What these take: what is held, and the larger of what is leaving and what is claimed."""
-    by_state: dict[str, list[Resources]] = {"held": [], "revoking": [], "claimed": []}
-    for lease in leases:
-        by_state[lease.state].append(lease.resources)
-    leaving, claimed = total(by_state["revoking"]), total(by_state["claimed"])
-    larger = {name: max(leaving.get(name, 0), claimed.get(name, 0)) for name in {**leaving, **claimed}}
-    return total([*by_state["held"], larger])
 
 
 def make_slot_info(slot: Slot, pool: Pool, order: int, leases: Leases = NO_LEASES) -> SlotInfo:

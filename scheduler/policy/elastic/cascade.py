@@ -9,12 +9,13 @@ nobody moves for nothing.
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 
 from scheduler.model.reservations import Reservation
 from scheduler.model.resources import Resources
 from scheduler.model.rules import SchedulerKeys
+from scheduler.policy.capacity.fits import Usage, find_obstacle
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
@@ -279,25 +280,9 @@ class VictimSearch:
         return known
 
     def _has_room(self, slot_info: SlotInfo, passed: _Passed) -> bool:
-        if (
-            slot_info.load - len(passed.elastic_instances) >= slot_info.pool.lease_limit
-            or slot_info.uses_left + passed.granted <= 0
-        ):
-            return False
-        return self.need.could_hold(slot_info.slot.pool, passed.free, slot_info.labels)
-
-
-@dataclass(slots=True)
-class _Standing:
-    """Elastic instances on one place, added up."""
-
-    count: int = 0
-    amounts: dict[str, float] = field(default_factory=dict)
-
-    def add(self, amounts: Resources, times: int) -> None:
-        self.count += times
-        for name, amount in amounts.items():
-            self.amounts[name] = self.amounts.get(name, 0.0) + times * amount
+        leases = slot_info.pool.lease_limit - slot_info.load + len(passed.elastic_instances)
+        uses = slot_info.uses_left + passed.granted
+        return find_obstacle(self.need.given[slot_info.slot.pool], passed.free, leases, uses) is None
 
 
 class ReclaimableCapacity:
@@ -309,7 +294,7 @@ class ReclaimableCapacity:
 
     def __init__(self, groups: Sequence[ElasticGroup]) -> None:
         self.groups, self._left = groups, 0
-        self._on: dict[SlotInfo, _Standing] | None = None
+        self._on: dict[SlotInfo, Usage] | None = None
         self._refused: list[InstanceRequest] = []
 
     def leave(self, group: ElasticGroup) -> None:
@@ -337,13 +322,13 @@ class ReclaimableCapacity:
         self._refused.append(need)
         return False
 
-    def _add_up(self) -> dict[SlotInfo, _Standing]:
+    def _add_up(self) -> dict[SlotInfo, Usage]:
         if self._on is None:
             self._on = {}
             for group in self.groups[self._left :]:
                 for elastic_instance in group.elastic_instances:
                     if elastic_instance.slot_info is not None:
-                        there = self._on.setdefault(elastic_instance.slot_info, _Standing())
+                        there = self._on.setdefault(elastic_instance.slot_info, Usage())
                         there.add(elastic_instance.amounts_on(elastic_instance.slot_info), 1)
         return self._on
 
@@ -359,13 +344,13 @@ def _could_serve(need: InstanceRequest, slot_info: SlotInfo, declined: Sequence[
     return need.could_hold(slot_info.slot.pool, slot_info.capacity, slot_info.labels)
 
 
-def _would_fit(need: InstanceRequest, slot_info: SlotInfo, standing: _Standing) -> bool:
+def _would_fit(need: InstanceRequest, slot_info: SlotInfo, standing: Usage) -> bool:
     """Whether it may have room on this place without these; sums are not exact, so one more is let through."""
-    if not standing.count or slot_info.load - standing.count >= slot_info.pool.lease_limit:
+    if not standing.count:
         return False
-    if slot_info.uses_left + standing.count <= 0:
-        return False
-    if slot_info.free is None:
-        return True
-    free = {name: amount + standing.amounts.get(name, 0) + MORE for name, amount in slot_info.free.items()}
-    return need.could_hold(slot_info.slot.pool, free, slot_info.labels)
+    free = slot_info.free
+    if free is not None:
+        free = {name: amount + standing.amounts.get(name, 0) + MORE for name, amount in free.items()}
+    leases = slot_info.pool.lease_limit - slot_info.load + standing.count
+    uses = slot_info.uses_left + standing.count
+    return find_obstacle(need.given[slot_info.slot.pool], free, leases, uses) is None

@@ -5,66 +5,36 @@ still use: a newcomer claims its places meanwhile, and what else is to be grante
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
 
 from scheduler.model.decisions import Assign, Claim, Decision, Grant, Revoke
-from scheduler.model.resources import SLACK, Resources
+from scheduler.model.resources import Resources
+from scheduler.policy.capacity.fits import Occupancy, is_overfull
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.elastic.instances import ElasticGroup, ElasticInstance
 
-State = Literal["held", "revoking", "claimed"]
 
-
-@dataclass(slots=True)
-class _Sum:
-    """Leases of one state on one slot, added up."""
-
-    count: int = 0
-    amounts: dict[str, float] = field(default_factory=dict)
-
-    def add(self, amounts: Resources, times: int = 1) -> None:
-        self.count += times
-        for name, amount in amounts.items():
-            self.amounts[name] = self.amounts.get(name, 0.0) + times * amount
-
-
-class _Room:
-    """What one slot carries, as decision after decision is written down."""
+class _SlotUsage:
+    """The leases on one slot, updated with each decision that is written."""
 
     def __init__(self, slot_info: SlotInfo, given: Mapping[tuple[str, str], Resources]) -> None:
         """`given`: what this tick had assigned there before, under (reservation, component)."""
-        self._place = slot_info
-        self._sums: Mapping[State, _Sum] = {"held": _Sum(), "revoking": _Sum(), "claimed": _Sum()}
-        for lease in slot_info.leases.values():
-            self.add(lease.state, lease.resources)
+        self._slot_info = slot_info
+        self._occupancy = Occupancy(slot_info.leases.values())
+        self.add = self._occupancy.add
         for amounts in (amounts for key, amounts in given.items() if key not in slot_info.leases):
             self.add("held", amounts)
 
-    def add(self, state: State, amounts: Resources, times: int = 1) -> None:
-        self._sums[state].add(amounts, times)
-
     def revoke(self, elastic_instance: ElasticInstance, *, is_over: bool) -> None:
         """It ends, or its holder has a deadline."""
-        amounts = elastic_instance.amounts_on(self._place)
+        amounts = elastic_instance.amounts_on(self._slot_info)
         self.add("held", amounts, -1)
         if not is_over:
             self.add("revoking", amounts)
 
     def fits(self) -> bool:
-        """Whether all of it fits. A claim waits for those who are revoking: only the larger of the two counts."""
-        held, revoking, claimed = self._sums.values()
-        if held.count + max(revoking.count, claimed.count) > self._place.pool.lease_limit:
-            return False
-        if self._place.capacity is None:
-            return True
-        names = {**held.amounts, **revoking.amounts, **claimed.amounts}
-        return all(self._sum(name) <= self._place.capacity.get(name, 0) + SLACK for name in names)
-
-    def _sum(self, name: str) -> float:
-        held, revoking, claimed = (each.amounts.get(name, 0.0) for each in self._sums.values())
-        return held + max(revoking, claimed)
+        """Return whether all leases fit."""
+        return not is_overfull(self._occupancy.sum(), self._slot_info.pool.lease_limit, self._slot_info.capacity)
 
 
 def _list_given(decisions: Iterable[Decision]) -> dict[str, dict[tuple[str, str], Resources]]:
@@ -83,7 +53,7 @@ class ElasticDecisions:
     def __init__(self, cycle: CycleState, start: int) -> None:
         """`start`: how many decisions there were before anybody was placed."""
         self._cycle, self._start = cycle, start
-        self._slot_index: dict[str, _Room] = {}
+        self._slot_index: dict[str, _SlotUsage] = {}
         """By slot: those from which something is taken back."""
         self._given = _list_given(cycle.decisions[:start])
         self._revoked: dict[str, list[ElasticInstance]] = {}
@@ -112,7 +82,7 @@ class ElasticDecisions:
             if elastic_instance.is_revoked and elastic_instance.home is not None:
                 slot = elastic_instance.home.slot.id
                 if slot not in self._slot_index:
-                    self._slot_index[slot] = _Room(elastic_instance.home, self._given.get(slot, {}))
+                    self._slot_index[slot] = _SlotUsage(elastic_instance.home, self._given.get(slot, {}))
                 self._revoked.setdefault(slot, []).append(elastic_instance)
 
     def write(self) -> None:

@@ -9,9 +9,10 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from scheduler.model.reservations import Component, Instance, Lease, Reservation
-from scheduler.model.resources import Resources, fits, subtract, total
+from scheduler.model.resources import Resources, subtract, total
+from scheduler.policy.capacity.fits import Usage, find_obstacle, is_overfull, measure
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
-from scheduler.policy.capacity.slot_info import SlotInfo, count_used
+from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.elastic.utilisation import weigh_use
 
@@ -195,9 +196,10 @@ class Assignment:
     def fits_home(self, elastic_instance: ElasticInstance) -> bool:
         """Whether what was taken off its slot still has its room there."""
         home, lease = elastic_instance.home, elastic_instance.lease
-        if home is None or lease is None or not self._slot_index.has(home) or home.load >= home.pool.lease_limit:
+        if home is None or lease is None or not self._slot_index.has(home):
             return False
-        return home.free is None or fits(lease.resources, home.free)
+        # Its use of the machine was counted when it was granted.
+        return find_obstacle(lease.resources, home.free, home.pool.lease_limit - home.load) is None
 
     def move(self, elastic_instance: ElasticInstance, slot_info: SlotInfo | None) -> None:
         """Take it off where it is, and put it there."""
@@ -254,7 +256,7 @@ class Assignment:
         kept = [lease for key, lease in slot_info.leases.items() if key not in keys]
         slot_info.lifted += len(elastic_instances)
         if slot_info.capacity is not None:
-            slot_info.free = subtract(slot_info.capacity, count_used(kept))
+            slot_info.free = subtract(slot_info.capacity, measure(kept).amounts)
         self._changed[slot_info.order] = slot_info
         for elastic_instance in elastic_instances:
             self.use -= weigh_use(slot_info, elastic_instance.amounts_on(slot_info), self._totals)
@@ -296,11 +298,11 @@ def _lacks_a_name(slot_info: SlotInfo, elastic_instances: Iterable[ElasticInstan
 
 
 def _is_overfull(slot_info: SlotInfo) -> bool:
-    if slot_info.load > slot_info.pool.lease_limit:
-        return True
-    if slot_info.capacity is None or slot_info.free is None or all(amount > 0 for amount in slot_info.free.values()):
-        return False
-    return not fits(count_used(slot_info.leases.values()), slot_info.capacity)
+    load, limit = slot_info.load, slot_info.pool.lease_limit
+    if load <= limit and all(amount > 0 for amount in (slot_info.free or {}).values()):
+        return False  # speed: most slots have something left of each resource
+    usage = Usage(load, measure(slot_info.leases.values()).amounts)
+    return is_overfull(usage, limit, slot_info.capacity)
 
 
 def list_groups(

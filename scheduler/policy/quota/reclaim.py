@@ -22,7 +22,7 @@ from scheduler.policy.cycle.state import CycleState, name_placements
 from scheduler.policy.elastic.utilisation import MORE, weigh_use
 from scheduler.policy.queueing.order import sort_queue
 from scheduler.policy.quota.pending_groups import PendingGroup
-from scheduler.policy.quota.run import QuotaRun, has_room_beside, make_leases
+from scheduler.policy.quota.run import QuotaRun, fits_beside, make_leases
 
 
 @dataclass(slots=True, eq=False)
@@ -168,9 +168,8 @@ class _Trial:
         wanted = [*self.taken.get(slot_info, ()), *([need.given[slot_info.slot.pool]] if need else ())]
         gone = {part.key for part in self.gone}
         staying = [lease for key, lease in slot_info.leases.items() if key not in gone]
-        if self.group.demand.settings.preemption_grace and not at_once:
-            staying = [lease for lease in staying if lease.state != "revoking"]
-        return has_room_beside(slot_info, staying, self.quota_run.given_on(slot_info), wanted)
+        at_once = at_once or not self.group.demand.settings.preemption_grace
+        return fits_beside(slot_info, staying, self.quota_run.given_on(slot_info), wanted, at_once=at_once)
 
     def _is_worth_it(self) -> bool:
         if self.group.demand.settings.elastic == "yielding":
