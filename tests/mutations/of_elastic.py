@@ -25,7 +25,7 @@ OF_ELASTIC: Final[Changes] = {
         ],
         "Cascade.takes_back": [
             Change(
-                "malleable and rigid take nothing back", "self.settings.elastic in {'flexible', 'yielding'}", "True"
+                "malleable and rigid take nothing back", "self.settings.elastic in RECLAIMS", "True"
             ),
         ],
         "Cascade._serve_group": [

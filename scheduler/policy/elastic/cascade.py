@@ -20,7 +20,7 @@ from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.work_budget import GRANT_STEPS, find_payer
-from scheduler.policy.elastic.instances import Assignment, ElasticGroup, ElasticInstance, list_groups
+from scheduler.policy.elastic.instances import RECLAIMS, Assignment, ElasticGroup, ElasticInstance, list_groups
 from scheduler.policy.elastic.relaxed_capacity import RelaxedCapacity
 from scheduler.policy.elastic.utilisation import MORE
 
@@ -51,7 +51,7 @@ class Cascade:
     @property
     def takes_back(self) -> bool:
         """Whether what is held may be taken back."""
-        return self.settings.elastic in {"flexible", "yielding"}
+        return self.settings.elastic in RECLAIMS
 
     def elastic_instances(self) -> Iterator[ElasticInstance]:
         """Every seat, in rank order."""

@@ -5,13 +5,30 @@ still use: a newcomer claims its places meanwhile, and what else is to be grante
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from scheduler.model.decisions import Assign, Claim, Decision, Grant, Revoke
+from scheduler.model.reservations import Lease
 from scheduler.model.resources import Resources
 from scheduler.policy.capacity.fits import Occupancy, is_overfull
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.elastic.instances import ElasticGroup, ElasticInstance
+
+RECLAIMING: Final = "elastic instances of other reservations are being reclaimed for it"
+
+
+def make_revoke(holder: str, lease: Lease, revoke_by: float | None, room_for: str | None) -> Revoke:
+    """Return the decision that reclaims an elastic lease, at once or by a deadline."""
+    return Revoke(
+        reservation=holder,
+        component=lease.component,
+        slot=lease.slot,
+        reason="reclaimed",
+        epoch=lease.epoch,
+        revoke_by=revoke_by,
+        room_for=room_for,
+    )
 
 
 class _SlotUsage:
@@ -134,7 +151,7 @@ class ElasticDecisions:
     def _claim(self, assign: Assign) -> Claim:
         self._claiming.add(assign.reservation)
         row = self._cycle.view.reservations[assign.reservation]
-        self._cycle.wait(row.id, "no_capacity", "elastic instances of others give its place back")
+        self._cycle.wait(row.id, "no_capacity", RECLAIMING)
         return Claim(reservation=assign.reservation, leases=assign.leases)
 
     def _revoke_others(self) -> Iterator[Decision]:
@@ -148,16 +165,9 @@ class ElasticDecisions:
 
     def _revoke(self, elastic_instance: ElasticInstance, room_for: str | None) -> Revoke:
         grace = self._find_grace(elastic_instance.holder.id)
-        assert elastic_instance.lease is not None, "only what is held is taken back"  # noqa: S101
-        return Revoke(
-            reservation=elastic_instance.holder.id,
-            component=elastic_instance.instance.name,
-            slot=elastic_instance.lease.slot,
-            reason="reclaimed",
-            epoch=elastic_instance.lease.epoch,
-            revoke_by=self._cycle.now + grace if grace else None,
-            room_for=room_for,
-        )
+        assert elastic_instance.lease is not None, "only held instances are revoked"  # noqa: S101
+        revoke_by = self._cycle.now + grace if grace else None
+        return make_revoke(elastic_instance.holder.id, elastic_instance.lease, revoke_by, room_for)
 
     def _grant(self, elastic_instances: Iterable[ElasticInstance]) -> Iterator[Decision]:
         """Those whose room is free now: the others wait until it is."""

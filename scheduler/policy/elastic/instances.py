@@ -7,6 +7,7 @@ where undoing restores the list of what was tried but not the platform that it w
 from bisect import insort
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from scheduler.model.reservations import Component, Instance, Lease, Reservation
 from scheduler.model.resources import Resources, subtract, total
@@ -15,6 +16,9 @@ from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.elastic.utilisation import weigh_use
+
+RECLAIMS: Final = frozenset({"flexible", "yielding"})
+"""The values of the setting `elastic` under which held elastic instances may be reclaimed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -359,10 +363,22 @@ def _index(elastic_instance: ElasticInstance) -> int:
 
 
 def _find_home(cycle: CycleState, holder: Reservation, lease: Lease) -> SlotInfo | None:
-    """The place of a lease that may be taken off it: on a slot in service, and not one that has to go afterwards."""
+    """Return the slot of a lease if searches may find the slot and the lease may be reclaimed."""
     slot_info = cycle.slot_infos.get(lease.slot)
-    present = slot_info.leases.get((holder.id, lease.component)) if slot_info is not None else None
-    if slot_info is None or present is None or present.state != "held":
+    if slot_info is None or not cycle.ready.has(slot_info):
         return None
-    goes = slot_info.pool.recycle_unclean and not cycle.settings_of(holder).preemption_grace
-    return slot_info if cycle.ready.has(slot_info) and not goes else None
+    return slot_info if is_reclaimable(cycle, slot_info, holder, lease) else None
+
+
+def is_reclaimable(cycle: CycleState, slot_info: SlotInfo, holder: Reservation, lease: Lease) -> bool:
+    """Return whether an elastic lease may be reclaimed for another reservation: it is held, and its slot stays."""
+    present = slot_info.leases.get((holder.id, lease.component))
+    if present is None or present.state != "held":
+        return False
+    # A lease that ends without a grace is unclean: a pool that recycles such slots would lose the slot.
+    return bool(cycle.settings_of(holder).preemption_grace) or not slot_info.pool.recycle_unclean
+
+
+def is_served(cycle: CycleState, reservation: Reservation) -> bool:
+    """Return whether a leased reservation stays leased in this cycle."""
+    return reservation.id not in cycle.over and reservation.id not in cycle.returning

@@ -13,7 +13,7 @@ from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.elastic.cascade import Cascade
 from scheduler.policy.elastic.decisions import ElasticDecisions
-from scheduler.policy.elastic.instances import ElasticGroup
+from scheduler.policy.elastic.instances import ElasticGroup, is_served
 from scheduler.policy.queueing.order import sort_queue
 
 
@@ -28,7 +28,7 @@ class ElasticStep:
         self._everybody = Queue()
         self.pools: set[str] = set()
         """Where elastic instances may stand, so that more than the order of the queue decides who gets what."""
-        leased = [each for each in cycle.view.stretching.values() if _is_served(cycle, each)]
+        leased = [each for each in cycle.view.stretching.values() if is_served(cycle, each)]
         if leased or cycle.has_elastic_demand():
             self._open(leased, waiters)
 
@@ -108,8 +108,3 @@ class ElasticStep:
         for need, count in missing if pools else ():
             if count:
                 yield Demand(demand.shape, pools, demand.queue, demand.settings, (need,)), count
-
-
-def _is_served(cycle: CycleState, reservation: Reservation) -> bool:
-    """Whether it still is leased, and is to stay so."""
-    return reservation.id not in cycle.over and reservation.id not in cycle.returning
