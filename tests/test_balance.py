@@ -42,7 +42,7 @@ def test_a_part_that_is_measured_again_leaves_the_others_and_removed_files_go(tm
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    for path in ("a/test_many", "e2e/test_one", "e2e/test_two"):
+    for path in ("a/test_many", "system/test_one", "system/test_two"):
         file = pytester.path / "tests" / f"{path}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(f"def test_{number}(): pass\n" for number in range(4)))

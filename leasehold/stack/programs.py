@@ -19,7 +19,7 @@ from leasehold.private_files import PRIVATE_UMASK, open_private
 from leasehold.process_identity import ProcessIdentity, end_group, find_start
 
 _GATE: Final = 'read -r _ || exit 1; exec "$@" </dev/null'
-_GUARDIAN: Final = Path(__file__).with_name("guardian.py")
+_GUARDIAN: Final = Path(__file__).with_name("reaper.py")
 _RUN: Final = "import runpy, sys; sys.path.append(sys.argv[1]); runpy.run_path(sys.argv[2], run_name='__main__')"
 """The folder of our packages goes last, so that nothing in it hides a module of the standard library."""
 

@@ -1,24 +1,51 @@
-"""docs/scheduling.md tells every step in its order, every code and every key that a rule reads."""
+"""The page on scheduling describes each step and decision in order; the reference pages have each code and rule."""
 
 import ast
 import re
 from pathlib import Path
+from typing import get_args
 
-from scheduler.model.decisions import WAITING_CODES
+from scheduler.model.decisions import WAITING_CODES, Decision
 from scheduler.policy import plan as plan_module
 from scheduler.policy.quota.reprioritize import OVERDRAWN, SAVED
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "scheduling.md").read_text(encoding="utf-8")
 
 
-def test_every_code_is_told_in_the_order_in_which_it_applies() -> None:
-    told = PAGE.partition("## Why one waits")[2].partition("`on_hold`")[2].partition(". Under the queue")[0]
-    assert ["on_hold", *re.findall(r"`([a-z_]+)`", told)] == list(WAITING_CODES)
+def find_page(name: str) -> Path:
+    """Return the page with this file name, in whichever folder of `docs/` it is."""
+    [page] = (ROOT / "docs").rglob(name)
+    return page
+
+
+PAGE = find_page("scheduling.md").read_text(encoding="utf-8")
+REFERENCE = {
+    name: find_page(f"{name}.md").read_text(encoding="utf-8")
+    for name in ("lifecycle", "queueing", "placement", "scaling", "elastic", "quota")
+}
+WAITS = REFERENCE["queueing"].partition("## Waiting codes")[2].partition("###")[0]
+
+
+def list_rows(text: str) -> list[list[str]]:
+    """Return the cells of all table rows, headings included."""
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+
+
+STEPS = [row for row in list_rows(PAGE.partition("## One tick")[2].partition("\n## ")[0]) if "`" in row[-1]]
+
+
+def test_each_waiting_code_is_described_in_the_order_in_which_it_applies() -> None:
+    assert re.findall(r"^\| `([a-z_]+)` \| \S", WAITS, re.MULTILINE) == list(WAITING_CODES)
+
+
+def test_each_decision_is_described() -> None:
+    described = re.findall(r"^\| `([a-z_]+)` \| \S", PAGE.partition("## Decisions")[2], re.MULTILINE)
+    assert described
+    assert sorted(described) == sorted(each.__struct_config__.tag for each in get_args(Decision))
 
 
 def list_imports(file: Path) -> dict[str, str]:
-    """The names that a module imports from the rules, each with the file that it comes from, as the page names it."""
+    """Return the names that a module imports from the rules, each with its file as the pages write it."""
     found: dict[str, str] = {}
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("scheduler.policy."):
@@ -28,7 +55,7 @@ def list_imports(file: Path) -> dict[str, str]:
 
 
 def list_steps() -> list[str]:
-    """The files of the functions that `plan()` calls with the cycle, in the order of each one's last call."""
+    """Return the files of the functions that `plan()` calls with the cycle, in the order of the last call of each."""
     source = Path(plan_module.__file__)
     files = list_imports(source)
     calls = [
@@ -45,26 +72,40 @@ def list_steps() -> list[str]:
 
 
 def list_named(text: str) -> list[str]:
-    return re.findall(r"`((?:policy|explain)/[a-z_/]+\.py)`", text)
+    return re.findall(r"`((?:policy|explain|operations)/[a-z_/]+\.py)`", text)
 
 
-def test_the_steps_are_told_in_the_order_of_the_plan() -> None:
+def test_the_steps_are_described_in_the_order_of_the_plan() -> None:
     """When this fails: a step was added to `plan()`, or moved."""
-    named = list_named("\n".join(re.findall(r"^## \d.*$", PAGE, re.MULTILINE)))
-    steps = list_steps()
-    assert [step for step in steps if step in named] == [step for step in named if step in steps]
-    assert set(steps) <= set(named)
+    assert [file for row in STEPS for file in list_named(row[-1])] == list_steps()
 
 
-def test_every_file_that_is_named_is_there() -> None:
-    named = list_named(PAGE)
-    assert len(named) > 20
+def test_the_drawing_has_the_steps_of_the_table() -> None:
+    drawing = PAGE.partition("```mermaid")[2].partition("```")[0]
+    arrows = drawing.partition("subgraph")[2].partition("end")[0]
+    titles = dict(re.findall(r'(\w+)\["([^"]+)"\]', arrows))
+    chain = dict.fromkeys(re.findall(r"\w+", re.sub(r'\["[^"]+"\]', "", arrows.partition("\n")[2])))
+    assert [titles.get(name, name) for name in chain] == [row[0] for row in STEPS]
+
+
+def test_each_step_links_a_section_with_its_exact_rules() -> None:
+    links = dict(re.findall(r"^\[([^\]]+)\]: (\S+)$", PAGE, re.MULTILINE))
+    for _, _, rules, _ in STEPS:
+        file, _, anchor = links[rules.strip("[]")].partition("#")
+        page = REFERENCE[Path(file).stem]
+        titles = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
+        assert not anchor or anchor in [title.lower().replace(" ", "-") for title in titles], rules
+
+
+def test_each_file_that_a_page_names_exists() -> None:
+    named = [name for text in (PAGE, *REFERENCE.values()) for name in list_named(text)]
+    assert len(named) > 40
     for name in named:
         assert (ROOT / "scheduler" / name).is_file(), name
 
 
-def test_every_file_of_a_rule_of_quota_is_named() -> None:
-    """When this fails: say what a new file decides, in its place, or why it decides nothing, here."""
+def test_each_module_with_a_rule_of_quota_is_named() -> None:
+    """When this fails: describe on the page what a new module decides, or list it here if it decides nothing."""
     tools = {"requirements", "pending_groups", "run", "running"}
     imported = {
         path
@@ -73,8 +114,14 @@ def test_every_file_of_a_rule_of_quota_is_named() -> None:
         if path.startswith("policy/quota/") and Path(path).stem not in tools
     }
     assert imported
-    assert imported <= set(list_named(PAGE))
+    assert imported <= set(list_named(REFERENCE["quota"]))
 
 
 def test_the_bounds_of_a_level_are_those_of_the_rule() -> None:
-    assert (f"below \u2212{-OVERDRAWN:g} and" in PAGE, f"above {SAVED:g} and" in PAGE) == (True, True)
+    page = REFERENCE["quota"]
+    assert (f"below \u2212{-OVERDRAWN:g} and" in page, f"above {SAVED:g} and" in page) == (True, True)
+
+
+def test_a_line_of_these_pages_has_at_most_120_characters() -> None:
+    lines = [line for text in (PAGE, *REFERENCE.values()) for line in text.splitlines()]
+    assert [line for line in lines if len(line) > 120] == []

@@ -157,10 +157,15 @@ OF_PLACEMENT: Final[Changes] = {
                 "msgspec.structs.replace(claim, state='held')",
             ),
         ],
-        "assign_claimed": [
+        "assign_claims": [
+            Change(
+                "a reservation that has claimed a slot gets it",
+                "hold(reservation, tuple((_redeem(cycle, lease) for lease in reservation.leases)))",
+                "",
+            ),
             Change(
                 "nobody else gets a claimed place before its time",
-                "all((_has_room(slot_info, reservation) for slot_info in slot_infos))",
+                "all((_has_room(each, reservation) for each in slot_infos))",
                 "True",
             ),
         ],

@@ -56,7 +56,6 @@ OF_QUOTA: Final[Changes] = {
                 "offer(quota_run, list(quota_run.list_open(level)), level, preferring=True)",
                 "offer(quota_run, list(quota_run.list_open(level)), level, preferring=False)",
             ),
-            Change("who has claimed a place gets it", "assign_claims(quota_run, claimants)", ""),
         ],
     },
     "scheduler.explain.forecast": {

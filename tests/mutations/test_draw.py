@@ -26,10 +26,10 @@ def test_a_seed_draws_the_same_mutants_again_and_another_seed_others() -> None:
 
 
 def test_the_patch_shows_the_line_that_the_place_names() -> None:
-    [each] = [each for each in DRAWN if each.old == "_restart(draft)" and each.new == ""]
+    [each] = [each for each in DRAWN if each.old == "_restart(cycle)" and each.new == ""]
     line = read(MODULE).splitlines()[each.line - 1]
     assert each.place == f"scheduler/policy/lifecycle/heal.py:{each.line}"
-    assert each.patch.splitlines()[-2:] == [f"-{line}", f"+{line.replace('_restart(draft)', 'pass')}"]
+    assert each.patch.splitlines()[-2:] == [f"-{line}", f"+{line.replace('_restart(cycle)', 'pass')}"]
 
 
 def test_an_explained_mutant_is_known_whatever_surrounds_its_anchor() -> None:

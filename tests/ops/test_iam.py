@@ -111,8 +111,8 @@ def test_calls_are_found_however_they_are_written() -> None:
 
 
 def fleet_methods(module: str) -> set[str]:
-    """The methods of the Fleet that an operation calls."""
-    source = (ROOT / "scheduler" / "operations" / f"{module}.py").read_text(encoding="utf-8")
+    """The methods of the Fleet that a module of the operations calls."""
+    source = (ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
     return {
         node.attr
         for node in ast.walk(ast.parse(source))
@@ -123,7 +123,11 @@ def fleet_methods(module: str) -> set[str]:
 def imported_operations(queue: str) -> set[str]:
     """The modules of operations that the tasks of a queue carry out."""
     source = (ROOT / "tasks" / f"{queue}.py").read_text(encoding="utf-8")
-    return set(re.findall(r"^from scheduler\.operations\.(\w+) import", source, re.MULTILINE))
+    return {
+        node.module
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("scheduler.operations.")
+    }
 
 
 def roles_of_the_chapter() -> dict[str, set[str]]:
