@@ -171,7 +171,7 @@ class Assignment:
         """The use of the pools, of which only differences count: see `weigh_use`."""
         self._totals: dict[str, Resources] = {}
         by_pool: dict[str, list[Resources]] = {}
-        for slot_info in self._slot_index.list_places():
+        for slot_info in self._slot_index.list_slot_infos():
             by_pool.setdefault(slot_info.slot.pool, []).append(slot_info.capacity or {})
         self._totals = {name: total(amounts) for name, amounts in by_pool.items()}
 

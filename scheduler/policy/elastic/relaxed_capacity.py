@@ -48,7 +48,7 @@ class RelaxedCapacity:
         self._refused: list[tuple[InstanceRequest, int]] = []
         """Of so many instances of this there is no room."""
         self._slot_index: dict[int, _Room] = {}
-        for slot_info in slot_index.list_places():
+        for slot_info in slot_index.list_slot_infos():
             leases = min(slot_info.pool.lease_limit - slot_info.load, slot_info.uses_left)
             self._slot_index[slot_info.order] = _Room(slot_info, slot_info.free, leases)
         for elastic_instance in elastic_instances:

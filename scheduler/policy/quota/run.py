@@ -105,7 +105,7 @@ class QuotaRun:
 
     def hold(self, reservation: Reservation, leases: tuple[Lease, ...]) -> None:
         """It has these leases from now on, in whatever state they are."""
-        for slot_info in self._list_places(leases):
+        for slot_info in self._list_slot_infos(leases):
             own = {(reservation.id, lease.component): lease for lease in leases if lease.slot == slot_info.slot.id}
             slot_info.redeemed += sum(lease.state == "held" for lease in own.values())
             slot_info.leases = {**slot_info.leases, **own}
@@ -120,10 +120,10 @@ class QuotaRun:
         self.cycle.end(run.reservation)
         self.cycle.preempted.append(run.reservation)
         self.running.end(run.reservation.id)
-        for slot_info in self._list_places(run.leases):
+        for slot_info in self._list_slot_infos(run.leases):
             self.recount(slot_info)
 
-    def _list_places(self, leases: Iterable[Lease]) -> list[SlotInfo]:
+    def _list_slot_infos(self, leases: Iterable[Lease]) -> list[SlotInfo]:
         names = dict.fromkeys(lease.slot for lease in leases)
         return [self.cycle.slot_infos[name] for name in names if name in self.cycle.slot_infos]
 

@@ -124,7 +124,7 @@ def test_rooms_find_what_looking_at_all_places_finds_whatever_came_before(seed: 
     for _ in range(60):
         need, declined = random.choice(needs), random.choice([(), (), ("linux-1", "linux-2")])
         slot_info = slot_index.find(need, declined)
-        assert slot_info is find_by_looking_at_all(list(slot_index.list_places()), need, declined)
+        assert slot_info is find_by_looking_at_all(list(slot_index.list_slot_infos()), need, declined)
         match random.choice(["take", "take", "take", "undo", "leave", "return"]):
             case "take" if slot_info is not None:
                 remaining = slot_info.remaining
