@@ -24,9 +24,7 @@ OF_ELASTIC: Final[Changes] = {
             Change("what was tried in vain is undone", "assignment.undo(mark)", ""),
         ],
         "Cascade.takes_back": [
-            Change(
-                "malleable and rigid take nothing back", "self.settings.elastic in RECLAIMS", "True"
-            ),
+            Change("malleable and rigid take nothing back", "self.settings.elastic in RECLAIMS", "True"),
         ],
         "Cascade._serve_group": [
             Change(
@@ -75,7 +73,7 @@ OF_ELASTIC: Final[Changes] = {
             ),
         ],
         "ElasticDecisions._grant": [
-            Change("what is taken back waits until the deadline", "not room.fits()", "False"),
+            Change("what is taken back waits until the deadline", "not usage.fits()", "False"),
             Change(
                 "instances of one component are granted lowest index first",
                 "self._take_name(elastic_instance.group)",

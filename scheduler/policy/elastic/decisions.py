@@ -1,7 +1,7 @@
-"""Writes down what became of elastic instances: the revokes that an assignment needs before it, grants after it.
+"""The decisions about elastic instances: the revokes that an assignment needs stand before it, grants after it.
 
-With a `preemption_grace` whoever gives back keeps its place until then, and nobody is given room that somebody may
-still use: a newcomer claims its places meanwhile, and what else is to be granted waits for a later tick. Source: Zoe.
+With a `preemption_grace` a revoked instance keeps its slot until the deadline, and the capacity is given to no other
+lease before that. A newcomer claims its slots meanwhile, and other grants wait for a later cycle. Source: Zoe.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ class _SlotUsage:
     """The leases on one slot, updated with each decision that is written."""
 
     def __init__(self, slot_info: SlotInfo, given: Mapping[tuple[str, str], Resources]) -> None:
-        """`given`: what this tick had assigned there before, under (reservation, component)."""
+        """`given`: the amounts that this cycle assigned there before, by (reservation, component)."""
         self._slot_info = slot_info
         self._occupancy = Occupancy(slot_info.leases.values())
         self.add = self._occupancy.add
@@ -43,7 +43,7 @@ class _SlotUsage:
             self.add("held", amounts)
 
     def revoke(self, elastic_instance: ElasticInstance, *, is_over: bool) -> None:
-        """It ends, or its holder has a deadline."""
+        """Note that an instance ends, or that its holder has a deadline (not `is_over`)."""
         amounts = elastic_instance.amounts_on(self._slot_info)
         self.add("held", amounts, -1)
         if not is_over:
@@ -55,7 +55,7 @@ class _SlotUsage:
 
 
 def _list_given(decisions: Iterable[Decision]) -> dict[str, dict[tuple[str, str], Resources]]:
-    """By slot, under (reservation, component), what these decisions assign."""
+    """Return the amounts that these decisions assign: by slot, then by (reservation, component)."""
     found: dict[str, dict[tuple[str, str], Resources]] = {}
     for decision in decisions:
         if isinstance(decision, Assign):
@@ -65,26 +65,26 @@ def _list_given(decisions: Iterable[Decision]) -> dict[str, dict[tuple[str, str]
 
 
 class ElasticDecisions:
-    """What becomes of all seats of a tick, as decisions."""
+    """Turns the changes of all elastic instances of a cycle into decisions."""
 
     def __init__(self, cycle: CycleState, start: int) -> None:
-        """`start`: how many decisions there were before anybody was placed."""
+        """`start`: the number of decisions before the first reservation was placed."""
         self._cycle, self._start = cycle, start
-        self._slot_index: dict[str, _SlotUsage] = {}
-        """By slot: those from which something is taken back."""
+        self._usages: dict[str, _SlotUsage] = {}
+        """By slot, for slots on which instances are revoked."""
         self._given = _list_given(cycle.decisions[:start])
         self._revoked: dict[str, list[ElasticInstance]] = {}
-        """By slot: what is taken back there, who ranks last first."""
+        """By slot: the instances that are revoked there, last in rank first."""
         self._late: list[ElasticInstance] = []
-        """Granted after everything else: where something was taken back before."""
+        """Granted after everything else, because revokes may come before."""
         self._early: dict[str, list[ElasticInstance]] = {}
-        """By holder: granted with its assignment, or before all of them."""
+        """By holder: granted with its assignment, or before all assignments."""
         self._claiming: set[str] = set()
         self._nameless: dict[ElasticGroup, list[ElasticInstance]] = {}
-        """By component: the instances that may be granted and are not yet, highest index first."""
+        """By group: the instances that may be granted and are not granted yet, highest index first."""
 
     def add(self, elastic_instances: Sequence[ElasticInstance], *, takes_back: bool) -> None:
-        """The seats of one queue, in rank order."""
+        """Add the elastic instances of one queue, in rank order."""
         moved = [
             elastic_instance
             for elastic_instance in elastic_instances
@@ -98,12 +98,12 @@ class ElasticDecisions:
         for elastic_instance in reversed(moved):
             if elastic_instance.is_revoked and elastic_instance.home is not None:
                 slot = elastic_instance.home.slot.id
-                if slot not in self._slot_index:
-                    self._slot_index[slot] = _SlotUsage(elastic_instance.home, self._given.get(slot, {}))
+                if slot not in self._usages:
+                    self._usages[slot] = _SlotUsage(elastic_instance.home, self._given.get(slot, {}))
                 self._revoked.setdefault(slot, []).append(elastic_instance)
 
     def write(self) -> None:
-        """Put the decisions of this step in their order."""
+        """Put the decisions of this step into their order."""
         decisions = self._cycle.decisions
         placed = decisions[self._start :]
         decisions[self._start :] = [
@@ -127,21 +127,21 @@ class ElasticDecisions:
         yield from self._grant(self._early.get(decision.reservation, ()))
 
     def _make_way(self, assign: Assign) -> Iterator[Decision]:
-        """The assignment, after the revokes that it needs; with a grace, a claim in its stead."""
-        mine = [(self._slot_index[each.slot], each) for each in assign.leases if each.slot in self._slot_index]
-        for room, each in mine:
-            room.add("held", each.resources)
-        if all(room.fits() for room, _ in mine):
+        """Yield the revokes that an assignment needs, then the assignment; with a grace, a claim instead."""
+        mine = [(self._usages[each.slot], each) for each in assign.leases if each.slot in self._usages]
+        for usage, each in mine:
+            usage.add("held", each.resources)
+        if all(usage.fits() for usage, _ in mine):
             yield assign
             return
         is_over = not self._find_grace(assign.reservation)
-        for room, each in () if is_over else mine:
-            room.add("held", each.resources, -1)
-            room.add("claimed", each.resources)
-        for room, each in mine:
-            while not room.fits() and self._revoked[each.slot]:
+        for usage, each in () if is_over else mine:
+            usage.add("held", each.resources, -1)
+            usage.add("claimed", each.resources)
+        for usage, each in mine:
+            while not usage.fits() and self._revoked[each.slot]:
                 elastic_instance = self._revoked[each.slot].pop(0)
-                room.revoke(elastic_instance, is_over=is_over)
+                usage.revoke(elastic_instance, is_over=is_over)
                 yield self._revoke(elastic_instance, assign.reservation)
         yield assign if is_over else self._claim(assign)
 
@@ -155,12 +155,10 @@ class ElasticDecisions:
         return Claim(reservation=assign.reservation, leases=assign.leases)
 
     def _revoke_others(self) -> Iterator[Decision]:
-        """What makes room for elastic instances of those who rank before, or fits no more."""
+        """Yield the revokes for elastic instances of earlier rank, and of instances that no longer fit."""
         for slot, elastic_instances in self._revoked.items():
             for elastic_instance in elastic_instances:
-                self._slot_index[slot].revoke(
-                    elastic_instance, is_over=not self._find_grace(elastic_instance.holder.id)
-                )
+                self._usages[slot].revoke(elastic_instance, is_over=not self._find_grace(elastic_instance.holder.id))
                 yield self._revoke(elastic_instance, None)
 
     def _revoke(self, elastic_instance: ElasticInstance, room_for: str | None) -> Revoke:
@@ -170,20 +168,20 @@ class ElasticDecisions:
         return make_revoke(elastic_instance.holder.id, elastic_instance.lease, revoke_by, room_for)
 
     def _grant(self, elastic_instances: Iterable[ElasticInstance]) -> Iterator[Decision]:
-        """Those whose room is free now: the others wait until it is."""
+        """Yield grants of the instances that fit now; the others wait for a later cycle."""
         for elastic_instance in elastic_instances:
             slot_info = elastic_instance.slot_info
             if slot_info is None or elastic_instance.holder.id in self._claiming:
                 continue
-            slot, amounts, room = (
+            slot, amounts, usage = (
                 slot_info.slot,
                 elastic_instance.amounts_on(slot_info),
-                self._slot_index.get(slot_info.slot.id),
+                self._usages.get(slot_info.slot.id),
             )
-            if room is not None:
-                room.add("held", amounts)
-                if not room.fits():
-                    room.add("held", amounts, -1)
+            if usage is not None:
+                usage.add("held", amounts)
+                if not usage.fits():
+                    usage.add("held", amounts, -1)
                     continue
             slot_info.wanted = True
             yield Grant(
@@ -195,8 +193,9 @@ class ElasticDecisions:
             )
 
     def _take_name(self, group: ElasticGroup) -> str:
-        """The lowest index of the component that is not held nor granted yet: its instances are alike, and which of
-        their places came to nothing in between says nothing of their names. Source: Zoe.
+        """Return the instance of a group with the lowest index that is neither held nor granted yet.
+
+        Instances of a group are alike, so the name does not depend on which of their grants had to wait. Source: Zoe.
         """
         if group not in self._nameless:
             self._nameless[group] = [
@@ -207,7 +206,7 @@ class ElasticDecisions:
         return self._nameless[group].pop().instance.name
 
     def _may_be_granted(self, elastic_instance: ElasticInstance) -> bool:
-        """Whether it holds nothing, or gives back at once what it holds."""
+        """Return whether an instance holds nothing, or its lease ends at once."""
         if elastic_instance.lease is None:
             return True
         return elastic_instance.is_revoked and not self._find_grace(elastic_instance.holder.id)
