@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from scheduler.model.reservations import Lease, Reservation
-from scheduler.model.resources import fits, subtract, total
+from scheduler.model.resources import subtract, total
+from scheduler.policy.capacity.fits import find_obstacle, measure
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 
@@ -41,21 +42,16 @@ def assign_claims(
 
 
 def _has_room(slot_info: SlotInfo, reservation: Reservation) -> bool:
-    """Whether what it claims there fits beside what is held and what is still to be given back."""
+    """Return whether the leases that a reservation claims on a slot fit beside the held and the revoking leases.
+
+    Other claims do not count: each of them waits in its turn. Uses of the machine were counted with the claim.
+    """
     if slot_info.slot.stranger is not None:
         return False
-    others = [
-        lease for (owner, _), lease in slot_info.leases.items() if lease.state != "claimed" or owner == reservation.id
-    ]
-    if len(others) > slot_info.pool.lease_limit:
-        return False
-    own = total(lease.resources for (owner, _), lease in slot_info.leases.items() if owner == reservation.id)
-    used = total(
-        lease.resources
-        for (owner, _), lease in slot_info.leases.items()
-        if lease.state != "claimed" and owner != reservation.id
-    )
-    return slot_info.capacity is None or fits(own, subtract(slot_info.capacity, used))
+    own = [lease.resources for (owner, _), lease in slot_info.leases.items() if owner == reservation.id]
+    usage = measure([lease for (owner, _), lease in slot_info.leases.items() if owner != reservation.id], "now")
+    free = None if slot_info.capacity is None else subtract(slot_info.capacity, usage.amounts)
+    return find_obstacle(total(own), free, slot_info.pool.lease_limit - usage.count, count=len(own)) is None
 
 
 def _redeem(cycle: CycleState, claim: Lease) -> Lease:

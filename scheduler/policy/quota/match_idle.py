@@ -11,7 +11,8 @@ the next in order, and it has its turn again on later slots.
 from collections.abc import Iterable
 
 from scheduler.model.labels import has_labels
-from scheduler.model.resources import Resources, fits, subtract
+from scheduler.model.resources import Resources, subtract
+from scheduler.policy.capacity.fits import find_obstacle
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.quota.pending_groups import PendingGroup, PendingIndex
@@ -105,11 +106,12 @@ class _Scratch:
         taken, pool = self._taken.get(slot_info, ()), slot_info.slot.pool
         if pool not in need.given or slot_info.slot.id in self._demand.declined:
             return False
-        if slot_info.load + len(taken) >= slot_info.pool.lease_limit or slot_info.uses_left <= len(taken):
-            return False
         if self._preferring and not has_labels(slot_info.labels, need.prefers):
             return False
-        room: Resources | None = slot_info.free
+        free: Resources | None = slot_info.free
         for each in taken:
-            room = None if room is None else subtract(room, each.given[pool])
-        return need.rank_labels(slot_info.labels) is not None and (room is None or fits(need.given[pool], room))
+            free = None if free is None else subtract(free, each.given[pool])
+        leases = slot_info.pool.lease_limit - slot_info.load - len(taken)
+        if find_obstacle(need.given[pool], free, leases, slot_info.uses_left - len(taken)) is not None:
+            return False
+        return need.rank_labels(slot_info.labels) is not None

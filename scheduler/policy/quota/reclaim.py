@@ -6,23 +6,26 @@ more of the pools is used by it. No balance changes, since nothing is taken over
 with its account. Source: Zoe, in the order that qscheduler gives.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
+from itertools import compress
 
 import msgspec
 
 from scheduler.model.accounts import FREE
-from scheduler.model.decisions import Claim, Revoke
+from scheduler.model.decisions import Claim
 from scheduler.model.reservations import Lease, Reservation
 from scheduler.model.resources import Resources
 from scheduler.policy.capacity.requests import InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState, name_placements
+from scheduler.policy.elastic.decisions import RECLAIMING, make_revoke
+from scheduler.policy.elastic.instances import RECLAIMS, is_reclaimable, is_served
 from scheduler.policy.elastic.utilisation import MORE, weigh_use
 from scheduler.policy.queueing.order import sort_queue
 from scheduler.policy.quota.pending_groups import PendingGroup
-from scheduler.policy.quota.run import QuotaRun, has_room_beside, make_leases
+from scheduler.policy.quota.run import QuotaRun, fits_beside, make_leases
 
 
 @dataclass(slots=True, eq=False)
@@ -70,7 +73,7 @@ def take_back(quota_run: QuotaRun, groups: Iterable[PendingGroup], level: int) -
 
 
 def _may_take(group: PendingGroup) -> bool:
-    return not group.is_served and group.demand.settings.elastic in {"flexible", "yielding"}
+    return not group.is_served and group.demand.settings.elastic in RECLAIMS
 
 
 class _Parts:
@@ -84,7 +87,7 @@ class _Parts:
             held = {lease.component: lease for lease in holder.leases if lease.kind == "elastic"}
             mine = [held[name] for name in instances if name in held]
             found = [Part(holder, lease, slot_infos[lease.slot]) for lease in mine if lease.slot in slot_infos]
-            self.left += [part for part in found if _is_free_to_go(cycle, part)]
+            self.left += [part for part in found if is_reclaimable(cycle, part.slot_info, holder, part.lease)]
         self.left.reverse()
 
     def forget(self, gone: Sequence[Part]) -> None:
@@ -92,23 +95,12 @@ class _Parts:
         self.left = [part for part in self.left if part not in gone]
 
 
-def _list_holders(cycle: CycleState) -> Iterator[Reservation]:
-    """Those who are served by quota and hold elastic instances, in rank order."""
-    found = [
-        each
-        for each in cycle.view.stretching.values()
-        if each.id not in cycle.over and each.id not in cycle.returning and cycle.settings_of(each).queue == "quota"
-    ]
-    return iter(sort_queue(cycle, found).reservations if found else ())
-
-
-def _is_free_to_go(cycle: CycleState, part: Part) -> bool:
-    """Whether it holds its place still, and the slot does not go with it."""
-    present = part.slot_info.leases.get(part.key)
-    settings = cycle.settings_of(part.holder)
-    if present is None or present.state != "held" or settings.elastic not in {"flexible", "yielding"}:
-        return False
-    return bool(settings.preemption_grace) or not part.slot_info.pool.recycle_unclean
+def _list_holders(cycle: CycleState) -> list[Reservation]:
+    """Return the leased reservations with elastic components whose queue is `quota` and allows reclaim, by rank."""
+    found = [each for each in cycle.view.stretching.values() if is_served(cycle, each)]
+    settings = map(cycle.settings_of, found)
+    may_give = [each.queue == "quota" and each.elastic in RECLAIMS for each in settings]
+    return sort_queue(cycle, compress(found, may_give)).reservations
 
 
 @dataclass(slots=True)
@@ -168,9 +160,8 @@ class _Trial:
         wanted = [*self.taken.get(slot_info, ()), *([need.given[slot_info.slot.pool]] if need else ())]
         gone = {part.key for part in self.gone}
         staying = [lease for key, lease in slot_info.leases.items() if key not in gone]
-        if self.group.demand.settings.preemption_grace and not at_once:
-            staying = [lease for lease in staying if lease.state != "revoking"]
-        return has_room_beside(slot_info, staying, self.quota_run.given_on(slot_info), wanted)
+        at_once = at_once or not self.group.demand.settings.preemption_grace
+        return fits_beside(slot_info, staying, self.quota_run.given_on(slot_info), wanted, at_once=at_once)
 
     def _is_worth_it(self) -> bool:
         if self.group.demand.settings.elastic == "yielding":
@@ -187,7 +178,7 @@ def _carry_out(
     cycle, grace, newcomer = quota_run.cycle, group.demand.settings.preemption_grace, group.first
     revoke_by = cycle.now + grace if grace else None
     for part in gone:
-        cycle.decide(_revoke(part, newcomer, revoke_by))
+        cycle.decide(make_revoke(part.holder.id, part.lease, revoke_by, newcomer.id))
         if revoke_by is None:
             cycle.end_instance(part.holder, part.lease.component, part.lease.slot)
             quota_run.give_up(part.holder, part.lease, None)
@@ -205,16 +196,4 @@ def _carry_out(
     claims = make_leases(cycle, group.demand, slot_infos, level)
     cycle.decide(Claim(reservation=newcomer.id, leases=name_placements(claims), level=level))
     quota_run.hold(newcomer, tuple(msgspec.structs.replace(each, state="claimed") for each in claims))
-    cycle.wait(newcomer.id, "no_capacity", "elastic instances of others give its place back")
-
-
-def _revoke(part: Part, newcomer: Reservation, revoke_by: float | None) -> Revoke:
-    return Revoke(
-        reservation=part.holder.id,
-        component=part.lease.component,
-        slot=part.lease.slot,
-        reason="reclaimed",
-        epoch=part.lease.epoch,
-        revoke_by=revoke_by,
-        room_for=newcomer.id,
-    )
+    cycle.wait(newcomer.id, "no_capacity", RECLAIMING)

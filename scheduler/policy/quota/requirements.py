@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from scheduler.model.labels import Labels, shape_of
-from scheduler.model.resources import Resources, fits
+from scheduler.model.resources import Resources
+from scheduler.policy.capacity.fits import find_obstacle
 from scheduler.policy.capacity.requests import Amounts
 from scheduler.policy.capacity.slot_info import SlotInfo
 
@@ -27,7 +28,7 @@ class Requirements:
         step = self.steps.get(pool)
         if step is None or not self.labels.items() <= labels.items():
             return False
-        return room is None or fits(step.amounts, room)
+        return find_obstacle(step.amounts, room) is None
 
 
 class RequirementsIndex:

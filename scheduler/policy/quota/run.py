@@ -3,11 +3,12 @@
 Here leases are given: a decision, and what it changes for the steps that follow.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from scheduler.model.accounts import FREE
 from scheduler.model.reservations import Lease, Reservation
-from scheduler.model.resources import Resources, fits, subtract, total
+from scheduler.model.resources import Resources, subtract, total
+from scheduler.policy.capacity.fits import find_obstacle, measure
 from scheduler.policy.capacity.requests import Demand
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
@@ -104,7 +105,7 @@ class QuotaRun:
 
     def hold(self, reservation: Reservation, leases: tuple[Lease, ...]) -> None:
         """It has these leases from now on, in whatever state they are."""
-        for slot_info in self._list_places(leases):
+        for slot_info in self._list_slot_infos(leases):
             own = {(reservation.id, lease.component): lease for lease in leases if lease.slot == slot_info.slot.id}
             slot_info.redeemed += sum(lease.state == "held" for lease in own.values())
             slot_info.leases = {**slot_info.leases, **own}
@@ -119,10 +120,10 @@ class QuotaRun:
         self.cycle.end(run.reservation)
         self.cycle.preempted.append(run.reservation)
         self.running.end(run.reservation.id)
-        for slot_info in self._list_places(run.leases):
+        for slot_info in self._list_slot_infos(run.leases):
             self.recount(slot_info)
 
-    def _list_places(self, leases: Iterable[Lease]) -> list[SlotInfo]:
+    def _list_slot_infos(self, leases: Iterable[Lease]) -> list[SlotInfo]:
         names = dict.fromkeys(lease.slot for lease in leases)
         return [self.cycle.slot_infos[name] for name in names if name in self.cycle.slot_infos]
 
@@ -160,16 +161,23 @@ def _is_open(cycle: CycleState, slot_info: SlotInfo) -> bool:
     return cycle.is_offered(slot_info) and cycle.rules.settings_of(slot_info.slot.pool, None).queue == "quota"
 
 
-def has_room_beside(
-    slot_info: SlotInfo, staying: Sequence[Lease], given: Iterable[Resources], wanted: Sequence[Resources]
+def fits_beside(
+    slot_info: SlotInfo,
+    staying: Collection[Lease],
+    given: Iterable[Resources],
+    wanted: Sequence[Resources],
+    *,
+    at_once: bool,
 ) -> bool:
-    """Whether so much more has room on a place when only these leases, and what this tick has given there, stay."""
-    if len(staying) + slot_info.given + len(wanted) > slot_info.pool.lease_limit or slot_info.uses_left < len(wanted):
-        return False
-    if slot_info.capacity is None:
-        return True
-    taken = total([*(lease.resources for lease in staying), *given])
-    return fits(total(wanted), subtract(slot_info.capacity, taken))
+    """Return whether leases with these amounts fit on a slot if, of its leases, only `staying` stay.
+
+    `given`: the amounts that this cycle has assigned there. Not `at_once`: the new leases begin as claims, when the
+    revoking leases have ended.
+    """
+    usage = measure(staying, "always" if at_once else "later")
+    capacity, leases = slot_info.capacity, slot_info.pool.lease_limit - usage.count - slot_info.given
+    free = None if capacity is None else subtract(capacity, total([usage.amounts, *given]))
+    return find_obstacle(total(wanted), free, leases, slot_info.uses_left, count=len(wanted)) is None
 
 
 def make_leases(cycle: CycleState, demand: Demand, slot_infos: Sequence[SlotInfo], level: int) -> tuple[Lease, ...]:

@@ -8,10 +8,9 @@ from math import comb
 from typing import Final
 
 from scheduler.model.accounts import NOTHING, Levels, add
-from scheduler.model.reservations import Lease
 from scheduler.model.resources import Resources
 from scheduler.policy.capacity.slot_info import SlotInfo
-from scheduler.policy.quota.run import has_room_beside
+from scheduler.policy.quota.run import fits_beside
 from scheduler.policy.quota.running import RunningWork
 
 MOST_SETS: Final = 2_000
@@ -35,7 +34,9 @@ def choose_victims(
     """
 
     def makes_room(victims: Iterable[RunningWork]) -> bool:
-        return has_room_beside(slot_info, _list_staying(slot_info, victims, at_once=at_once), given, wanted)
+        gone = {run.reservation.id for run in victims}
+        staying = [lease for (owner, _), lease in slot_info.leases.items() if owner not in gone]
+        return fits_beside(slot_info, staying, given, wanted, at_once=at_once)
 
     if not makes_room(runs):
         return None
@@ -62,10 +63,3 @@ def _take_cheapest(
     while len(chosen) > 1 and makes_room(chosen[:-1]):
         chosen.pop()
     return chosen
-
-
-def _list_staying(slot_info: SlotInfo, victims: Iterable[RunningWork], *, at_once: bool) -> list[Lease]:
-    """The leases that are left when these are gone."""
-    gone = {run.reservation.id for run in victims}
-    staying = [lease for (owner, _), lease in slot_info.leases.items() if owner not in gone]
-    return staying if at_once else [lease for lease in staying if lease.state != "revoking"]
