@@ -1,7 +1,7 @@
 # Everything runs from .venv, which is made on first use. `make` alone lists the targets.
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo up test quick check coverage durations chaos bench lock .venv
+.PHONY: help demo up test quick check coverage durations docs chaos bench lock .venv
 
 # Demo and tests start processes by the dozen; without bytecode each of them compiles all that it imports anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -49,6 +49,10 @@ coverage: .venv ## pytest once more, with branch coverage: its tracing costs a t
 
 durations: .venv ## pytest once more, and write what each file took to tests/durations.json: it orders later runs
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) --write-durations
+
+docs: .venv ## the pages as a site with search, in build/docs; fails on a dead link
+	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --jobs auto -b dirhtml docs build/docs
+	@echo "== build/docs/index.html"
 
 chaos: .venv ## break everything for SECONDS=600 over SEEDS=50 and check what is promised (DATABASE=sqlite, OFF=term)
 	@$(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),600) --seeds $(or $(SEEDS),50) --first $(or $(FIRST),1) \

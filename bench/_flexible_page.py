@@ -1,4 +1,4 @@
-"""docs/flexible.md and its picture, from the figures of `bench.flexible`."""
+"""docs/explanation/flexible.md and its picture, from the figures of `bench.flexible`."""
 
 from collections.abc import Iterator, Sequence
 from itertools import product

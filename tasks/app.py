@@ -1,6 +1,6 @@
 """The Celery application: `celery -A tasks.app worker -Q ticks`. It connects to nothing when it is imported.
 
-Why each setting is what it is stands in docs/operations.md.
+Why each setting is what it is stands in docs/how-to/operations.md.
 """
 
 import ssl

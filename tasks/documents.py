@@ -1,4 +1,4 @@
-"""The document of a request, as any Celery producer may send it. docs/protocol.md, "A request"."""
+"""The document of a request, as any Celery producer may send it. docs/reference/protocol.md, "A request"."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,6 +1,6 @@
 """What `leasehold.toml` can say: every key with its default and meaning, taken from the models.
 
-`leasehold config init` writes it as a commented file, docs/configuration.md shows it as tables.
+`leasehold config init` writes it as a commented file, docs/reference/configuration.md shows it as tables.
 """
 
 import ast

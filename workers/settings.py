@@ -2,7 +2,7 @@
 
 They come from the environment (`LEASEHOLD_BROKER__URL`), then from `leasehold.toml`, then from the defaults,
 which stand here once. The line under a key is its documentation: `leasehold config init` and
-docs/configuration.md show it. Secrets are SecretStr: no repr, log line or error shows them.
+docs/reference/configuration.md show it. Secrets are SecretStr: no repr, log line or error shows them.
 """
 
 import ipaddress
@@ -276,7 +276,7 @@ class Settings(BaseSettings):
 
 
 def _timing_conflicts(settings: Settings) -> Iterator[Fault]:
-    """Times that do not go together (docs/configuration.md, "What must go together")."""
+    """Times that do not go together (docs/reference/configuration.md, "What must go together")."""
     ticks, celery = settings.ticks, settings.celery
     at_least = (
         ("ticks.lock_seconds", ticks.lock_seconds, "2 × ticks.interval", 2 * ticks.interval),

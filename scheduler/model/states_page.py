@@ -1,4 +1,7 @@
-"""The page docs/states.md, made from the tables of moves: `python -m scheduler.model.states_page > docs/states.md`."""
+"""The page docs/reference/states.md, made from the tables of transitions.
+
+`python -m scheduler.model.states_page > docs/reference/states.md` writes it.
+"""
 
 from collections.abc import Iterator
 

@@ -2,7 +2,7 @@
 
 A move is an edge (from, to) with the causes that may make it: `tick` (a decision of a plan), `holder` (a
 producer or the holder of a lease), `operator` (a person) and `cloud` (a report of EC2 or a host).
-docs/states.md is generated from these tables.
+docs/reference/states.md is generated from these tables.
 """
 
 from typing import Final, Literal

@@ -9,7 +9,7 @@ from scheduler.simulation.show import simulate_file
 from scheduler.view.metric_table import METRICS
 from workers.gauges_of_accounts import measure_account_waits, measure_accounts
 
-PAGE = (Path(__file__).parents[2] / "docs" / "accounts.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "accounts.md").read_text(encoding="utf-8")
 
 
 def find_block(language: str) -> str:

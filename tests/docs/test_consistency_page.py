@@ -1,4 +1,4 @@
-"""docs/consistency.md names markers in the code and tests: each of them has to exist, and no other marker."""
+"""docs/reference/consistency.md names markers in the code and tests: each of them has to exist, and no other marker."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[2]
 PACKAGES: Final = ("leasehold", "tasks", "workers", "scheduler")
-PAGE: Final = (ROOT / "docs" / "consistency.md").read_text()
+PAGE: Final = (ROOT / "docs" / "reference" / "consistency.md").read_text()
 ROWS: Final = [
     [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
     for line in PAGE.splitlines()

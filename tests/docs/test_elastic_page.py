@@ -8,7 +8,7 @@ from typing import get_args
 from scheduler.model.rules import SchedulerKeys
 from scheduler.simulation.show import simulate_file
 
-PAGE = (Path(__file__).parents[2] / "docs" / "elastic.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "elastic.md").read_text(encoding="utf-8")
 
 
 def find_block(language: str) -> str:

@@ -66,7 +66,7 @@ def test_a_command_of_a_sentence_exists(place: str) -> None:
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_every_command_is_on_its_page(path: tuple[str, ...]) -> None:
-    told = [text for place, text in (TYPED | QUOTED).items() if place.startswith("docs/cli.md")]
+    told = [text for place, text in (TYPED | QUOTED).items() if place.startswith("docs/reference/cli.md")]
     assert COMMANDS[path] in [split(text)[0] for text in told]
 
 
@@ -80,5 +80,5 @@ def test_an_unknown_command_or_option_is_found() -> None:
 def test_every_test_that_a_page_names_exists() -> None:
     """The threat model names the tests of its rows."""
     named = {(place, name) for place, line, _ in LINES for name in re.findall(r"`(tests/[a-z0-9_/]+\.py)`", line)}
-    assert {name for place, name in named if place.startswith("docs/security.md")}
+    assert {name for place, name in named if place.startswith("docs/explanation/security.md")}
     assert [(place, name) for place, name in sorted(named) if not (ROOT / name).is_file()] == []

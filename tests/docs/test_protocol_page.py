@@ -1,4 +1,4 @@
-"""docs/protocol.md describes what the code does: verbs, fields, answers, notices, addresses."""
+"""docs/reference/protocol.md describes what the code does: verbs, fields, answers, notices, addresses."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.builders import a_lease, a_reservation, a_slot
 from tests.operations.harness import Harness
 from tests.system.bad_messages import an_envelope
 
-PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "protocol.md").read_text()
 ROWS = {
     verb: [cell.strip() for cell in cells.split("|")]
     for names, cells in re.findall(

@@ -1,4 +1,4 @@
-"""docs/states.md is generated from the tables, and every state can be reached and left."""
+"""docs/reference/states.md is generated from the tables, and every state can be reached and left."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from scheduler.model.transitions import (
     check_move,
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "states.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "states.md"
 
 
 def test_the_page_is_generated_from_the_tables() -> None:

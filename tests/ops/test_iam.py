@@ -1,4 +1,4 @@
-"""docs/iam/ permits what the workers call, all of it and nothing else, under the conditions that docs/aws.md promises.
+"""docs/iam/ permits what the workers call, all of it and nothing else, under the conditions of docs/how-to/aws.md.
 
 What they call is read from their code: every name in it that is an operation of EC2, SQS or STS in boto3.
 """
@@ -22,7 +22,7 @@ from workers.ec2.requests import TAG_CLUSTER, TAG_CLUSTER_ID
 
 ROOT: Final = Path(__file__).parents[2]
 IAM: Final = ROOT / "docs" / "iam"
-CHAPTER: Final = (ROOT / "docs" / "aws.md").read_text(encoding="utf-8")
+CHAPTER: Final = (ROOT / "docs" / "how-to" / "aws.md").read_text(encoding="utf-8")
 POLICIES: Final = ("launch", "look", "terminate", "interruptions", "claim")
 SERVICES: Final = ("ec2", "sqs", "sts")
 

@@ -26,7 +26,7 @@ from workers.configuration import (
 from workers.settings import Settings
 
 A_PERIOD = 'a duration > 0 (seconds, or like "30s", "15m", "1h")'
-DOCUMENTATION = Path(__file__).parents[2] / "docs" / "configuration.md"
+DOCUMENTATION = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 
 
 @pytest.fixture(autouse=True)

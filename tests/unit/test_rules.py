@@ -182,7 +182,7 @@ def test_an_empty_document_is_all_defaults() -> None:
 
 
 def test_the_defaults_are_those_of_the_contract() -> None:
-    """As docs/configuration.md shows them; durations in seconds."""
+    """As docs/reference/configuration.md shows them; durations in seconds."""
     pool = read_rules(a_pool()).pools["linux"]
     assert Scheduler().model_dump() == {
         "queue": "fifo",

@@ -1,6 +1,6 @@
 """What each error of EC2 means to us: by its code first, by the HTTP status second.
 
-The reaction to a category is `scheduler.ports.CloudError`'s; the table is printed in docs/ec2-errors.md.
+The reaction to a category is `scheduler.ports.CloudError`'s; the table is printed in docs/reference/ec2-errors.md.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -97,7 +97,7 @@ Failure = aws.ClientError | aws.BotoCoreError | ResponseParserError
 def classify(code: str, http_status: int) -> Category:
     """The category of an error: by its code, else transient for a 5xx, else unknown.
 
-    The code goes first, for RequestLimitExceeded comes as a 503. The table: docs/ec2-errors.md.
+    The code goes first, for RequestLimitExceeded comes as a 503. The table: docs/reference/ec2-errors.md.
     """
     exact = CODES.get(code)
     if exact is not None:

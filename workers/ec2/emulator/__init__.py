@@ -2,7 +2,7 @@
 
 The layer adds what moto lacks and launching depends on: idempotent client tokens, time to boot and to end,
 lag, limits, injected errors, lost answers and interruptions, and a log that tests take as the outside witness.
-docs/emulator.md tells how to steer it. One emulator a process: moto's state is the process's. Calls to other
+docs/reference/emulator.md tells how to steer it. One emulator a process: moto's state is the process's. Calls to other
 services of AWS (SQS, EventBridge, STS) reach moto as they are.
 """
 
