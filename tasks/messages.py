@@ -1,8 +1,8 @@
 """Is it a task message of ours? Looked at before Celery sees it, for Celery trusts what it takes off a list.
 
 The form is Celery's message protocol 2 in kombu's envelope on Redis (docs/reference/protocol.md). What no task of
-the stack carries is refused as well: an ETA (it would be run again and again), compression, and links to other tasks. Time limits
-are discarded: a task runs under its own, and Celery 5.7.0 puts some into every message of beat.
+the stack carries is refused too: an ETA (the message would be run again and again), compression, and links to other
+tasks. Time limits are discarded: a task runs under its own, and Celery 5.7.0 puts some into every message of beat.
 """
 
 import base64

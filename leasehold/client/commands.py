@@ -1,6 +1,6 @@
 """What a client says to change something; each word is a request, accepted when it is committed.
 
-Commands of holders, of producers, of operators, and those about quota accounts: docs/reference/protocol.md, "The verbs".
+The commands of holders, producers and operators, and the commands for accounts: docs/reference/protocol.md, "The verbs".
 """
 
 from abc import ABC, abstractmethod
