@@ -42,7 +42,7 @@ OF_SCALING: Final[Changes] = {
         "LaunchLimits._count_strangers": [
             Change(
                 "machines that no slot knows count towards max_slots",
-                "0 if hold is None or self._cycle.is_due(hold.until) else hold.active",
+                "hold.active if hold is not None and self._lasts(hold.until) else 0",
                 "0",
             ),
         ],
@@ -67,7 +67,7 @@ OF_SCALING: Final[Changes] = {
             Change("a reservation whose slots cannot all be launched launches none", "attempt.undo()", ""),
         ],
         "launch_for_elastic": [
-            Change("what is on its way is set against elastic instances first", "there", "[]"),
+            Change("what is in flight is set against elastic instances first", "there", "[]"),
             Change(
                 "elastic instances of a pending reservation launch only if it waits for slots in flight alone",
                 "waits is not None and waits[0] != 'booting'",
@@ -100,7 +100,7 @@ OF_SCALING: Final[Changes] = {
                 "slot_info.is_serving and slot_info.is_coming",
             ),
         ],
-        "keep": [
+        "fill_warm_pools": [
             Change(
                 "no more than the minimum",
                 "pool.min_slots - count_serving(slot_infos)",
@@ -109,10 +109,8 @@ OF_SCALING: Final[Changes] = {
         ],
     },
     "scheduler.policy.scaling.scale_in": {
-        "_longest_first": [
-            Change("longest idle first", "slot_info.idle_since", "0.0"),
-        ],
-        "shrink": [
+        "scale_in": [
+            Change("longest idle first", "(slot_info.idle_since, slot_info.order)", "(0.0, slot_info.order)"),
             Change(
                 "never below the warm target",
                 "min(count_serving(slot_infos) - pool.min_slots, count_reserve(slot_infos) - pool.target_warm_slots)",
@@ -121,17 +119,15 @@ OF_SCALING: Final[Changes] = {
         ],
     },
     "scheduler.policy.scaling.make_headroom": {
-        "_count_room": [
+        "_count_useful_launches": [
             Change(
                 "no slot drains for a launch that would lack capacity all the same",
                 "limits.count_left(name) + goes",
                 "1 << 32",
             ),
         ],
-        "_list_unneeded": [
+        "make_headroom": [
             Change("slots in flight go before ready ones", "not slot_info.is_coming", "slot_info.is_coming"),
-        ],
-        "release": [
             Change(
                 "what drains already counts as room being made",
                 "sum((slot_info.state in {'draining', 'terminating'} for slot_info in slot_infos))",

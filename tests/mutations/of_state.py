@@ -70,17 +70,15 @@ OF_STATE: Final[Changes] = {
     },
     "scheduler.policy.plan": {
         "plan": [
-            Change("the step heal", "heal(cycle)", ""),
-            Change("the step keep", "keep(cycle, limits)", ""),
-            Change("the step shrink", "shrink(cycle)", ""),
-            Change("the step wake", "wake(cycle)", ""),
+            Change("the step heal", "heal(unexpired)", "(unexpired, {})"),
+            Change("the step warm pool", "fill_warm_pools(healed, headroom, limits)", "healed"),
+            Change("the step scale in", "scale_in(warm)", "warm"),
+            Change("the step wake", "wake(shared, limits.next_end)", "None"),
         ],
     },
     "scheduler.policy.plan_cache": {
-        "keep_in_mind": [
-            Change(
-                "a plan is not kept beyond what falls due", "inf if outcome.wake_at is None else outcome.wake_at", "inf"
-            ),
+        "PlanCache.keep": [
+            Change("a plan is not kept beyond what falls due", "inf if plan.wake_at is None else plan.wake_at", "inf"),
             Change(
                 "a plan is not kept beyond the next protection of the starvation guard",
                 "min([falls_due, *_list_protections(view, rules, now)])",

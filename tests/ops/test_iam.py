@@ -110,24 +110,23 @@ def test_calls_are_found_however_they_are_written() -> None:
     assert {"ec2:RunInstances", "ec2:CreateFleet", "ec2:TerminateInstances"} <= calls_of_the_workers()
 
 
+def parse_module(name: str) -> ast.Module:
+    return ast.parse((ROOT / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8"))
+
+
 def fleet_methods(module: str) -> set[str]:
-    """The methods of the Fleet that a module of the operations calls."""
-    source = (ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+    """Return the methods of the Fleet port that a module calls."""
     return {
         node.attr
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(parse_module(module))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute) and node.value.attr == "fleet"
     }
 
 
 def imported_operations(queue: str) -> set[str]:
-    """The modules of operations that the tasks of a queue carry out."""
-    source = (ROOT / "tasks" / f"{queue}.py").read_text(encoding="utf-8")
-    return {
-        node.module
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("scheduler.operations.")
-    }
+    """Return the modules of scheduler.operations, in any of its packages, that the tasks of a queue import."""
+    found = {node.module for node in ast.walk(parse_module(f"tasks.{queue}")) if isinstance(node, ast.ImportFrom)}
+    return {module for module in found if module and module.startswith("scheduler.operations.")}
 
 
 def roles_of_the_chapter() -> dict[str, set[str]]:

@@ -11,8 +11,9 @@ from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.pending_queue import PendingQueue
 from scheduler.model.reservations import Reservation
 from scheduler.model.slots import Slot
-from scheduler.model.view import KINDS, ROW_TYPES, Change, Gone, View
+from scheduler.model.view import KINDS, ROW_TYPES, Change, Gone, Row, View
 from scheduler.policy.plan import plan
+from scheduler.policy.plan_cache import PlanCache
 from tests.builders import NOW, a_lease, a_reservation, a_slot, some_rules
 from tests.rules.fleets import QUICKLY
 
@@ -117,13 +118,13 @@ def changes() -> st.SearchStrategy[Change]:
 @QUICKLY
 @given(st.lists(st.lists(changes(), max_size=12), min_size=1, max_size=5), st.sampled_from(RULES))
 def test_a_view_that_was_updated_plans_as_a_new_one(batches: list[list[Change]], rules: Any) -> None:
-    view = View()
+    view, cache = View(), PlanCache()
     for number, batch in enumerate(batches):
         for change in batch:
             view.apply(change)
         rows = [row for kind in ROW_TYPES for row in view.rows(kind).values()]
-        assert plan(view, rules, NOW + number) == plan(View(rows), rules, NOW + number)
-        assert plan(view, rules, NOW + number) == plan(View(rows[::-1]), rules, NOW + number)
+        assert plan(view, rules, NOW + number, cache) == plan(View(rows), rules, NOW + number)
+        assert plan(view, rules, NOW + number, cache) == plan(View(rows[::-1]), rules, NOW + number)
 
 
 WAITS = some_rules({"scheduler": {"starvation_guard": 2, "confirm_timeout": 7}, "pools": {"linux": {"lease_ttl": 9}}})
@@ -135,22 +136,32 @@ WAITS = some_rules({"scheduler": {"starvation_guard": 2, "confirm_timeout": 7}, 
 def test_a_later_tick_on_an_unchanged_view_plans_as_on_a_new_one(
     rows: list[Change], rules: Any, seconds: list[float]
 ) -> None:
-    view = View()
+    view, cache = View(), PlanCache()
     for row in rows:
         view.apply(row)
     kept = [row for kind in ROW_TYPES for row in view.rows(kind).values()]
     for now in sorted(NOW + after for after in (0.0, 1.0, *seconds)):
-        assert plan(view, rules, now) == plan(View(kept), rules, now)
+        assert plan(view, rules, now, cache) == plan(View(kept), rules, now)
 
 
 def test_a_tick_is_planned_again_when_a_row_or_the_rules_have_changed() -> None:
     view, rules = View([a_slot("linux-1", state="empty"), a_reservation("r1", priority=0)]), RULES[1]
-    first = plan(view, rules, NOW)
-    assert plan(view, rules, NOW + 1) is first
-    assert plan(view, RULES[0], NOW + 1) is not first
-    first = plan(view, rules, NOW + 1)
+    cache = PlanCache()
+    first = plan(view, rules, NOW, cache)
+    assert plan(view, rules, NOW + 1, cache) is first
+    assert plan(view, RULES[0], NOW + 1, cache) is not first
+    first = plan(view, rules, NOW + 1, cache)
     view.apply(a_reservation("r1", version=2, priority=1))
-    assert plan(view, rules, NOW + 1).decisions != first.decisions
+    assert plan(view, rules, NOW + 1, cache).decisions != first.decisions
+
+
+def test_a_cache_that_follows_another_view_starts_empty() -> None:
+    """Also where both views have taken over as many changes."""
+    rows: list[Row] = [a_slot("linux-1"), a_reservation("r1")]
+    cache = PlanCache()
+    plan(View([rows[0]]), RULES[1], NOW, cache)
+    for other in ([a_slot("linux-2")], rows):
+        assert plan(View(other), RULES[1], NOW, cache) == plan(View(other), RULES[1], NOW)
 
 
 def test_a_row_that_leaves_and_comes_back_as_the_same_object_waits_once() -> None:

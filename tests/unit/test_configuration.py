@@ -21,7 +21,7 @@ from workers.configuration import (
     find_warnings,
     load_settings,
     read_configuration,
-    write_commented,
+    write_template,
 )
 from workers.settings import Settings
 
@@ -185,7 +185,7 @@ def test_user_data_is_read_relative_to_the_file_that_names_it() -> None:
 
 def test_the_template_contains_the_defaults_and_one_pool() -> None:
     path = Path("leasehold.toml")
-    assert write_commented(path) == path.read_text(encoding="utf-8")
+    assert write_template(path) == path.read_text(encoding="utf-8")
     found = read_configuration()
     assert (found.settings, found.cloud) == (Settings(), CloudDocument())
     assert (found.rules.scheduler, found.rules.accounts) == (Scheduler(), {})
@@ -198,9 +198,9 @@ def test_the_template_contains_the_defaults_and_one_pool() -> None:
     assert find_warnings(found) == []
 
 
-def test_the_template_contains_every_key_and_its_examples_are_valid() -> None:
-    text = write_commented()
-    # Two keys that exclude each other: one of them is enough.
+def test_the_commented_file_holds_every_key_and_its_examples_are_good() -> None:
+    text = write_template()
+    # The two that stand for the same thing: one of them is enough.
     live = re.sub(r"(?m)^#(?=[a-z_]+ = |\[)(?!user_data_file)", "", text)
     Path("leasehold.toml").write_text(live, encoding="utf-8")
     assert check_configuration() == []
@@ -217,10 +217,10 @@ def test_an_existing_file_is_not_overwritten() -> None:
     path = Path("leasehold.toml")
     path.write_text("mine", encoding="utf-8")
     with pytest.raises(InvalidInputError, match=r'leasehold\.toml: expected no file there yet, got "a file"'):
-        write_commented(path)
+        write_template(path)
     assert path.read_text(encoding="utf-8") == "mine"
     with pytest.raises(InvalidInputError, match="expected a file that can be written"):
-        write_commented(Path("nowhere") / "leasehold.toml")
+        write_template(Path("nowhere") / "leasehold.toml")
 
 
 def test_the_page_about_configuration_lists_every_key() -> None:

@@ -22,7 +22,7 @@ def a_draft(seed: int) -> tuple[CycleState, Reservation]:
     slots = [_slot(random, number) for number in range(1, random.randint(2, 9))]
     waiting = a_reservation("r1", resources={"cpus": random.choice([0, 1, 2])}, prefers={"zone": "b"})
     cycle = CycleState(View([*slots, waiting]), some_rules({"pools": {"linux": pool}}), NOW)
-    cycle.open_rooms()
+    cycle.open_indexes()
     return cycle, waiting
 
 
@@ -110,7 +110,7 @@ def a_mixed_draft(random: Random) -> tuple[CycleState, list[InstanceRequest]]:
         }
     )
     cycle = CycleState(View([*slots, *waiting]), rules, NOW)
-    cycle.open_rooms()
+    cycle.open_indexes()
     return cycle, [cycle.demand_of(each).needs[0] for each in waiting]
 
 
@@ -161,7 +161,7 @@ def some_gangs(random: Random) -> tuple[CycleState, list[Demand]]:
             a_reservation(f"r{number}", sequence=number, components=tuple(parts), declined=declined, **asked)
         )
     cycle = CycleState(View([*slots, *waiting]), some_rules({"pools": {"linux": {"resources": {"cpus": 3}}}}), NOW)
-    cycle.open_rooms()
+    cycle.open_indexes()
     return cycle, [cycle.demand_of(each) for each in waiting]
 
 
@@ -183,7 +183,7 @@ def test_of_equal_gangs_the_larger_one_is_not_tried_where_the_smaller_one_had_no
         for count in (2, 3, 4)
     ]
     cycle = CycleState(View([*slots, *gangs]), some_rules({"pools": {"linux": {"resources": {"cpus": 1}}}}), NOW)
-    cycle.open_rooms()
+    cycle.open_indexes()
     shortage = Shortage()
     two, three, four = (cycle.demand_of(each) for each in gangs)
     assert fill(three, (cycle.ready,), shortage=shortage) is None

@@ -11,6 +11,7 @@ from scheduler.model.rules import Rules
 from scheduler.model.view import View
 from scheduler.policy.cycle.work_budget import CORES_STEPS, GRANT_STEPS, LEASE_STEPS, PAUSE_SECONDS
 from scheduler.policy.plan import plan
+from scheduler.policy.plan_cache import PlanCache
 from scheduler.simulation.cloud_documents import CloudDocument
 from scheduler.simulation.cluster import build_stage
 from tests.builders import NOW, SYSTEM, a_lease, a_slot, some_rules
@@ -71,8 +72,8 @@ def test_a_principal_that_has_spent_its_budget_does_not_delay_another_one() -> N
 def test_every_gang_is_tried_in_time_and_the_first_one_in_every_tick() -> None:
     """The gang that fits is tried too, although seven that do not fit precede it."""
     view, rules = a_fleet(*large_gangs(7), a_gang(7, 1)), rules_with(10)
-    tried: list[set[str]] = []
-    while not (found := plan(view, rules, NOW + len(tried))).decisions:
+    cache, tried = PlanCache(), list[set[str]]()
+    while not (found := plan(view, rules, NOW + len(tried), cache)).decisions:
         assert found.wake_at == NOW + len(tried) + PAUSE_SECONDS
         tried.append(list_tried(found))
         assert len(tried) < 10
@@ -84,7 +85,8 @@ def test_every_gang_is_tried_in_time_and_the_first_one_in_every_tick() -> None:
 
 def test_when_all_gangs_were_tried_they_are_tried_again() -> None:
     view, rules = a_fleet(*large_gangs(6)), rules_with(10)
-    turns = [list_tried(plan(view, rules, NOW + tick)) - {"g0"} for tick in range(20)]
+    cache = PlanCache()
+    turns = [list_tried(plan(view, rules, NOW + tick, cache)) - {"g0"} for tick in range(20)]
     assert all(sum(f"g{number}" in each for each in turns) >= 3 for number in range(1, 6))
 
 
@@ -136,11 +138,11 @@ def list_shared(found: Plan) -> set[str]:
 
 def test_cores_of_gangs_change_in_rotation_and_those_of_another_principal_at_once() -> None:
     view = a_fleet(a_held_gang(0), a_held_gang(1), a_held_gang(2), a_held_gang(3, "other"))
-    rules = rules_with(CORES_STEPS * SLOTS)
-    turns = [list_shared(plan(view, rules, NOW + tick)) for tick in range(4)]
+    rules, cache = rules_with(CORES_STEPS * SLOTS), PlanCache()
+    turns = [list_shared(plan(view, rules, NOW + tick, cache)) for tick in range(4)]
     assert turns == [{"g0", "g3"}, {"g1", "g3"}, {"g2", "g3"}, {"g0", "g3"}]
-    assert plan(view, rules, NOW + 4).wake_at == NOW + 4
-    assert list_shared(plan(view, rules_with(0), NOW)) == {"g0", "g1", "g2", "g3"}
+    assert plan(view, rules, NOW + 4, cache).wake_at == NOW + 4
+    assert list_shared(plan(view, rules_with(0), NOW, cache)) == {"g0", "g1", "g2", "g3"}
 
 
 def test_a_simulation_has_no_bound() -> None:
