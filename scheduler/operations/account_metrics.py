@@ -1,4 +1,4 @@
-"""What accounts do, for the metrics: who waits for them, what they spend, and whose place they take."""
+"""Metrics of accounts: waiting reservations, payments and preemptions."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -13,8 +13,7 @@ from scheduler.operations.unit_of_work import ChangeSet
 from scheduler.ports import Meter
 
 LEVELS: Final = range(FREE + 1)
-"""The paid ones and the free one."""
-
+"""The paid levels and the free one."""
 
 SPENT: Final = "leasehold_account_spent_total"
 PREEMPTIONS: Final = "leasehold_preemptions_total"
@@ -22,7 +21,7 @@ PREEMPTED: Final = "leasehold_preempted_total"
 
 
 def count_spending(meter: Meter, change_set: ChangeSet) -> None:
-    """What accounts paid for the use of leases, and for each preemption who took a place and who lost it."""
+    """Count what accounts paid for leases, and for each preemption the account that gained and the one that lost."""
     for account, spent in change_set.spent.items():
         for level in PAID:
             if spent[level]:
@@ -46,13 +45,14 @@ def _labels(account: str, level: int) -> dict[str, str]:
 
 
 def describe_account_waits(plan: Plan, view: View) -> Mapping[str, list[int]]:
-    """By account: how many of those who wait would be placed at each level, the free one last, by what it has now.
-    Accounts for which nobody waits are left out.
+    """Return for each account how many waiting reservations would be placed at each level, the free one last.
+
+    The level follows from the account's present balance. Accounts without waiting reservations are missing.
     """
     accounts, rows = view.accounts, view.reservations
     if not accounts:
         return {}
-    # Counted by account first, and levelled once for all: a hundred thousand may wait for ten accounts.
+    # Find the level once for each account: a hundred thousand reservations of ten accounts may wait.
     counted = Counter(
         account.id
         for name in plan.waiting.names

@@ -1,4 +1,4 @@
-"""Boots: what became of each machine between its launch and its first service, for the pool's health and metrics."""
+"""Boot health: the outcome of each boot, for the pool's launch back-off and the metrics."""
 
 from typing import Final
 
@@ -13,13 +13,13 @@ from scheduler.ports import Meter
 
 BOOTING: Final = frozenset({"booting", "binding"})
 LOST: Final = frozenset({"gone", "lost"})
-"""Reasons of a slot that is empty because its machine was not there any more."""
+"""Reasons of an empty slot whose machine had disappeared."""
 
 
 def note_failed_boot(work: UnitOfWork, pool: Pool | None, slot: Slot, what_happened: str) -> None:
-    """One more boot of this pool failed; from `unhealthy_after` in a row on, launches rest for `error_cooldown`.
+    """Count a failed boot of this pool. From `unhealthy_after` in a row on, pause its launches for `error_cooldown`.
 
-    A boot that was not meant to succeed (interrupted, drained) is none. `what_happened` follows the slot's name.
+    A boot that was interrupted or drained does not count. `what_happened` follows the slot's name in the hold.
     """
     if pool is None or not pool.unhealthy_after or slot.interrupted_at is not None or slot.drain_reason:
         return
@@ -41,20 +41,20 @@ def note_failed_boot(work: UnitOfWork, pool: Pool | None, slot: Slot, what_happe
 
 
 def note_good_boot(work: UnitOfWork, slot: Slot) -> None:
-    """A machine of this pool turned ready: boots that failed before it are no longer in a row."""
+    """A machine of this pool became ready: set the count of failed boots in a row to 0."""
     known = _find_hold(work, slot.pool)
     if known is not None and known.streak:
         work.put(msgspec.structs.replace(known, streak=0, until=work.now))
 
 
 def _find_hold(work: UnitOfWork, pool: str) -> Hold | None:
-    """The row as this transaction has it, also when it was changed a moment ago."""
+    """Return the pool's hold as this transaction has it, with its own changes."""
     name = hold_id(pool, "unhealthy")
     return work.holds.get(name) or work.transaction.load_holds([name]).get(name)
 
 
 def count_boots(meter: Meter, change_set: ChangeSet) -> None:
-    """Add what became of boots, and machines that disappeared, to the metrics. Source: Arvados."""
+    """Count the outcomes of boots, and machines that disappeared. Source: Arvados."""
     for event in change_set.events:
         slot = change_set.slots.get(event.slot or "")
         state = str(event.detail.get("from", ""))
@@ -67,7 +67,7 @@ def count_boots(meter: Meter, change_set: ChangeSet) -> None:
 
 
 def _outcome_of(event: Event, state: str) -> str | None:
-    """How a boot ended by this event; None when none did."""
+    """Return the outcome of the boot that this event ended; None if it ended none."""
     if state not in BOOTING:
         return None
     match event.name:

@@ -1,4 +1,4 @@
-"""How long things take and who waits: durations for the metrics, and what a tick reports of those who wait."""
+"""Durations for the metrics, and what a tick reports of waiting reservations."""
 
 from collections import Counter
 from typing import Any, Final
@@ -15,12 +15,13 @@ from scheduler.ports import Meter
 TO_LEASE: Final = "leasehold_time_to_lease_seconds"
 TO_STATE: Final = {"slot_binding": "leasehold_boot_seconds", "slot_ready": "leasehold_time_to_ready_seconds"}
 NOT_A_WAIT: Final = frozenset({"booting", "on_hold"})
-"""Codes of those who have a slot on its way, or are to wait."""
+"""Codes of reservations that have a slot in flight, or were put on hold."""
 
 
 def observe_times(meter: Meter, change_set: ChangeSet) -> None:
-    """Time from submit to the first lease (Orchard), and of machines from EC2's answer until they run and until they
-    serve (Arvados).
+    """Observe the time from submit to the first lease (source: Orchard), and the times from EC2's answer until a
+    machine
+    runs and until it serves (source: Arvados).
     """
     waits = (event.detail.get("waited") for event in change_set.events)
     meter.observe_all(TO_LEASE, {}, [waited for waited in waits if isinstance(waited, float)])
@@ -31,13 +32,15 @@ def observe_times(meter: Meter, change_set: ChangeSet) -> None:
 
 
 def _was_launched(slot: Slot) -> bool:
-    """Whether a launch of ours was answered: then `last_seen` is when."""
+    """Return whether EC2 answered a launch of this slot: then `last_seen` is the time of the answer."""
     return slot.launch_id is not None and slot.last_seen is not None
 
 
 def describe_waits(plan: Plan, view: View, rules: Rules, now: float) -> dict[str, Any]:
-    """`codes`: how many wait by code; `longest_wait`: seconds since the submit of the one that waits longest, those
-    on hold or with a slot on its way aside; `at_quota`: the pools whose launches a quota holds back.
+    """Return the numbers of waiting reservations.
+
+    `codes`: number by code. `longest_wait`: seconds since the oldest submit, without reservations in NOT_A_WAIT.
+    `at_quota`: pools whose launches an EC2 quota holds back.
     """
     begun = (
         row.created_at

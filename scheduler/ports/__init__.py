@@ -1,6 +1,6 @@
 """The interfaces between operations and adapters, as Protocols. The docstrings are the contract for implementers.
 
-One test suite for each port runs on all its implementations. Times are seconds since the epoch unless a name says
+One test suite for each port runs on all its implementations. Times are seconds since the epoch unless a name states
 otherwise.
 """
 

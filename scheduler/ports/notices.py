@@ -18,7 +18,10 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gone_at(self) -> float:
-        """Return when an interrupted machine is gone: two minutes after the notice (EC2, "Spot interruption notices")."""
+        """Return when an interrupted machine is gone: two minutes after its notice.
+
+        Source: EC2, "Spot interruption notices".
+        """
         return self.at + INTERRUPTION_SECONDS
 
 

@@ -25,7 +25,9 @@ class Notifier(Protocol):
         """Publish a notice on this reservation's channel. The channel may have no subscribers."""
 
     def push(self, news: Mapping[str, Mapping[str, Any]]) -> None:
-        """Send hints to hosts, by slot: something of the slot changed, so the host should ask. The host may not listen."""
+        """Send a hint to each of these slots' hosts that the slot changed, so the host should ask for it. A hint may be
+        lost.
+        """
 
     def reply(self, address: str, answer: Mapping[str, Any]) -> None:
         """Write an answer to the reply address, where it is kept for a minute.

@@ -25,7 +25,7 @@ class DeposedError(Exception):
 
 
 class StoreUnavailableError(Exception):
-    """The database cannot be reached, is full or refuses; the message tells which. Try again later."""
+    """The database cannot be reached, is full or refuses; the message names the cause. Try again later."""
 
 
 class NotPermittedError(StoreUnavailableError):
