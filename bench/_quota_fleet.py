@@ -1,4 +1,4 @@
-"""The fleets that `bench.quota` plans: the workload on which qscheduler's own figures were taken."""
+"""The fleets that `bench.quota` plans: the workload of qscheduler's own figures."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ TICK = 5.0
 """Seconds from one tick to the next."""
 ACCOUNTS, MODELS, IMAGES = 10, 20, 50
 SAVINGS = 1e9
-"""Worker-seconds: what no fleet uses up while it is measured, so that every account keeps its level."""
+"""Worker-seconds. More than a fleet uses during a measurement, so that every account keeps its level."""
 SYSTEM, POOL = "x86_64-linux", "linux"
 
 

@@ -1,5 +1,8 @@
-"""A plain planner of quota as anybody would write it: floats, lists, a loop in a loop. It looks at every place and at
-everybody who waits until one fits, level by level. What a charge comes to it takes from the engine's sums.
+"""A simple planner of quota scheduling with floats, lists and nested loops.
+
+For each level it tries every slot with every waiting reservation until one fits. It takes the sums of a charge from
+the
+product's own functions.
 """
 
 from collections.abc import Iterable

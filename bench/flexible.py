@@ -1,9 +1,11 @@
-"""Rigid, malleable, flexible and yielding beside each other: `python -m bench.flexible`; `--help` tells the options.
+"""Compare rigid, malleable, flexible and yielding: `python -m bench.flexible`; `--help` lists the options.
 
-The comparison of the paper of the flexible heuristic (Pace, Venzano, Carra, Michiardi, arXiv 1611.09528) on a workload
-like theirs, through the simulator, and so through the plan and the operations that run in production. Must reach: under
-`size`, at loads of 0.8 and 0.9, a mean turnaround that is less under `flexible` than under `malleable`, and less there
-than under `rigid`. `--write` makes docs/flexible.md of what came of it, and its picture (with the extra `plot`).
+This repeats the comparison of the paper on the flexible heuristic (Pace, Venzano, Carra, Michiardi, arXiv
+1611.09528) on
+a workload like theirs, with the simulator, and so with the plan and the operations of production. Must reach: under
+`size`, at loads of 0.8 and 0.9, a mean turnaround that is less under `flexible` than under `malleable`, and less
+there
+than under `rigid`. `--write` writes the results to docs/flexible.md, with its picture (needs the extra `plot`).
 """
 
 import sys
@@ -27,7 +29,7 @@ QUEUES = ("fifo", "size")
 STUDIES = ("loads", "sizes", "preemption")
 """All settings under `fifo` and `size`; other meanings of size; the second mix, with and without preemption."""
 LOAD_OF_OTHERS = 0.9
-"""Of the studies that do not go through the loads."""
+"""The load of the studies other than `loads`."""
 PAGE, PICTURE = Path("docs/flexible.md"), Path("docs/flexible.png")
 
 
@@ -82,10 +84,12 @@ def read_arguments() -> Namespace:
     parser.add_argument("--loads", type=float, nargs="+", default=[0.8, 0.9, 1.0], help="default: 0.8 0.9 1.0")
     parser.add_argument("--queues", nargs="+", choices=QUEUES, default=list(QUEUES), help="default: fifo size")
     parser.add_argument("--studies", nargs="+", choices=STUDIES, default=["loads"], help="default: loads")
-    parser.add_argument("--backfill", action="store_true", help="pass over who does not fit; the paper serves the head")
+    parser.add_argument(
+        "--backfill", action="store_true", help="skip reservations that do not fit (the paper does not)"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
-    parser.add_argument("--json", action="store_true", help="print each play's figures, a line each, not the table")
-    parser.add_argument("--read", type=Path, metavar="FILE", help="take such lines from a file and play nothing")
+    parser.add_argument("--json", action="store_true", help="print a line with the figures of each run, not the table")
+    parser.add_argument("--read", type=Path, metavar="FILE", help="read such lines from a file and run nothing")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE} and {PICTURE}")
     return parser.parse_args()
 

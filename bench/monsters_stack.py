@@ -1,8 +1,8 @@
 """The largest reservations that the limits allow, on a whole stack: `python -m bench.monsters_stack`.
 
-One producer submits them, while another one submits a small reservation that fits every 0.2 s, waits for its lease and
-releases it. In the end the first producer cancels ten of its reservations, those with most leases first. Must reach:
-the others' median wait stays under 1 s, and no tick takes over 2 s.
+One producer submits them. Another one submits a small reservation that fits every 0.2 s, waits for its lease and
+releases it. At the end the first producer cancels ten of its reservations, those with most leases first. Must reach:
+the small reservations' median wait stays under 1 s, and no tick takes over 2 s.
 """
 
 import json

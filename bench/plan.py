@@ -1,9 +1,12 @@
-"""The tick's plan beside two straightforward loops: `python -m bench.plan`; `--help` tells how to measure a part of it.
+"""The tick's plan compared with two simple planners: `python -m bench.plan`; `--help` lists the options to measure a
+part of it.
 
 Must reach: 1,000 slots × 10,000 pending in under 50 ms, 10,000 × 100,000 in under 1.5 s cold, growth about linear in
-slots + reservations, and the same assignments as the loops. Figures are seconds of this process' own time, the best
-of a few rounds; each fleet is planned in a process of its own, whose peak memory is told beside them. A loop is tried
-on the next larger fleet as long as it is not expected to take longer than LOOP_SECONDS there.
+slots + reservations, and the same assignments as the simple planners. Figures are seconds of this process' own time,
+the
+best of a few rounds. Each fleet is planned in its own process, whose peak memory is printed. A simple planner is
+tried on
+the next larger fleet as long as it is not expected to take longer than LOOP_SECONDS there.
 """
 
 import json
@@ -29,7 +32,7 @@ LOOP_SECONDS = 60.0
 """A loop is not tried where it would take longer, growing with slots × reservations from the next smaller fleet."""
 ROUNDS = 3
 CHURN = 0.01
-"""Of those who hold and of those who wait so many come and go from one tick to the next."""
+"""Share of the leased and of the pending reservations that is replaced from one tick to the next."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Figures:
     unchanged: float
     """Seconds of the quickest tick that finds its view as the last one left it, and decides nothing."""
     churned: float
-    """Seconds of the quickest tick after 1 % of the holders and of those who wait went and as many came."""
+    """Seconds of the quickest tick after 1 % of the leased and pending reservations were replaced."""
     assigned: int
     launched: int
     waiting: int

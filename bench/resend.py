@@ -19,7 +19,7 @@ from leasehold.client.transport import RequestTransport
 
 ROUNDS = 10
 MOST_LOST = 2
-"""Copies of a request that vanish before one arrives."""
+"""Copies of a request that are lost before one arrives."""
 
 
 class LossyWire(RequestTransport):

@@ -164,13 +164,13 @@ class Harness:
         *,
         store: Store | None = None,
         fleet: "CountingFleet | None" = None,
-        shelf: InMemoryRedis | None = None,
+        redis: InMemoryRedis | None = None,
     ) -> None:
         self.now = NOW if store is None else store.now()
         self.store: Store = MemoryStore(self.clock) if store is None else store
         self.fleet = fleet or CountingFleet()
         self.mailbox = Mailbox()
-        self.shelf, self.seat, self.numbers = shelf or InMemoryRedis(self.clock), LockHolder(), count(1)
+        self.redis, self.lock_holder, self.numbers = redis or InMemoryRedis(self.clock), LockHolder(), count(1)
         self.heartbeats = MemoryHeartbeats(self.clock)
         self.restart()
         apply_rules(self.ports, config or CONFIG)
@@ -185,8 +185,8 @@ class Harness:
         self.meter = MemoryMeter()
         self.ports = Ports(
             store=self.store,
-            view_cache=MemoryViewCache(self.shelf, self.clock),
-            lock=MemoryLeaderLock(self.seat, 15.0, self.clock),
+            view_cache=MemoryViewCache(self.redis, self.clock),
+            lock=MemoryLeaderLock(self.lock_holder, 15.0, self.clock),
             notifier=self.notifier,
             heartbeats=self.heartbeats,
             dispatcher=self.mailbox,

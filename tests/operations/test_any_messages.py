@@ -76,7 +76,7 @@ class Story:
     """One fleet, the requests that were sent and what was answered, and the rules that hold after each."""
 
     def __init__(self) -> None:
-        self.rig = Harness(CONFIG)
+        self.harness = Harness(CONFIG)
         self.sent: list[tuple[str, dict[str, Any]]] = []
         self.answers: dict[str, Answer] = {}
         self.accepted: set[str] = set()
@@ -92,7 +92,7 @@ class Story:
                 case Again(back) if back <= len(self.sent):
                     self._send(*self.sent[-back])
                 case Happens(what):
-                    self._let_happen(what)
+                    self._act_as_cloud(what)
             self._look()
 
     def _ask(self, step: Ask) -> None:
@@ -122,15 +122,15 @@ class Story:
                 return None
 
     def _send(self, verb: str, document: dict[str, Any]) -> None:
-        before, events = self._rows(), len(self.rig.events)
-        answer = accept(self.rig.ports, verb, document)
+        before, events = self._rows(), len(self.harness.events)
+        answer = accept(self.harness.ports, verb, document)
         after = self._rows()
         request = document["request"]
         if (known := self.answers.get(request)) is not None:
             assert answer == known, "a repeat gets the first answer"
         if known is not None or not answer["ok"]:
             assert after == before, "who is refused, or repeats himself, changes nothing"
-            assert len(self.rig.events) == events
+            assert len(self.harness.events) == events
         if not answer["ok"]:
             assert all(error["path"] and error["expected"] and error["got"] for error in answer["errors"])
         elif known is None:
@@ -159,33 +159,33 @@ class Story:
         if verb in MARKS:
             assert (was.version, was.phase, was.leases) == (after[name].version, after[name].phase, after[name].leases)
 
-    def _let_happen(self, what: str) -> None:
-        rig = self.rig
+    def _act_as_cloud(self, what: str) -> None:
+        harness = self.harness
         match what:
             case "served":
-                rig.tick()
-                rig.play_tasks()
-                rig.tick()
+                harness.tick()
+                harness.play_tasks()
+                harness.tick()
             case "tick":
-                rig.tick()
+                harness.tick()
             case "work":
-                rig.play_tasks()
+                harness.play_tasks()
             case "interrupt":
-                for slot in rig.store.find_slots(states=["ready"])[:1]:
-                    with rig.store.transaction() as transaction:
+                for slot in harness.store.find_slots(states=["ready"])[:1]:
+                    with harness.store.transaction() as transaction:
                         work = UnitOfWork(transaction, "cloud")
                         work.load(slots=[slot.id])
-                        interrupt(work, slot.id, rig.now + 60)
+                        interrupt(work, slot.id, harness.now + 60)
                         work.flush()
             case "flush":
-                rig.shelf.flush()
+                harness.redis.flush()
             case "wait":
-                rig.now += 7
+                harness.now += 7
             case "restart":
-                rig.restart()
+                harness.restart()
 
     def _rows(self) -> dict[str, Reservation]:
-        return {row.id: row for row in self.rig.store.find_reservations(ids=NAMES)}
+        return {row.id: row for row in self.harness.store.find_reservations(ids=NAMES)}
 
     def _look(self) -> None:
         """What holds at any time."""
@@ -201,7 +201,7 @@ class Story:
                 assert row.token > highest
                 known.append(row.token)
             assert not known or row.token == known[-1], "a token never comes back"
-        for slot in self.rig.store.find_slots():
+        for slot in self.harness.store.find_slots():
             there = [
                 each for row in rows.values() for each in row.leases if (each.slot, each.epoch) == (slot.id, slot.epoch)
             ]
@@ -209,16 +209,16 @@ class Story:
 
     def end(self) -> None:
         """Periodic work alone brings the view to the truth; when nobody wants anything any more, no machine runs."""
-        self.rig.settle(30, step=5)
-        view = self.rig.ports.view_cache.load()
+        self.harness.settle(30, step=5)
+        view = self.harness.ports.view_cache.load()
         assert view is not None
         alive = {name: row for name, row in self._rows().items() if row.phase not in ENDED}
         assert {name: row for name, row in view.reservations.items() if row.phase not in ENDED} == alive
         for name in alive:
-            assert self.rig.ask("cancel", reservation=name)["ok"]
-        self.rig.settle(120, step=10)
-        assert self.rig.fleet.running == []
-        assert [slot.state for slot in self.rig.store.find_slots()] == ["empty", "empty"]
+            assert self.harness.ask("cancel", reservation=name)["ok"]
+        self.harness.settle(120, step=10)
+        assert self.harness.fleet.running == []
+        assert [slot.state for slot in self.harness.store.find_slots()] == ["empty", "empty"]
 
 
 @settings(max_examples=30, deadline=None, derandomize=bool(os.environ.get("CI")))

@@ -22,8 +22,8 @@ pytestmark = pytest.mark.no_cover
 class LateBoard(MemoryViewCache):
     """What is published while it is late arrives only when it is not any more."""
 
-    def __init__(self, shelf: InMemoryRedis) -> None:
-        super().__init__(shelf)
+    def __init__(self, redis: InMemoryRedis) -> None:
+        super().__init__(redis)
         self.is_late = False
         self._under_way: list[Change] = []
 
@@ -44,8 +44,8 @@ class LatePlayer(WatchedPlayer):
     def __init__(self, document: Document, lateness: Sequence[bool]) -> None:
         self._lateness = cycle(lateness)
         super().__init__(document, _look)
-        self._view_cache = LateBoard(InMemoryRedis(lambda: self.stage.agenda.now))
-        self.stage.ports.view_cache = self._view_cache
+        self._view_cache = LateBoard(InMemoryRedis(lambda: self.cluster.event_queue.now))
+        self.cluster.ports.view_cache = self._view_cache
 
     def _begin(self) -> None:
         self._view_cache.is_late = next(self._lateness)
@@ -65,4 +65,4 @@ def test_on_a_lagging_view_no_slot_is_given_twice_and_nobody_is_lost(fleet: Docu
     player = LatePlayer(fleet, lateness)
     for _ in player.play():
         pass
-    assert [event for event in player.stage.store.events if "no legal move" in str(event.detail)] == []
+    assert [event for event in player.cluster.store.events if "no legal move" in str(event.detail)] == []

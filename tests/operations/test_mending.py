@@ -22,141 +22,141 @@ HOLD = Hold(id="linux/quota/spot", pool="linux", kind="quota", refused_at=NOW, u
 
 def a_rig() -> Harness:
     """A process that has ticked, with one leased machine, and paused just now."""
-    rig = Harness().leased()
-    rig.tick()
-    return rig
+    harness = Harness().leased()
+    harness.tick()
+    return harness
 
 
-def write_unseen(rig: Harness, *rows: Row) -> list[Row]:
+def write_unseen(harness: Harness, *rows: Row) -> list[Row]:
     """Rows written by somebody who died before the publish."""
-    with rig.store.transaction() as transaction:
+    with harness.store.transaction() as transaction:
         return transaction.save(rows)
 
 
-def view_of(rig: Harness) -> View:
-    view = rig.ports.view_cache.catch_up()
+def view_of(harness: Harness) -> View:
+    view = harness.ports.view_cache.catch_up()
     assert view is not None
     return view
 
 
-def repairs(rig: Harness, found: str) -> float:
-    return rig.meter.counts["leasehold_view_repairs_total", (("found", found),)]
+def repairs(harness: Harness, found: str) -> float:
+    return harness.meter.counts["leasehold_view_repairs_total", (("found", found),)]
 
 
-def equals_sql(rig: Harness) -> bool:
-    truth = View(rig.store.read_rows())
-    view = view_of(rig)
+def equals_sql(harness: Harness) -> bool:
+    truth = View(harness.store.read_rows())
+    view = view_of(harness)
     return (view.slots, view.reservations, view.holds) == (truth.slots, truth.reservations, truth.holds)
 
 
 def test_a_publish_that_was_lost_lately_is_found_by_the_next_periodic_tick() -> None:
-    rig = a_rig()
-    write_unseen(rig, msgspec.structs.replace(rig.slot(), cordoned=True), HOLD)
-    with rig.store.transaction() as transaction:
-        row = rig.store.find_reservations(ids=["r1"])[0]
-        transaction.mark([msgspec.structs.replace(row, expires_at=rig.now + 999)])
-    rig.now += rig.leader.interval
-    ticked = rig.tick()
-    assert ticked.mended == [RepairResult(repairs=3, lag=rig.leader.interval)]
-    assert repairs(rig, "look") == 3
-    assert equals_sql(rig)
-    assert rig.ports.view_cache.read_report()["view_lag"] == rig.leader.interval
+    harness = a_rig()
+    write_unseen(harness, msgspec.structs.replace(harness.slot(), cordoned=True), HOLD)
+    with harness.store.transaction() as transaction:
+        row = harness.store.find_reservations(ids=["r1"])[0]
+        transaction.mark([msgspec.structs.replace(row, expires_at=harness.now + 999)])
+    harness.now += harness.leader.interval
+    ticked = harness.tick()
+    assert ticked.mended == [RepairResult(repairs=3, lag=harness.leader.interval)]
+    assert repairs(harness, "look") == 3
+    assert equals_sql(harness)
+    assert harness.ports.view_cache.read_report()["view_lag"] == harness.leader.interval
 
 
 def test_a_tick_that_is_not_periodic_does_not_look() -> None:
-    rig = a_rig()
-    write_unseen(rig, msgspec.structs.replace(rig.slot(), cordoned=True))
-    assert rig.tick().mended == []
+    harness = a_rig()
+    write_unseen(harness, msgspec.structs.replace(harness.slot(), cordoned=True))
+    assert harness.tick().mended == []
 
 
 def test_a_publish_that_is_under_way_is_no_repair() -> None:
-    rig = a_rig()
-    rig.now += rig.leader.interval
-    write_unseen(rig, msgspec.structs.replace(rig.slot(), cordoned=True))
-    assert rig.tick().mended == [RepairResult()]
-    assert repairs(rig, "look") == 0
-    assert equals_sql(rig)
+    harness = a_rig()
+    harness.now += harness.leader.interval
+    write_unseen(harness, msgspec.structs.replace(harness.slot(), cordoned=True))
+    assert harness.tick().mended == [RepairResult()]
+    assert repairs(harness, "look") == 0
+    assert equals_sql(harness)
 
 
 def test_a_clock_that_was_put_back_does_not_end_the_looking() -> None:
-    rig = a_rig()
-    rig.now -= 1000
-    write_unseen(rig, msgspec.structs.replace(rig.slot(), cordoned=True))
-    rig.tick()
-    assert equals_sql(rig)
+    harness = a_rig()
+    harness.now -= 1000
+    write_unseen(harness, msgspec.structs.replace(harness.slot(), cordoned=True))
+    harness.tick()
+    assert equals_sql(harness)
 
 
-def lose_long_ago(rig: Harness) -> None:
+def lose_long_ago(harness: Harness) -> None:
     """An hour ago: a slot was changed, another and a hold came, a reservation ended, and nothing was published."""
-    row = rig.store.find_reservations(ids=["r1"])[0]
+    row = harness.store.find_reservations(ids=["r1"])[0]
     write_unseen(
-        rig,
-        msgspec.structs.replace(rig.slot(), cordoned=True),
+        harness,
+        msgspec.structs.replace(harness.slot(), cordoned=True),
         a_slot("new-1", version=0, pool="linux"),
         HOLD,
         msgspec.structs.replace(row, phase="released", leases=()),
     )
-    rig.now += 3600
-    rig.leader.looked_at = rig.now
+    harness.now += 3600
+    harness.leader.looked_at = harness.now
 
 
 def test_a_publish_that_was_lost_long_ago_is_found_by_the_audit() -> None:
-    rig = a_rig()
-    lose_long_ago(rig)
-    ticked = rig.tick()
+    harness = a_rig()
+    lose_long_ago(harness)
+    ticked = harness.tick()
     assert ticked.mended == [RepairResult(repairs=4, lag=3600)]
-    assert repairs(rig, "audit") == 4
-    assert equals_sql(rig)
-    assert rig.ports.view_cache.read_reservations(["r1"])["r1"].phase == "released"
+    assert repairs(harness, "audit") == 4
+    assert equals_sql(harness)
+    assert harness.ports.view_cache.read_reservations(["r1"])["r1"].phase == "released"
 
 
 def test_a_row_that_sql_does_not_know_is_buried_by_the_audit() -> None:
-    rig = a_rig()
-    (stored,) = write_unseen(rig, HOLD)
-    rig.ports.view_cache.publish([stored, a_slot("gone-1", version=7)])
-    with rig.store.transaction() as transaction:
+    harness = a_rig()
+    (stored,) = write_unseen(harness, HOLD)
+    harness.ports.view_cache.publish([stored, a_slot("gone-1", version=7)])
+    with harness.store.transaction() as transaction:
         transaction.delete([stored])
-    rig.now += rig.leader.audit_seconds
-    rig.tick()
-    assert equals_sql(rig)
-    assert not rig.ports.view_cache.publish([a_slot("gone-1", version=6)]) or equals_sql(rig)
+    harness.now += harness.leader.audit_seconds
+    harness.tick()
+    assert equals_sql(harness)
+    assert not harness.ports.view_cache.publish([a_slot("gone-1", version=6)]) or equals_sql(harness)
 
 
 def test_the_audit_comes_once_a_minute_and_with_the_first_tick_of_a_process() -> None:
-    rig = a_rig()
+    harness = a_rig()
     found = []
     for _ in range(24):
-        rig.now += 5
-        found.append(len(rig.tick().mended))
+        harness.now += 5
+        found.append(len(harness.tick().mended))
     assert found == [*[1] * 11, 2] * 2
-    rig.restart()
-    assert len(rig.tick().mended) == 2
+    harness.restart()
+    assert len(harness.tick().mended) == 2
 
 
 @pytest.mark.parametrize("why", ["much", "ahead", "damaged"])
 def test_a_view_that_is_wrong_beyond_repair_is_rebuilt(why: str) -> None:
-    rig = a_rig()
+    harness = a_rig()
     match why:
         case "much":
-            write_unseen(rig, *[a_slot(f"new-{number}", version=0) for number in range(FEW_ROWS + 1)])
+            write_unseen(harness, *[a_slot(f"new-{number}", version=0) for number in range(FEW_ROWS + 1)])
         case "ahead":
             # A database that was restored from a backup: nothing newer ever comes for this row.
-            rig.ports.view_cache.publish([msgspec.structs.replace(rig.slot(), version=99, cordoned=True)])
+            harness.ports.view_cache.publish([msgspec.structs.replace(harness.slot(), version=99, cordoned=True)])
         case _:
-            del rig.shelf.rows["slots"]["linux-1"]
-    rig.leader.looked_at = rig.now = rig.now + rig.leader.audit_seconds
-    (mended,) = rig.tick().mended
+            del harness.redis.rows["slots"]["linux-1"]
+    harness.leader.looked_at = harness.now = harness.now + harness.leader.audit_seconds
+    (mended,) = harness.tick().mended
     assert mended.rebuilt
-    assert repairs(rig, "rebuild") == 1
-    assert equals_sql(rig)
+    assert repairs(harness, "rebuild") == 1
+    assert equals_sql(harness)
 
 
 def test_counts_and_versions_that_agree_are_left_alone() -> None:
-    rig = a_rig()
-    sequence = rig.shelf.sequence
-    view = view_of(rig)
-    assert audit(rig.ports, view, rig.now) == (view, RepairResult())
-    assert rig.shelf.sequence == sequence
+    harness = a_rig()
+    sequence = harness.redis.sequence
+    view = view_of(harness)
+    assert audit(harness.ports, view, harness.now) == (view, RepairResult())
+    assert harness.redis.sequence == sequence
 
 
 def test_what_differs_is_named_by_kind() -> None:
@@ -188,120 +188,120 @@ class BrokenBoard(MemoryViewCache):
         return super().catch_up()
 
 
-def break_board(rig: Harness, failures: int) -> list[float]:
+def break_board(harness: Harness, failures: int) -> list[float]:
     """Let reads fail; the pauses that are made are noted."""
-    view_cache = BrokenBoard(rig.shelf, rig.clock)
+    view_cache = BrokenBoard(harness.redis, harness.clock)
     view_cache.failures = failures
-    rig.ports.view_cache = view_cache
+    harness.ports.view_cache = view_cache
     pauses: list[float] = []
 
     def pause(seconds: float) -> None:
         pauses.append(seconds)
-        rig.now += seconds
+        harness.now += seconds
 
-    rig.leader.pause = pause
+    harness.leader.pause = pause
     return pauses
 
 
-def load_failures(rig: Harness) -> float:
-    return rig.meter.counts["leasehold_view_load_failures_total", ()]
+def load_failures(harness: Harness) -> float:
+    return harness.meter.counts["leasehold_view_load_failures_total", ()]
 
 
 def test_a_failed_load_is_counted_and_tried_again_with_growing_pauses() -> None:
-    rig = a_rig()
-    pauses = break_board(rig, failures=2)
-    rig.tick()
+    harness = a_rig()
+    pauses = break_board(harness, failures=2)
+    harness.tick()
     assert pauses == list(LOAD_PAUSES[:2])
-    assert load_failures(rig) == 2
+    assert load_failures(harness) == 2
 
 
 def test_a_load_that_keeps_failing_is_given_up_and_the_lock_let_go() -> None:
-    rig = a_rig()
-    break_board(rig, failures=99)
+    harness = a_rig()
+    break_board(harness, failures=99)
     with pytest.raises(ViewUnavailableError):
-        rig.tick()
-    assert rig.seat.holder is None
+        harness.tick()
+    assert harness.lock_holder.holder is None
 
 
 def test_no_load_is_tried_again_when_the_lock_may_be_anothers() -> None:
-    rig = a_rig()
-    pauses = break_board(rig, failures=1)
-    rig.ports.lock.take()
-    rig.now += rig.leader.lock_seconds * 0.61
+    harness = a_rig()
+    pauses = break_board(harness, failures=1)
+    harness.ports.lock.take()
+    harness.now += harness.leader.lock_seconds * 0.61
     with pytest.raises(ViewUnavailableError):
-        load_view(rig.ports, rig.leader)
+        load_view(harness.ports, harness.leader)
     assert pauses == []
 
 
-def lose(rig: Harness, change: Any) -> None:
+def lose(harness: Harness, change: Any) -> None:
     """A plan that drains the slot, which `change` takes away under it."""
-    leader_term = take_leader_term(rig.ports, rig.leader)
-    ticked = decide(rig.ports, rig.leader, leader_term)
+    leader_term = take_leader_term(harness.ports, harness.leader)
+    ticked = decide(harness.ports, harness.leader, leader_term)
     plan = msgspec.structs.replace(ticked.plan, decisions=(Drain(slot="linux-1", reason="requested"),))
     ticked.plan = plan
     change()
-    carry_out(rig.ports, rig.leader, leader_term, ticked)
+    carry_out(harness.ports, harness.leader, leader_term, ticked)
     assert len(ticked.skipped) == 1
 
 
 def test_a_loser_gets_its_fresh_row_published_and_raises_one_kick_for_the_same_versions() -> None:
-    rig = a_rig()
-    kicks = rig.notifier.kicks
+    harness = a_rig()
+    kicks = harness.notifier.kicks
 
     def drain() -> None:
-        write_unseen(rig, msgspec.structs.replace(rig.slot(), state="draining"))
+        write_unseen(harness, msgspec.structs.replace(harness.slot(), state="draining"))
 
-    lose(rig, drain)
-    assert rig.notifier.kicks == kicks + 1
-    assert equals_sql(rig)
-    lose(rig, lambda: None)
-    assert rig.notifier.kicks == kicks + 1, "the same versions wait for the interval"
-    lose(rig, drain)
-    assert rig.notifier.kicks == kicks + 2
+    lose(harness, drain)
+    assert harness.notifier.kicks == kicks + 1
+    assert equals_sql(harness)
+    lose(harness, lambda: None)
+    assert harness.notifier.kicks == kicks + 1, "the same versions wait for the interval"
+    lose(harness, drain)
+    assert harness.notifier.kicks == kicks + 2
 
 
 def test_a_loser_whose_row_is_gone_is_gone_from_the_view_too() -> None:
-    rig = Harness({"pools": {"linux": POOL}})
-    rig.tick()
-    kicks = rig.notifier.kicks
+    harness = Harness({"pools": {"linux": POOL}})
+    harness.tick()
+    kicks = harness.notifier.kicks
 
     def delete() -> None:
-        with rig.store.transaction() as transaction:
-            transaction.delete([rig.slot()])
+        with harness.store.transaction() as transaction:
+            transaction.delete([harness.slot()])
 
-    lose(rig, delete)
-    assert "linux-1" not in view_of(rig).slots
-    assert rig.notifier.kicks == kicks + 1
+    lose(harness, delete)
+    assert "linux-1" not in view_of(harness).slots
+    assert harness.notifier.kicks == kicks + 1
 
 
 def test_an_outage_that_was_forgiven_is_over_though_the_plan_after_it_failed() -> None:
-    rig = Harness({"pools": {"linux": POOL}, "scheduler": {"confirm_timeout": 0}}).leased()
-    rig.now += 200
-    decide(rig.ports, rig.leader, take_leader_term(rig.ports, rig.leader))
-    assert rig.store.load_leader_term().ticked_at == rig.now
-    rig.now += POOL["lease_ttl"]  # type: ignore[operator]
-    rig.tick()
-    assert rig.phase() == "expired"
+    harness = Harness({"pools": {"linux": POOL}, "scheduler": {"confirm_timeout": 0}}).leased()
+    harness.now += 200
+    decide(harness.ports, harness.leader, take_leader_term(harness.ports, harness.leader))
+    assert harness.store.load_leader_term().ticked_at == harness.now
+    harness.now += POOL["lease_ttl"]  # type: ignore[operator]
+    harness.tick()
+    assert harness.phase() == "expired"
 
 
 def test_whoever_was_deposed_forgives_nothing() -> None:
-    rig = Harness({"pools": {"linux": POOL}, "scheduler": {"confirm_timeout": 0}}).leased()
-    before = rig.store.find_reservations(ids=["r1"])
-    leader_term = take_leader_term(rig.ports, rig.leader)
-    with rig.store.transaction() as transaction:
+    harness = Harness({"pools": {"linux": POOL}, "scheduler": {"confirm_timeout": 0}}).leased()
+    before = harness.store.find_reservations(ids=["r1"])
+    leader_term = take_leader_term(harness.ports, harness.leader)
+    with harness.store.transaction() as transaction:
         transaction.take_term("another")
-    rig.now += 200
+    harness.now += 200
     with pytest.raises(DeposedError):
-        decide(rig.ports, rig.leader, leader_term)
-    assert rig.store.find_reservations(ids=["r1"]) == before
+        decide(harness.ports, harness.leader, leader_term)
+    assert harness.store.find_reservations(ids=["r1"]) == before
 
 
 def test_a_gone_row_that_nobody_knew_is_not_published() -> None:
-    rig = a_rig()
-    sequence = rig.shelf.sequence
+    harness = a_rig()
+    sequence = harness.redis.sequence
     drain = Drain(slot="nowhere-1", reason="requested")
-    leader_term = take_leader_term(rig.ports, rig.leader)
-    ((skipped, _),) = commit(rig.store, [drain], rig.ports.rules(), leader_term, lambda: "x", rig.now)
+    leader_term = take_leader_term(harness.ports, harness.leader)
+    ((skipped, _),) = commit(harness.store, [drain], harness.ports.rules(), leader_term, lambda: "x", harness.now)
     assert [each.decision for each in skipped] == [drain]
-    assert rig.shelf.sequence == sequence
-    assert Gone("slots", "nowhere-1", 1) not in rig.shelf.deltas_after(0)  # type: ignore[operator]
+    assert harness.redis.sequence == sequence
+    assert Gone("slots", "nowhere-1", 1) not in harness.redis.deltas_after(0)  # type: ignore[operator]
