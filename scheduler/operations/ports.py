@@ -11,12 +11,10 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import PHASES
 from scheduler.model.view import Change
-from scheduler.operations.account_metrics import count_spending
 from scheduler.operations.admission import Admission
-from scheduler.operations.boot_health import count_boots
 from scheduler.operations.feasibility import KnownSlots
 from scheduler.operations.heartbeats import HostKeys
-from scheduler.operations.metrics import observe_times
+from scheduler.operations.metrics import count_changes
 from scheduler.operations.notices import describe_notice
 from scheduler.operations.unit_of_work import ChangeSet
 from scheduler.ports import (
@@ -93,9 +91,7 @@ def announce(ports: Ports, change_set: ChangeSet, *, kick: bool) -> None:
     if changes:
         ports.view_cache.publish(changes)
     send_slow_work(ports, change_set)
-    count_boots(ports.meter, change_set)
-    observe_times(ports.meter, change_set)
-    count_spending(ports.meter, change_set)
+    count_changes(ports.meter, change_set)
     send_notices(ports, change_set)
     push_to_hosts(ports, change_set)
     send_callbacks(ports, change_set.outgoing)

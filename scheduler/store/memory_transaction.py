@@ -275,7 +275,7 @@ class MemoryTransaction:
         return error
 
     def _find(self, key: Key) -> Row | None:
-        return self._rows[key] if key in self._rows else self._world.find(key)
+        return self._rows[key] if key in self._rows else self._world.rows[key[0]].get(key[1])
 
     def _load(self, kind: type[Row], ids: Iterable[str]) -> dict[str, Row]:
         found = ((row_id, self._find((kind, row_id))) for row_id in ids)
@@ -303,7 +303,7 @@ class MemoryTransaction:
         for key, row in self._rows.items():
             if row is not None:
                 world.put(row)
-            elif world.find(key) is not None:
+            elif key[1] in world.rows[key[0]]:
                 world.drop(key)
         for event in self._events:
             world.event_number += 1

@@ -16,7 +16,7 @@ from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, PHASES
-from scheduler.model.view import KINDS, Row
+from scheduler.model.view import Row
 from scheduler.ports import (
     AppliedRules,
     EventFilter,
@@ -43,6 +43,13 @@ class World:
         self.reservations: dict[str, Reservation] = {}
         self.holds: dict[str, Hold] = {}
         self.accounts: dict[str, Account] = {}
+        self.rows: dict[type[Row], dict[str, Any]] = {
+            Slot: self.slots,
+            Reservation: self.reservations,
+            Hold: self.holds,
+            Account: self.accounts,
+        }
+        """The four dicts above, by type of row."""
         self.occupants: dict[str, dict[str, None]] = {}
         self.phases: dict[str, dict[str, None]] = {phase: {} for phase in PHASES}
         self.events: list[Event] = []
@@ -58,11 +65,6 @@ class World:
         self.restores = self.sequence = self.token = self.event_number = self.buried = 0
         self._written: dict[Key, float] = {}
         self._stamp = float("-inf")
-
-    def find(self, key: Key) -> Row | None:
-        """Return the committed row of this type and id."""
-        kind, row_id = key
-        return self._rows_of(kind).get(row_id)
 
     def put(self, row: Row) -> None:
         """Store a row."""
@@ -86,7 +88,7 @@ class World:
         kind, row_id = key
         if kind is Reservation:
             self._unlink(self.reservations[row_id], None)
-        del self._rows_of(kind)[row_id]
+        del self.rows[kind][row_id]
         self._written.pop(key, None)
 
     def present(self) -> Iterator[Row]:
@@ -101,7 +103,7 @@ class World:
         for key, stamp in reversed(self._written.items()):
             if stamp < since:
                 return
-            row = self.find(key)
+            row = self.rows[key[0]].get(key[1])
             if row is not None and row.marked_at >= since:
                 yield row
 
@@ -152,10 +154,6 @@ class World:
         for row_id in over:
             self.drop((Reservation, row_id))
         return len(over)
-
-    def _rows_of(self, kind: type[Row]) -> dict[str, Any]:
-        rows: dict[str, Any] = getattr(self, KINDS[kind])
-        return rows
 
     def _unlink(self, known: Reservation | None, follower: Reservation | None) -> None:
         if known is None:

@@ -8,7 +8,7 @@ from leasehold.cli.telling import describe_event
 from scheduler.model.accounts import Account, BalanceSample
 from scheduler.model.decisions import Assign, Decision, Placement, Plan, Preempt, Relevel, Waits
 from scheduler.model.view import View
-from scheduler.operations.account_metrics import describe_account_waits
+from scheduler.operations.metrics import describe_account_waits
 from scheduler.operations.ports import announce
 from scheduler.operations.tick.commit import commit
 from scheduler.ports import DeposedError

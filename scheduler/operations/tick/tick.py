@@ -13,9 +13,8 @@ import msgspec
 from scheduler.model.decisions import Decision, Plan, Preempt, Relevel, Skipped
 from scheduler.model.rules import Rules
 from scheduler.model.view import Gone, View
-from scheduler.operations.account_metrics import describe_account_waits
 from scheduler.operations.membership import check_membership, keep_record
-from scheduler.operations.metrics import describe_waits
+from scheduler.operations.metrics import describe_account_waits, describe_waits
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.tick.commit import commit, reservations_of, slots_of
 from scheduler.operations.tick.heartbeat_intake import hear_before_judging
@@ -239,6 +238,9 @@ def _kick_for_losers(ports: Ports, leader: Leader, ticked: Ticked) -> None:
     too. No tick
     is requested if all rows are the same as after the last tick: then the periodic tick plans again.
     """
+    if not ticked.skipped:
+        leader.lost = set()
+        return
     lost = [each.decision for each in ticked.skipped]
     slots = {name for each in lost for name in slots_of(each)}
     names = {name for each in lost for name in reservations_of(each)} | _find_holders(ports, slots)
