@@ -1,8 +1,7 @@
 """The workload of `bench.flexible`: analytic applications, drawn as the authors of the flexible heuristic drew theirs.
 
 The figures are those of their published simulator (Pace, Venzano, Carra, Michiardi, arXiv 1611.09528), which reads
-them
-from a trace. Where this module replaces the trace, the comment names a surrogate.
+them from a trace. Where this module replaces the trace, the comment names a surrogate.
 """
 
 from bisect import bisect_right

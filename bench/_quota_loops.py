@@ -1,8 +1,7 @@
 """A simple planner of quota scheduling with floats, lists and nested loops.
 
 For each level it tries every slot with every waiting reservation until one fits. It takes the sums of a charge from
-the
-product's own functions.
+the product's own functions.
 """
 
 from collections.abc import Iterable

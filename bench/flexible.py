@@ -1,11 +1,10 @@
 """Compare rigid, malleable, flexible and yielding: `python -m bench.flexible`; `--help` lists the options.
 
 This repeats the comparison of the paper on the flexible heuristic (Pace, Venzano, Carra, Michiardi, arXiv
-1611.09528) on
-a workload like theirs, with the simulator, and so with the plan and the operations of production. Must reach: under
-`size`, at loads of 0.8 and 0.9, a mean turnaround that is less under `flexible` than under `malleable`, and less
-there
-than under `rigid`. `--write` writes the results to docs/flexible.md, with its picture (needs the extra `plot`).
+1611.09528) on a workload like theirs, with the simulator, and so with the plan and the operations of production.
+Must reach: under `size`, at loads of 0.8 and 0.9, a mean turnaround that is less under `flexible` than under
+`malleable`, and less there than under `rigid`. `--write` writes the results to docs/explanation/flexible.md, with
+its picture (needs the extra `plot`).
 """
 
 import sys
@@ -30,7 +29,7 @@ STUDIES = ("loads", "sizes", "preemption")
 """All settings under `fifo` and `size`; other meanings of size; the second mix, with and without preemption."""
 LOAD_OF_OTHERS = 0.9
 """The load of the studies other than `loads`."""
-PAGE, PICTURE = Path("docs/flexible.md"), Path("docs/flexible.png")
+PAGE, PICTURE = Path("docs/explanation/flexible.md"), Path("docs/explanation/flexible.png")
 
 
 def list_cases(asked: Namespace) -> Iterator[Case]:

@@ -1,9 +1,8 @@
 """`reserve_many`: reservations that are accepted durably in a second, and for comparison the rate of raw Celery tasks.
 
-Must reach: at least 5,000 in a second for 10,000 reservations on SQLite.
-`python -m bench.intake --postgresql` measures on its own PostgreSQL server, `--postgresql URL` on an existing
-database
-without reservations (URL as in the configuration: `postgresql://USER:PASSWORD@HOST/NAME`).
+Must reach: at least 5,000 in a second for 10,000 reservations on SQLite. `python -m bench.intake --postgresql`
+measures on its own PostgreSQL server, `--postgresql URL` on an existing database without reservations (URL as in the
+configuration: `postgresql://USER:PASSWORD@HOST/NAME`).
 """
 
 import sys
@@ -67,7 +66,7 @@ def main() -> None:
         open_stack(slots=1, leases_per_slot=1, database_url=database_url) as (stack, client),
     ):
         wire = RequestTransport(
-            stack.url, stack.surroundings.settings.view.prefix, stack.surroundings.settings.view_url
+            stack.url, stack.configuration.settings.view.prefix, stack.configuration.settings.view_url
         )
         tasks = rate_of_tasks(wire)
         rates = [rate_of_intake(client, number) for number in range(ROUNDS)]

@@ -39,8 +39,7 @@ def apply_rules(
     Returns (version, whether anything changed). Applying the same document again changes nothing.
 
     `source`: what applies the rules, for the history. `expected`: the version of the rules that this change was
-    decided
-    on. Raises InvalidInputError, RulesChangedError and ForeignClusterError; then nothing was written.
+    decided on. Raises InvalidInputError, RulesChangedError and ForeignClusterError; then nothing was written.
     """
     rules = read_rules(dict(document), prefix)
     check_membership(ports)
@@ -68,8 +67,7 @@ def fit_slots(work: UnitOfWork, slots: Iterable[Slot], rules: Rules) -> None:
     """Give each ec2 pool the slots `POOL-1` … `POOL-max_slots`.
 
     Delete empty slots beyond that, and those of pools that are no longer listed. Other such slots stay until they
-    are
-    empty.
+    are empty.
     """
     wanted = {slot: name for name, pool in rules.pools.items() for slot in slot_ids(name, pool)}
     present = {slot.id: slot for slot in slots}
@@ -86,10 +84,8 @@ def fit_accounts(work: UnitOfWork, accounts: Iterable[Account], before: Rules, r
     """Change the accounts to what the tables of the rules give.
 
     An account whose table is new or changed gets its settings, and its balance if the table's balance is new or
-    changed.
-    An account whose table was removed is forgotten. A setting that an operator changed by a command stays while its
-    table
-    is unchanged. When quota scheduling is switched on, charging begins now.
+    changed. An account whose table was removed is forgotten. A setting that an operator changed by a command stays
+    while its table is unchanged. When quota scheduling is switched on, charging begins now.
     """
     work.accounts.update((account.id, account) for account in accounts)
     if rules.has_quota and not before.has_quota:

@@ -1,8 +1,7 @@
 """Explain why a reservation waits, which smallest change would end the wait, and the conditions of slots and pools.
 
 These readers plan on their own copy of one consistent read. They lock nothing, write nothing and stop searching
-after
-a few seconds, so no tick waits for them.
+after a few seconds, so no tick waits for them.
 """
 
 from collections.abc import Callable
@@ -17,8 +16,10 @@ from scheduler.model.decisions import Plan
 from scheduler.model.reservations import Reservation
 from scheduler.model.rules import Rules
 from scheduler.model.view import View
+from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.ports import Ports
 from scheduler.policy.plan import plan
+from scheduler.policy.plan_cache import PlanCache
 
 SEARCH_SECONDS: Final = 1.5
 """A search for the smallest change begins no further plan after this time, which is shorter than a client's timeout."""
@@ -27,14 +28,13 @@ SEARCH_SECONDS: Final = 1.5
 def explain(ports: Ports, name: str, patience: float = SEARCH_SECONDS) -> dict[str, Any]:
     """Return why this reservation is where it is, by the rows and rules as they are now. {} for an unknown reservation.
 
-    `waiting`: code and detail. `position` and `of`: its place in the queue.
-    `served`: whether the next tick places it. `change`: see `describe_change`; None: the reservation is served, or
-    no
-    single change and no pair that was tried would end the wait.
+    `waiting`: code and detail.
+    `position` and `of`: its place in the queue.
+    `served`: whether the next tick places it.
+    `change`: see `describe_change`. None: it is served, or no single change and no pair that was tried would help.
     `account`: the balance of its account and when it can pay again; None where accounts do not count.
-    `is_complete`: whether every kind of change was tried in time. `pools`: what holds back launches in the pools
-    that may
-    serve it.
+    `is_complete`: whether every kind of change was tried in time.
+    `pools`: what holds back launches in the pools that may serve it.
     """
     deadline = monotonic() + patience
     now, rules, row = ports.store.now(), ports.rules(), _find(ports, name)
@@ -61,9 +61,11 @@ def explain_wait(
     view: View, rules: Rules, row: Reservation, now: float, has_time: Callable[[], bool] = lambda: True
 ) -> dict[str, Any]:
     """Return the part of `explain` that concerns a reservation that is pending in this view."""
-    planned = plan(view, rules, now)
-    search = Search(view, rules, row, now, has_time)
-    change = suggest_change(search, KINDS_OF_CHANGE)
+    cache = PlanCache()
+    with PausedGC():
+        planned = plan(view, rules, now, cache)
+        search = Search(view, rules, row, now, has_time, cache)
+        change = suggest_change(search, KINDS_OF_CHANGE)
     pools = rules.serving_pools(row.request.pool, row.request.system)
     return {
         **_find_position(planned, row.id),

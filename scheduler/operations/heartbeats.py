@@ -1,9 +1,8 @@
-"""Signed heartbeats: decide which heartbeats count. See docs/protocol.md, "Hosts".
+"""Signed heartbeats: decide which heartbeats count. See docs/reference/protocol.md, "Hosts".
 
 A heartbeat is signed with the key of the principal that has the slot's name and the role `host`, and its counter
 increases. The slot's row keeps the highest counter. A heartbeat that arrives later with an old counter was copied
-and
-does not count.
+and does not count.
 """
 
 from collections.abc import Mapping, Sequence

@@ -50,8 +50,7 @@ def check_membership(ports: Ports) -> ClusterRow:
     identity.
 
     Redis is read first, because the numbers in it were committed before they were written there. Without Redis only
-    the
-    database is checked: a Redis that cannot be reached cannot be damaged. Raises ForeignClusterError and
+    the database is checked: a Redis that cannot be reached cannot be damaged. Raises ForeignClusterError and
     DatabaseWentBackError.
     """
     return compare_membership(ports.store, ports.record)

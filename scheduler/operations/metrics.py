@@ -68,8 +68,7 @@ def _outcome_of(event: Event, state: str) -> str | None:
 
 def _observe_times(meter: Meter, change_set: ChangeSet) -> None:
     """Observe the time from submit to the first lease (source: Orchard), and the times from EC2's answer until a
-    machine
-    runs and until it serves (source: Arvados).
+    machine runs and until it serves (source: Arvados).
     """
     waits = (event.detail.get("waited") for event in change_set.events)
     meter.observe_all(TO_LEASE, {}, [waited for waited in waits if isinstance(waited, float)])

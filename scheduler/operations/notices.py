@@ -31,8 +31,7 @@ def describe_notice(event: Event, reservation: Reservation, slots: Mapping[str, 
 
 def describe_row(reservation: Reservation, slots: Mapping[str, Slot]) -> dict[str, Any]:
     """Return the row without the hash of the holder's key. Each lease also has instance id, address, type and zone, as
-    long as
-    the slot still has the lease's machine.
+    long as the slot still has the lease's machine.
     """
     row: dict[str, Any] = msgspec.to_builtins(reservation)
     del row["key_hash"]

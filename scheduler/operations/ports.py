@@ -84,8 +84,7 @@ def announce(ports: Ports, change_set: ChangeSet, *, kick: bool) -> None:
     """Publish a committed change: first to the view, then slow work, notices and callbacks, and a kick last.
 
     The process may die at any point: the periodic tick repairs the view, `recover` sends slow work and callbacks
-    again, and
-    notices and kicks are only hints.
+    again, and notices and kicks are only hints.
     """
     changes: Sequence[Change] = [*change_set.rows, *change_set.gone]
     if changes:
@@ -113,8 +112,7 @@ def send_notices(ports: Ports, change_set: ChangeSet) -> None:
     """Publish a notice for each reservation that changed its phase or leases.
 
     A reservation gets one notice, about its last event. New limits of cpus count as the last event only if nothing
-    else
-    happened.
+    else happened.
     """
     noticed = [event for event in change_set.events if event.name in _NOTICED]
     noticed.sort(key=lambda event: event.name != CORES)

@@ -98,11 +98,10 @@ def restore(
     resubmit: bool = False,
     progress: Progress = lambda _: None,
 ) -> Restored:
-    """Make an older state of the database usable. See docs/operations.md, "Backup and restore".
+    """Make an older state of the database usable. See docs/how-to/operations.md, "Backup and restore".
 
     `remembered` and `kept`: the record and the reservations in Redis. `resubmit`: lost reservations that were
-    pending
-    are submitted again.
+    pending are submitted again.
     """
     machines, fault = list_machines(ports)
     progress(f"EC2 cannot be reached: {fault}" if fault else f"{len(machines)} machines run under the cluster's tag")

@@ -1,8 +1,7 @@
 """The unit of work: the rows that one transaction reads and changes.
 
 Every change of state goes through it, is checked against the tables of moves, and appends an event. Nothing is
-written
-before `flush`.
+written before `flush`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -56,8 +55,7 @@ class UnitOfWork:
         """`term`: the leader's term, which is added to the events, so that their order of terms can be checked.
 
         `principal`: the sender of the request that is carried out, which is added to the events; None: the request
-        was not
-        signed, or there is none.
+        was not signed, or there is none.
         """
         self.principal = principal
         self.transaction, self.cause, self._term = transaction, cause, term
@@ -99,8 +97,7 @@ class UnitOfWork:
         Raises ConflictError when a lease was given meanwhile.
 
         Call it once in a transaction: reservations are locked before slots, and slots before accounts (see
-        Transaction).
-        The slot of a lease cannot change before it is locked, because its reservation is locked.
+        Transaction). The slot of a lease cannot change before it is locked, because its reservation is locked.
         """
         slots = list(slots)
         if holders:

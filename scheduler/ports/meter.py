@@ -49,14 +49,12 @@ class Meter(Protocol):
 
     def note_probes(self, slots: Sequence[str], at: float) -> None:
         """Note that the machines of these slots answered at that time, or that EC2 reported them. Only the last time of
-        each
-        slot is kept.
+        each slot is kept.
         """
 
     def note_refused(self, refused: RefusedMessage) -> None:
         """Count a refused message, and keep it for `take_refused` unless MOST_REFUSED messages with the same defect
-        were kept
-        within REFUSED_SECONDS. Needs no database.
+        were kept within REFUSED_SECONDS. Needs no database.
         """
 
     def take_refused(self) -> list[RefusedMessage]:

@@ -175,22 +175,21 @@ class Transaction(Protocol):
     """One atomic unit of reading and writing. Reads see the transaction's own writes.
 
     Rows that are read for writing stay locked until the end, so the row that was tested is the row that is
-    overwritten.
-    All transactions lock in one order, which excludes deadlocks: the term; principals; the counter of
+    overwritten. All transactions lock in one order, which excludes deadlocks: the term; principals; the counter of
     `insert_reservations`; reservations; slots; holds; accounts; rules and the counters of other writes; rows with a
-    key of
-    their own (answers, callbacks). Rows of one kind are locked in the order of their ids, so a transaction loads all
-    that
-    it needs of a kind in one call. Numbers of events are assigned last, at the commit.
+    key of their own (answers, callbacks). Rows of one kind are locked in the order of their ids, so a transaction
+    loads all that it needs of a kind in one call. Numbers of events are assigned last, at the commit.
 
     A save whose row has another version than the given one (or, for version 0, exists already) raises
     StaleWriteError. After a StaleWriteError or DeposedError the whole transaction is lost: a caller that catches the
-    error
-    gets it again at the end of the block.
+    error gets it again at the end of the block.
     """
 
     def now(self) -> float:
-        """Return cluster time at the begin of the transaction (docs/consistency.md, "Time"); virtual time in memory."""
+        """Return cluster time at the begin of the transaction; virtual time in memory.
+
+        See docs/reference/consistency.md, "Time".
+        """
 
     def check_term(self, leader_term: LeaderTerm) -> None:
         """Lock the term row. Raise DeposedError unless its term and holder are these."""
@@ -226,8 +225,7 @@ class Transaction(Protocol):
         """Return for each account what its leases have used up to `now` since its last charge. Locks nothing.
 
         Leases that ended since then are not included: their amount is in `Account.due`. Accounts without running
-        leases are
-        missing. The rule is `policy.quota.accounting.sum_running`.
+        leases are missing. The rule is `policy.quota.accounting.sum_running`.
         """
 
     def last_sequence(self) -> int:
@@ -238,8 +236,7 @@ class Transaction(Protocol):
 
     def count_pending_of_principal(self, principal: str | None) -> Pending:
         """Return the pending reservations that this principal submitted; None: those of unsigned requests. Locks
-        nothing.
-        The cost grows with their number.
+        nothing. The cost grows with their number.
         """
 
     def count_pending_of_account(self, account: str) -> Pending:
@@ -247,12 +244,10 @@ class Transaction(Protocol):
 
     def load_leases(self, slots: Iterable[str]) -> dict[str, list[tuple[str, Lease]]]:
         """Return for each slot the leases on it (in any epoch), as (reservation id, lease), sorted by reservation id
-        and then
-        in the order of the reservation.
+        and then in the order of the reservation.
 
         The reservations are not locked. The set of leases on a locked slot cannot change, because each transaction
-        that gives
-        or ends a lease locks its slot.
+        that gives or ends a lease locks its slot.
         """
 
     def load_all_slots(self) -> list[Slot]:
@@ -269,20 +264,16 @@ class Transaction(Protocol):
 
     def save(self, rows: Sequence[Row]) -> list[Row]:
         """Write rows whose `version` is the one that they were read with. Return them with the version increased by one
-        and
-        `marked_at` set to now.
+        and `marked_at` set to now.
 
         Slots, holds and accounts with version 0 are inserted, with a version above that of any deleted row of the id
-        (the view
-        keeps tombstones, which win over older rows). A reservation is written with all its leases, without the
-        fields that
-        never change: `request`, `sequence` and `created_at`.
+        (the view keeps tombstones, which win over older rows). A reservation is written with all its leases, without
+        the fields that never change: `request`, `sequence` and `created_at`.
         """
 
     def mark(self, rows: Sequence[Row]) -> list[Row]:
         """Write only the fields that are no change of state (`last_seen`, `noted_at`, `expires_at`, `confirmed_at`,
-        `sent_at`,
-        `not_before`, `attempts`). The version stays, `marked_at` becomes now. Return the rows.
+        `sent_at`, `not_before`, `attempts`). The version stays, `marked_at` becomes now. Return the rows.
 
         Raises StaleWriteError for a row that was deleted or has another version.
         """
@@ -346,8 +337,7 @@ class Store(Protocol):
         """Return cluster time and the other values of the cluster row.
 
         Raises DatabaseWentBackError or ForeignClusterError when this process has seen higher numbers or another
-        identity in
-        this database. Each transaction raises the same errors.
+        identity in this database. Each transaction raises the same errors.
         """
 
     def rules_version(self) -> int:

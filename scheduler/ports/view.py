@@ -28,8 +28,7 @@ class ViewCache(Protocol):
     """The view: a lagging copy of the rows that every process can read. In Redis or in memory.
 
     Every method raises ViewUnavailableError when Redis does not answer. Ended reservations and tombstones of deleted
-    rows
-    expire 10 minutes after they were published.
+    rows expire 10 minutes after they were published.
     """
 
     def publish(self, changes: Sequence[Change]) -> bool:
@@ -42,8 +41,7 @@ class ViewCache(Protocol):
         """Return this process's own copy, brought up to date with the changes since the last call.
 
         None: the process has no valid copy or there is no valid view, and `load` or `rebuild` is needed. As long as
-        the
-        copy is valid, every call returns the same View object.
+        the copy is valid, every call returns the same View object.
         """
 
     def load(self) -> View | None:
@@ -61,8 +59,7 @@ class ViewCache(Protocol):
         last.
 
         Changes that are published meanwhile are merged by version. The first of `rows` is requested after the old
-        view was
-        invalidated, so if they are read lazily (`Store.read_rows()`) no change is missed in between. Raises
+        view was invalidated, so if they are read lazily (`Store.read_rows()`) no change is missed in between. Raises
         ViewUnavailableError when another process began a later rebuild: that one completes.
         """
 
@@ -76,8 +73,7 @@ class ViewCache(Protocol):
         """Rename the keys that have a wrong type or unreadable contents, and return what was renamed.
 
         The keys are written again when they are needed. If a key of the view was renamed, the view is invalid until
-        the
-        next rebuild.
+        the next rebuild.
         """
 
     def list_set_aside(self) -> list[SetAside]:
@@ -110,16 +106,14 @@ class LeaderLock(Protocol):
     writes.
 
     A process runs one tick at a time: `take` while the same process has the lock is refused and marked like any
-    other.
-    The methods raise ViewUnavailableError when Redis does not answer.
+    other. The methods raise ViewUnavailableError when Redis does not answer.
     """
 
     def take(self) -> bool:
         """Take the lock for its whole time. False: another process has it, and a mark (`again`) is left.
 
         The process that has the lock sees the mark at its release, and ticks once more. Taking the lock deletes the
-        mark: the
-        tick that begins now is the one that was requested.
+        mark: the tick that begins now is the one that was requested.
         """
 
     def renew(self) -> bool:
@@ -129,8 +123,8 @@ class LeaderLock(Protocol):
         """Release the lock if this process has it. Return whether a mark was left meanwhile: then tick once more.
 
         Only the next take deletes the mark, so a repeated release, or one whose answer was lost, loses no mark. If
-        the lock
-        ran out and no process has it, the mark is returned as well. The lock and mark of another process stay.
+        the lock ran out and no process has it, the mark is returned as well. The lock and mark of another process
+        stay.
         """
 
     def seconds_until_free(self) -> float:

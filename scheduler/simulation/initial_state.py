@@ -1,8 +1,7 @@
 """The initial state of a scenario: slots, reservations and holds, written by users or by `snapshot`.
 
 A missing field gets its default. A given field is used as it is, also null. Times are seconds from the start;
-negative
-ones are before it.
+negative ones are before it.
 """
 
 from collections.abc import Iterable

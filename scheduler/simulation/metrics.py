@@ -35,10 +35,8 @@ class Summary(msgspec.Struct, frozen=True):
     `slowdown`: turnaround / run time, where runs shorter than 10 s count as 10 s, and at least 1. `utilisation`: the
     leased share of the processors of all present machines (static hosts always are). `instance_hours` and `cost`: of
     launched machines, from the cloud's answer until they are terminated or the run ends. `grants` and `revocations`:
-    elastic
-    instances that were leased, and that were reclaimed or lost before their job's end. `left`: jobs that had not
-    ended at
-    the end of the run.
+    elastic instances that were leased, and that were reclaimed or lost before their job's end. `left`: jobs that had
+    not ended at the end of the run.
     """
 
     jobs: int

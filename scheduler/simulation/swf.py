@@ -73,9 +73,8 @@ def read_jobs(
 
     Processors are the allocated ones, else the requested ones. A job that was cancelled before it ran is skipped;
     ``when_left_out`` is called with its line. Raises TraceError at the first line that is no job or that has more
-    than
-    ``most_processors``, and at the end if there was no job. If ``when_broken`` is given, it is called with the error
-    instead, and the next line is read.
+    than ``most_processors``, and at the end if there was no job. If ``when_broken`` is given, it is called with the
+    error instead, and the next line is read.
     """
     found = 0
     lines = _read_lines(Path(path))

@@ -33,8 +33,7 @@ def read_workload(path: Path, most_processors: int, *, limit: int | None = None,
     """Return the first `limit` jobs of a log, including the skipped ones in the count.
 
     A job that was cancelled before it ran is skipped. A broken line, or a job with more than `most_processors` (the
-    most that
-    the fleet could ever have), raises TraceError, or is skipped with `skip_bad`.
+    most that the fleet could ever have), raises TraceError, or is skipped with `skip_bad`.
     """
     skipped: list[str] = []
     jobs: list[Job] = []

@@ -2,8 +2,7 @@
 host.
 
 The monotonic clock is the same for all processes of one boot, so neither a process with a wrong wall clock nor a
-jump of
-the host's wall clock changes cluster time. The first process of a boot reads the wall clock, once.
+jump of the host's wall clock changes cluster time. The first process of a boot reads the wall clock, once.
 """
 
 import subprocess
@@ -69,8 +68,7 @@ class BootClock:
         """Return cluster time.
 
         If the base belongs to another boot (the file was replaced, or this user has no permission to write), this
-        process
-        continues with its own time.
+        process continues with its own time.
         """
         elapsed = self._monotonic()
         if self._fits(stored) and stored.base_time is not None and stored.base_monotonic is not None:

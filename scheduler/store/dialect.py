@@ -40,8 +40,7 @@ class Dialect(Protocol):
         """Return the execution options of a connection for one transaction.
 
         A transaction that only reads sees one state of the database, from its first statement on. One that writes
-        waits for the
-        rows that other transactions have locked.
+        waits for the rows that other transactions have locked.
         """
 
     def given(self, fields: Sequence[Field]) -> FromClause:

@@ -39,9 +39,8 @@ def migrate(url: str) -> list[str]:
     """Apply all missing revisions, all or none. Return their ids, oldest first.
 
     Makes a missing SQLite file, but not a PostgreSQL database. If two processes migrate at once, the second one
-    waits and
-    finds nothing to do. Raises StoreUnavailableError, also for a database that a newer program migrated, and
-    InvalidInputError for an unknown kind of URL.
+    waits and finds nothing to do. Raises StoreUnavailableError, also for a database that a newer program migrated,
+    and InvalidInputError for an unknown kind of URL.
     """
     if url == MEMORY:
         return []

@@ -1,8 +1,7 @@
 """PostgreSQL for the SQL store: several hosts, many writers at a time, the server's clock as reference.
 
 Every statement, every wait for a lock and every pause within a transaction has a time limit, so a process that is
-stopped
-or disconnected never blocks others for long. Bulk statements bind one array for each column (`unnest`).
+stopped or disconnected never blocks others for long. Bulk statements bind one array for each column (`unnest`).
 """
 
 import re

@@ -2,8 +2,7 @@
 
 Every process compares the server's clock with its own monotonic clock. A difference of more than a second is a jump
 of the server's clock. The process that sees it first corrects the stored offset, once, by compare-and-set. The
-others
-then read the corrected offset. So a jump changes the offset, and cluster time continues.
+others then read the corrected offset. So a jump changes the offset, and cluster time continues.
 """
 
 import threading
@@ -118,8 +117,7 @@ class ReferenceClock:
         """Correct the offset so that cluster time was `now` when `stored` was read, then use the stored offset.
 
         Nothing is corrected if another process did it first, or if rows are newer than `now`: then this process'
-        time is behind
-        because its host was paused.
+        time is behind because its host was paused.
         """
         with engine.connect() as connection, connection.begin():
             if find_newest(connection) <= now + LARGEST_STEP:

@@ -29,8 +29,7 @@ class Shape(Generic[AnyStruct]):
     """One kind of struct and its table.
 
     `columns`: the columns that are read, in the order that `read` expects. Every field is in the column of its name,
-    except
-    `besides`, which are stored elsewhere. `written`: the struct that is written, if it is another one.
+    except `besides`, which are stored elsewhere. `written`: the struct that is written, if it is another one.
     """
 
     def __init__(

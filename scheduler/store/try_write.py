@@ -18,10 +18,8 @@ def try_write(url: str) -> None:
     """Commit a row among the stored answers, then delete it. The schema and other rows do not change.
 
     A write that is rolled back would prove nothing, since SQLite keeps it in memory. If the deletion fails, `prune`
-    deletes
-    the row with other old answers. Raises StoreUnavailableError with the reason, or NotPermittedError if this
-    database user
-    may only read.
+    deletes the row with other old answers. Raises StoreUnavailableError with the reason, or NotPermittedError if
+    this database user may only read.
     """
     if url == MEMORY:
         return

@@ -16,8 +16,7 @@ def make_redis(url: str, *, socket_seconds: float = 5.0, connect_seconds: float 
     """Return a client with time limits. Each command gets `socket_seconds`, and one more try on a new connection.
 
     A pooled connection that was idle during a restart of Redis fails once, so a second try is needed. All our
-    scripts may
-    run twice. Answers are bytes.
+    scripts may run twice. Answers are bytes.
     """
     return redis.Redis.from_url(
         url,

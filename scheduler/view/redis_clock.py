@@ -6,8 +6,7 @@ publishes.
                               measured]; entries older than KEPT_SECONDS are ignored, and deleted by other processes
 
 Redis is read when the clock is first used, and then in the background. Between two readings, and while Redis does
-not
-answer, the monotonic clock continues the time.
+not answer, the monotonic clock continues the time.
 """
 
 import socket

@@ -45,8 +45,7 @@ class RedisMeter:
     """The Meter on Redis: `<prefix>metrics`, field = JSON of [name, label values, part], value = a number.
 
     The part of a counter is "", those of a histogram are `sum` and the indices of its buckets. `<prefix>refused` is
-    the
-    list of refused messages, as JSON. `<prefix>refused:<defect>` counts them for a minute.
+    the list of refused messages, as JSON. `<prefix>refused:<defect>` counts them for a minute.
     """
 
     def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX) -> None:

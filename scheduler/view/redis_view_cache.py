@@ -1,9 +1,8 @@
 """The view on Redis: whole rows as JSON, deltas without gaps, and a generation that marks the view as complete.
 
 A reader gets the rows as they were some moments ago, or nothing. A Redis that was flushed, restarted or restored
-from a
-snapshot has no valid view until a leader rebuilds it from SQL, because the generation contains the server's run id.
-`publish.lua` has the table of keys.
+from a snapshot has no valid view until a leader rebuilds it from SQL, because the generation contains the server's
+run id. `publish.lua` has the table of keys.
 """
 
 import secrets
@@ -39,12 +38,10 @@ class RedisViewCache:
     """The ViewCache on Redis; one for each process. `client` returns bytes (`make_redis`).
 
     Any thread may publish, read rows and write reports. The process's own copy (`catch_up`, `load`, `rebuild`)
-    belongs to one
-    thread.
+    belongs to one thread.
 
     Whichever generation is valid accepts a publish, since whole rows merge by version. Readers only use deltas of
-    the
-    generation that they copied.
+    the generation that they copied.
     """
 
     def __init__(
@@ -86,8 +83,8 @@ class RedisViewCache:
         """See ViewCache.load.
 
         The rows are scanned while other processes publish. All changes after the first position are applied after
-        the scan: a row
-        that was scanned too early is replaced, and a row that was scanned newer than its delta stays.
+        the scan: a row that was scanned too early is replaced, and a row that was scanned newer than its delta
+        stays.
         """
         self._view = None
         for _ in range(LOADS_TRIED):

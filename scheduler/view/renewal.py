@@ -11,10 +11,8 @@ class Renewal:
     """A block during which the lock is renewed each time that a third of `lock_seconds` has passed.
 
     Renewal ends when the lock belongs to another process, or ran out; `LeaderLock.seconds_left` shows that. An
-    unreachable
-    Redis is tried again as long as time is left. Leaving the block waits for a renewal under way. The block may be
-    entered
-    again.
+    unreachable Redis is tried again as long as time is left. Leaving the block waits for a renewal under way. The
+    block may be entered again.
     """
 
     def __init__(self, lock: LeaderLock, lock_seconds: float) -> None:

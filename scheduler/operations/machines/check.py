@@ -27,10 +27,8 @@ def check(ports: Ports, slot_ids: Sequence[str]) -> int:
     """Move each slot to the state of its machine. Return how many events that made.
 
     booting: the machine runs -> binding. binding: the probe succeeds -> ready. terminating: the machine is gone ->
-    empty.
-    Any other state: the machine is gone -> empty, and the next tick fails what it held. A machine that EC2 is taking
-    back
-    counts as interrupted, in case its notice was lost.
+    empty. Any other state: the machine is gone -> empty, and the next tick fails what it held. A machine that EC2 is
+    taking back counts as interrupted, in case its notice was lost.
     """
     rules = ports.rules()
     slots = [slot for slot in ports.store.find_slots(ids=slot_ids) if slot.instance_id]

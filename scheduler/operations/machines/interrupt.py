@@ -48,8 +48,7 @@ def heed_notices(ports: Ports, feed: NoticeFeed, wait_seconds: float = 0.0) -> H
     """Read the feed until it is empty, and change the slots. `wait_seconds`: how long to wait for the first message.
 
     Raises CloudError when the feed cannot be read, or the fleet cannot be asked for a machine whose launch is not
-    settled.
-    Messages that were not handled are delivered again.
+    settled. Messages that were not handled are delivered again.
     """
     heeded = HandledNotices()
     for number in range(MOST_BATCHES):
@@ -68,8 +67,7 @@ def heed_notices(ports: Ports, feed: NoticeFeed, wait_seconds: float = 0.0) -> H
 
 def _sort(ports: Ports, messages: Sequence[Message]) -> _Sorted:
     """Find the slot of each machine by its instance id or, while the answer to its launch has not arrived, by the
-    launch id in
-    its tags. Machines that belong to no slot are ignored.
+    launch id in its tags. Machines that belong to no slot are ignored.
     """
     # Read launching slots before machines: a launch that settles in between is found by both queries, never by none.
     coming = {slot.launch_id: slot.id for slot in ports.store.find_slots(states=["launching"])}
@@ -92,8 +90,7 @@ def _sort_by_launch(
     """Ask the cloud for the launches of these machines.
 
     A machine that the cloud does not list yet may belong to a launching slot: until the interruption its message
-    stays in the
-    queue and is delivered again.
+    stays in the queue and is delivered again.
     """
     notices = {each: each.notice for each in messages if each.notice}
     try:

@@ -78,8 +78,7 @@ def _freeze(ports: Ports, rules: Rules, slot_id: str, launch_id: str) -> Slot | 
 
 def is_put_off(slot: Slot, now: float) -> bool:
     """Return whether the slot's slow work is not due yet. A delay longer than `MOST_DELAY` was written before the clock
-    was set
-    back, and is ignored.
+    was set back, and is ignored.
     """
     return 0 < slot.not_before - now <= MOST_DELAY
 
@@ -101,8 +100,7 @@ def settle_machine(ports: Ports, slot: Slot, machine: Machine) -> str:
     """Put the machine on the slot, which then boots. If the launch is not wanted any more, terminate the machine.
 
     A second call (a copy of the task, or the sweep after a lost answer) finds the machine on the slot already and
-    keeps it.
-    If the cloud refuses the termination (CloudError), the orphan sweep ends the machine.
+    keeps it. If the cloud refuses the termination (CloudError), the orphan sweep ends the machine.
     """
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
@@ -152,8 +150,7 @@ def _settle_error(ports: Ports, rules: Rules, slot: Slot, error: CloudError) -> 
     """Handle a failed launch. Return the category for the metrics.
 
     A definite refusal moves the slot to `empty` or `error` and puts a hold on the offering, market or pool. After an
-    unclear
-    outcome the same request is sent again, at most `MOST_ATTEMPTS` times.
+    unclear outcome the same request is sent again, at most `MOST_ATTEMPTS` times.
     """
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
@@ -203,8 +200,7 @@ def note_refusal(work: UnitOfWork, pool: Pool, slot: Slot, category: Category, *
     """Write the hold that keeps launches back. Equal refusals of launches of one tick count as one.
 
     `is_definite`: the launch is not sent again. Any answer other than `throttled` sets the pool's back-off to 0.
-    Source:
-    Arvados' holds. All holds are locked in one call, because locking one by one could use a wrong order.
+    Source: Arvados' holds. All holds are locked in one call, because locking one by one could use a wrong order.
     """
     name = slot.pool
     own = hold_id("*" if category == "auth" else name, category, _find_subject(slot, category))  # type: ignore[arg-type]

@@ -3,8 +3,7 @@
 The cloud is listed first and SQL is read second. A launch is stored before it is sent to the cloud, so each listed
 machine had its row by then, and a launch that settles in between is never taken for an orphan. Every step may run
 twice or in two processes at once: rows are locked and tested again before they change, and terminating a machine
-that
-is gone changes nothing. Source: Arvados (restart of the scheduler).
+that is gone changes nothing. Source: Arvados (restart of the scheduler).
 """
 
 from collections import Counter
@@ -60,12 +59,10 @@ def reconcile(ports: Ports, orphan_seconds: float = ORPHAN_SECONDS) -> Reconcile
     run.
 
     A machine is adopted by the slot whose id it is tagged with, if that slot is empty. The others are terminated
-    once they are
-    older than `orphan_seconds`; a second machine of one launch is terminated at once.
+    once they are older than `orphan_seconds`; a second machine of one launch is terminated at once.
 
     Without any rules (a new database) nothing is touched. Machines of another cluster are left alone and reported by
-    the
-    error at the end. Raises CloudError and ForeignMachineError.
+    the error at the end. Raises CloudError and ForeignMachineError.
     """
     if not ports.store.rules_version():
         return Reconciled()

@@ -13,10 +13,9 @@ def terminate(ports: Ports, slot_id: str, epoch: int) -> str:
     """Terminate the machine. The slot becomes empty only when the cloud reports that the machine is gone.
 
     A slot without an instance id may have a launch under way. The machine is searched by its launch id. If none is
-    found (it
-    may be too young to be listed), the stored request is sent again, and only that answer decides. If the cloud
-    refuses,
-    `recover` repeats this with growing delays, without end, because a machine that is left running costs money.
+    found (it may be too young to be listed), the stored request is sent again, and only that answer decides. If the
+    cloud refuses, `recover` repeats this with growing delays, without end, because a machine that is left running
+    costs money.
     """
     slot = next(iter(ports.store.find_slots(ids=[slot_id])), None)
     if slot is None or slot.state != "terminating" or slot.epoch != epoch:  # promise: epoch-of-termination
@@ -59,8 +58,7 @@ def _find_launched(ports: Ports, slot: Slot) -> list[str]:
     """Return the machines of this slot's launch. Raises CloudError while the outcome is unknown.
 
     An answer that cannot be interpreted (the client token was used for another request) is tried at most
-    `MOST_ATTEMPTS`
-    times. Then only the machines found by their tags count, and the orphan sweep ends later ones.
+    `MOST_ATTEMPTS` times. Then only the machines found by their tags count, and the orphan sweep ends later ones.
     """
     if slot.launch_id is None or slot.launch_request is None:
         return []

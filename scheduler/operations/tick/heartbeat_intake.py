@@ -1,8 +1,7 @@
 """Reads the heartbeats of static hosts, and answers hosts that ask for their leases.
 
 Heartbeats do not pass through a queue (see `Heartbeats`), so neither a full queue nor a stopped worker makes a host
-look
-lost. The scheduler's clock decides: a heartbeat has an age, never a time. Source: Orchard's workers.
+look lost. The scheduler's clock decides: a heartbeat has an age, never a time. Source: Orchard's workers.
 """
 
 import random
@@ -35,8 +34,7 @@ def hear_hosts(ports: Ports) -> int:
     """Move `last_seen` of every host to its last heartbeat. Return how many were moved.
 
     A host that was silent and sends heartbeats again requests a tick. Hosts whose heartbeats name an old version of
-    their
-    slot get a hint.
+    their slot get a hint.
     """
     rules = ports.rules()
     pools = _static_pools(rules)
@@ -74,8 +72,7 @@ def hear_before_judging(ports: Ports, view: View, rules: Rules, leader_term: Lea
     """Read the heartbeats of the hosts that are silent in this view, before a plan treats them as lost.
 
     If Redis lost its heartbeats (flushed, restarted), a host that was not silent at the last tick counts as heard
-    when
-    Redis began to keep heartbeats again. So it gets one more timeout, once.
+    when Redis began to keep heartbeats again. So it gets one more timeout, once.
     """
     if not _static_pools(rules):
         return
@@ -123,8 +120,7 @@ def name_version(slot: Slot, offline_timeout: float | None) -> str:
     one.
 
     Each change of the slot and of its leases increases the slot's version; the timeout is a rule of the pool. The
-    epoch
-    distinguishes the slot from an earlier one of the same name.
+    epoch distinguishes the slot from an earlier one of the same name.
     """
     timeout = "-" if offline_timeout is None else f"{offline_timeout:g}"
     return f"{slot.epoch}:{slot.version}:{timeout}"

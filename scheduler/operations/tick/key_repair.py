@@ -13,8 +13,7 @@ def repair_keys(ports: Ports) -> list[SetAside]:
     """Rename the keys of the view that cannot be used. Record and count all keys that were renamed since the last call.
 
     Other processes rename keys, too. Each event is committed at least once, because the list in Redis is shortened
-    after
-    the commit.
+    after the commit.
     """
     ports.view_cache.set_aside_wrong_keys()
     found = ports.view_cache.list_set_aside()

@@ -16,12 +16,10 @@ from scheduler.ports import LeaderTerm
 
 def forgive_outage(ports: Ports, view: View, rules: Rules, leader_term: LeaderTerm, now: float) -> None:
     """Give everything that fell due while no scheduler ran one more period, once: reservations their ttl, silent hosts
-    their
-    offline timeout. Sources: the autoscaler's tick, Orchard.
+    their offline timeout. Sources: the autoscaler's tick, Orchard.
 
     The tick is noted in the same transaction, so a plan that fails afterwards does not make this outage count twice.
-    The
-    error is DeposedError when another process leads.
+    The error is DeposedError when another process leads.
     """
     overdue = [each.id for each in view.reservations.values() if _is_overdue(each, now)]
     silent = [each.id for each in view.slots.values() if _fell_silent(each, rules, leader_term, now)]

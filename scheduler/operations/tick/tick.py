@@ -1,6 +1,6 @@
 """The tick: load the view, plan, commit, publish and dispatch. Only the leader with the lock and the term ticks.
 
-docs/consistency.md, "Decisions" and "Belief", explains the failure that each line prevents.
+docs/reference/consistency.md, "Decisions" and "Belief", explains the failure that each line prevents.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,6 +15,7 @@ from scheduler.model.rules import Rules
 from scheduler.model.view import Gone, View
 from scheduler.operations.membership import check_membership, keep_record
 from scheduler.operations.metrics import describe_account_waits, describe_waits
+from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.tick.commit import commit, reservations_of, slots_of
 from scheduler.operations.tick.heartbeat_intake import hear_before_judging
@@ -23,6 +24,7 @@ from scheduler.operations.tick.outage import forgive_outage
 from scheduler.operations.tick.view_repair import LOOK_BACK_SECONDS, RepairResult, audit, look, read_fresh
 from scheduler.operations.unit_of_work import ChangeSet
 from scheduler.policy.plan import plan
+from scheduler.policy.plan_cache import PlanCache
 from scheduler.ports import LeaderTerm, ViewUnavailableError
 
 TRUSTED_SHARE = 0.4
@@ -55,6 +57,7 @@ class Leader:
     audited_at: float = 0.0
     lag: float = 0.0
     """`RepairResult.lag` of the last look or audit."""
+    plan_cache: PlanCache = field(default_factory=PlanCache)
     lost: set[tuple[str, int]] = field(default_factory=set)
     """(row id, version) of the rows of decisions that were skipped in the last tick. They cause no second kick.
     Version 0: the row was deleted."""
@@ -147,8 +150,7 @@ def decide(ports: Ports, leader: Leader, leader_term: LeaderTerm) -> Ticked:
     """Bring the view up to date and plan on it, outside any transaction.
 
     If there was no tick for longer than the lock's time and two intervals, the scheduler had an outage: everything
-    that fell
-    due meanwhile gets one more period, once.
+    that fell due meanwhile gets one more period, once.
     """
     view = load_view(ports, leader)
     now = ports.store.now()
@@ -158,13 +160,14 @@ def decide(ports: Ports, leader: Leader, leader_term: LeaderTerm) -> Ticked:
     hear_before_judging(ports, view, rules, leader_term, now)  # promise: heartbeats-before-verdict
     if now - leader_term.ticked_at > leader.patience and leader_term.ticked_at:
         forgive_outage(ports, view, rules, leader_term, now)  # promise: outage-forgiven
-    return Ticked(plan(view, rules, now), rules, leader_term.term, now, view, mended=mended)
+    with PausedGC():
+        outcome = plan(view, rules, now, leader.plan_cache)
+    return Ticked(outcome, rules, leader_term.term, now, view, mended=mended)
 
 
 def load_view(ports: Ports, leader: Leader) -> View:
     """Return the process's own copy brought up to date, or a copy of the whole view, or one rebuilt from SQL if there
-    is no
-    valid view.
+    is no valid view.
 
     A failure is counted and tried again with growing pauses, as long as the lock is certain to be this process's.
     """
@@ -186,8 +189,7 @@ def _load_once(ports: Ports) -> View:
 
 def _look_in_time(ports: Ports, leader: Leader, view: View, now: float) -> list[RepairResult]:
     """Once in an interval, repair rows that changed since shortly before the last look. A clock that was set back makes
-    a look
-    due.
+    a look due.
     """
     if 0 <= now - leader.looked_at < leader.interval:
         return []
@@ -213,8 +215,7 @@ def carry_out(ports: Ports, leader: Leader, leader_term: LeaderTerm, ticked: Tic
     """Commit the plan in chunks. After each chunk publish and dispatch its changes.
 
     The current rows of skipped decisions are published and requested to be planned again by a kick, but not twice
-    for the
-    same versions.
+    for the same versions.
     """
     decisions, now = ticked.plan.decisions, ticked.now
     charged, seen = ticked.plan.charged, ticked.view.slots
@@ -235,8 +236,7 @@ def _kick_for_losers(ports: Ports, leader: Leader, ticked: Ticked) -> None:
     """Publish the present rows that skipped decisions concern, and request another tick.
 
     Rows that were deleted are published as gone. Reservations with leases on the decisions' slots are published,
-    too. No tick
-    is requested if all rows are the same as after the last tick: then the periodic tick plans again.
+    too. No tick is requested if all rows are the same as after the last tick: then the periodic tick plans again.
     """
     if not ticked.skipped:
         leader.lost = set()

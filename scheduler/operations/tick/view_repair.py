@@ -1,8 +1,7 @@
 """Repairs the view by comparing it with the database: a look in every periodic tick, an audit every minute.
 
 A process that dies between its commit and its publish leaves the view behind. The look finds recently written rows,
-the
-audit everything else. Both publish what the view lacks and remove rows that SQL does not have.
+the audit everything else. Both publish what the view lacks and remove rows that SQL does not have.
 """
 
 from collections.abc import Iterable, Mapping
@@ -50,8 +49,7 @@ def audit(ports: Ports, view: View, now: float) -> tuple[View, RepairResult]:
     """Compare counts and versions of the view with SQL. Publish what differs, or rebuild the view if that is much.
 
     Returns the view, which is another object after a rebuild. The view is brought up to date before SQL is read, so
-    it is
-    never newer than SQL, unless the database went back to an older state.
+    it is never newer than SQL, unless the database went back to an older state.
     """
     is_whole = ports.view_cache.matches_copy()
     differing = compare(view, ports.store.read_stamps())  # promise: publish-audited
