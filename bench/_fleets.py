@@ -38,7 +38,9 @@ class Fleet:
 
 
 def make_counted(slots: int, pending: int) -> Fleet:
-    """The autoscaler's: three systems, slots that count leases only, everybody alike but for the system."""
+    """Return the autoscaler's fleet: three systems, slots that count leases only, equal requests
+    except for the system.
+    """
     random = Random(slots)
     pools = {_pool_of(system): {"system": system, "max_leases_per_slot": LEASES_PER_SLOT} for system in SYSTEMS}
     requests = [Request(system=system, components=(Component(name="main"),)) for system in SYSTEMS]

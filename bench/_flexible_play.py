@@ -34,7 +34,7 @@ class Setting:
     backfill: bool = True
 
     def make_config(self) -> dict[str, Any]:
-        """Static machines, holders that give back at once, and, as in a trace, nobody is told of limits of cores."""
+        """Return the rules: static machines, holders that release at once, and, as in a trace, no CPU bursting."""
         return {
             "scheduler": {
                 "queue": self.queue,

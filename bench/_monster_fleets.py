@@ -22,7 +22,9 @@ def make_equal_gangs(slots: int, monsters: int) -> Fleet:
 
 
 def make_different_gangs(slots: int, monsters: int) -> Fleet:
-    """The same, each of a size of its own, the largest first: what is known of one says nothing of the next one."""
+    """Return a fleet with gangs of different sizes, the largest first, so that the result of one is no use for the next
+    one.
+    """
     return _make(slots, [_gang(slots * CPUS * 1.2 / MOST_INSTANCES * (1 - at / 10_000)) for at in range(monsters)])
 
 

@@ -86,7 +86,7 @@ def _make_waiting(sequence: int, request: Request, share: float) -> Reservation:
 
 
 def _make_holder(sequence: int, slot: Slot) -> Reservation:
-    """Free work of nobody's account, which costs nothing."""
+    """Return a leased reservation of the free level without an account."""
     request = Request(system=SYSTEM, components=(Component(name="main"),))
     lease = Lease(component="main", slot=slot.id, epoch=slot.epoch, token=1, assigned_at=NOW - 900, charged_at=NOW)
     row = _make_waiting(sequence, request, 0)

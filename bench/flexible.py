@@ -94,7 +94,7 @@ def read_arguments() -> Namespace:
 
 
 def main() -> None:
-    """Play, and tell."""
+    """Run the cases and print or write the figures."""
     asked = read_arguments()
     figures = []
     for each in read_all(asked.read) if asked.read else play_all(list(list_cases(asked)), asked.jobs):

@@ -43,7 +43,7 @@ OTHERS_AT_ONCE = 32
 
 @dataclass
 class Ticks:
-    """How long ticks took, as the report of each tick says."""
+    """The duration of ticks, from the report of each tick."""
 
     wire: RequestTransport
     seconds: dict[float, float] = field(default_factory=dict)

@@ -57,10 +57,11 @@ class Ticks:
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured on one fleet of one size.
+    """The figures of one fleet of one size.
 
-    cold: the first plan on a new view, in a new process; unchanged: the next tick's, when all that was decided has been
-    carried out; churned: after 1 % of the holders and of those who wait went and as many came.
+    cold: the first plan on a new view, in a new process. unchanged: the next tick's plan, after the first was
+    carried out.
+    churned: the plan after 1 % of the leased and pending reservations were replaced.
     """
 
     workload: str

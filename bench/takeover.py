@@ -25,13 +25,13 @@ SETTINGS = {
 
 
 def time_takeover(stack: Stack) -> float:
-    """Seconds from the kill of a leader to the next committed tick."""
+    """Return the seconds from the kill of a leader to the next committed tick."""
     with second_scheduler(stack) as second:
         store = stack.services.ports.store
         kill_holder(stack, second)
         began, ticked_at = monotonic(), store.load_leader_term().ticked_at
         while store.load_leader_term().ticked_at <= ticked_at:
-            assert monotonic() < began + 60, "nobody took over"
+            assert monotonic() < began + 60, "no process took over"
             # As exact as the figure has to be.
             sleep(0.01)
         took = monotonic() - began

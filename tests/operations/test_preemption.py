@@ -132,7 +132,7 @@ def test_work_from_before_an_account_was_forgotten_is_nobody_s_to_the_new_one() 
 
 def test_a_preemption_without_its_assignment_is_none() -> None:
     harness = a_rig()
-    assert write(harness, TAKE[0]) == ["nobody is put in their place"]
+    assert write(harness, TAKE[0]) == ["no assignment follows the preemption"]
     assert harness.phase("old") == "leased"
 
 
