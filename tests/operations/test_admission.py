@@ -64,7 +64,7 @@ def test_a_gang_of_ten_thousand_is_allowed_by_default() -> None:
     assert ask(rig_with(), "r1", components=[{"name": "rank", "count": 10_000}])["ok"]
 
 
-def test_a_principal_may_have_so_many_pending_and_no_more() -> None:
+def test_a_principal_may_have_pending_reservations_up_to_its_limit() -> None:
     harness = rig_with(pending_per_principal=2)
     assert ask(harness, "r1")["ok"]
     assert ask(harness, "r2")["ok"]
@@ -93,7 +93,7 @@ def test_the_instances_of_what_is_pending_are_limited_too() -> None:
     assert ask(harness, "r3", components=[{"name": "rank", "count": 2}])["ok"]
 
 
-def test_an_account_may_have_so_many_pending_whoever_submits_them() -> None:
+def test_an_account_may_have_pending_reservations_up_to_its_limit_from_any_producer() -> None:
     harness = rig_with(pending_per_account=2)
     assert ask(harness, "r1", account="lab")["ok"]
     assert ask(harness, "r2", OTHER, account="lab")["ok"]

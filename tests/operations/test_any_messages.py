@@ -223,7 +223,7 @@ class Story:
 
 @settings(max_examples=30, deadline=None, derandomize=bool(os.environ.get("CI")))
 @given(st.lists(STEPS, max_size=40))
-def test_every_message_is_carried_out_once_or_refused_and_nobody_is_lost(steps: list[Any]) -> None:
+def test_every_message_is_carried_out_once_or_refused_and_no_reservation_is_lost(steps: list[Any]) -> None:
     story = Story()
     story.play(steps)
     story.end()

@@ -32,7 +32,7 @@ class TestConfirm:
         assert harness.ask("confirm", reservation="r2", slot="lab-1")["phase"] == "leased"
         assert harness.holders() == {"lab-2": ["r1"], "lab-1": ["r2"]}
 
-    def test_whom_it_contradicts_is_published_and_asks_for_a_tick(self) -> None:
+    def test_a_contradicted_reservation_is_published_and_requests_a_tick(self) -> None:
         harness = QuotaHarness().give("r1")
         harness.submit("r2")
         harness.notifier.hear()
@@ -42,12 +42,12 @@ class TestConfirm:
         assert view is not None
         assert {row.id: row.phase for row in view.reservations.values()} == {"r1": "pending", "r2": "leased"}
 
-    def test_of_one_that_nobody_knows_the_answer_names_no_phase(self) -> None:
+    def test_the_answer_for_an_unknown_reservation_names_no_phase(self) -> None:
         harness = QuotaHarness().give("r1")
         assert harness.ask("confirm", reservation="ghost", slot="lab-1") == NOBODY
         assert (harness.phase("r1"), harness.host().stranger) == ("pending", "ghost")
 
-    def test_the_cost_of_whom_it_contradicts_is_paid_for(self) -> None:
+    def test_the_cost_of_a_contradicted_lease_is_paid(self) -> None:
         harness = QuotaHarness().give("r1", account="A")
         harness.submit("r2")
         harness.now += 8
@@ -88,7 +88,7 @@ class TestAbsentAndIdle:
         }
         assert (harness.phase("r1"), harness.host().labels) == ("released", {"img": "2"})
 
-    def test_of_a_slot_that_nobody_knows_it_is_refused(self) -> None:
+    def test_a_report_about_an_unknown_slot_is_refused(self) -> None:
         assert QuotaHarness().ask("idle", slot="lab-9")["errors"][0]["path"] == "slot"
 
     @pytest.mark.parametrize("verb", ["confirm", "idle"])
@@ -123,7 +123,7 @@ class TestAccounts:
         ]
 
     @pytest.mark.parametrize("verb", ["reset_account", "forget_account"])
-    def test_one_that_nobody_knows_is_refused(self, verb: str) -> None:
+    def test_an_unknown_reservation_is_refused(self, verb: str) -> None:
         assert QuotaHarness().ask(verb, account="Z")["errors"][0]["path"] == "account"
 
     def test_a_repeat_is_answered_and_published_again(self) -> None:
@@ -135,7 +135,7 @@ class TestAccounts:
         assert view is not None
         assert list(view.accounts) == ["C"]
 
-    def test_of_a_list_each_is_heeded_or_refused_by_itself(self) -> None:
+    def test_each_item_of_a_list_is_applied_or_refused_by_itself(self) -> None:
         harness = QuotaHarness()
         answer = harness.ask("account", items=[{"account": "C"}, {"account": "D", "balance": ["x"]}, {"account": "A"}])
         assert [each["ok"] for each in answer["results"]] == [True, False, True]

@@ -270,7 +270,7 @@ def rivals(open_one: Open) -> Rivals:
     return Rivals(open_one)
 
 
-def test_who_is_released_while_accounts_are_charged_is_paid_for_once(rivals: Rivals) -> None:
+def test_a_lease_released_while_accounts_are_charged_is_paid_once(rivals: Rivals) -> None:
     for number in range(ROUNDS):
         rivals.prepare(number)
         results = race(partial(write, rivals.first, charged=("A", "B")), rivals.release)
@@ -281,7 +281,7 @@ def test_who_is_released_while_accounts_are_charged_is_paid_for_once(rivals: Riv
         assert rivals.first.balance("B")[1] == pytest.approx(5000 - (ended - rivals.began), abs=0.001)
 
 
-def test_who_is_released_while_it_is_preempted_costs_its_account_or_the_newcomers(rivals: Rivals) -> None:
+def test_a_lease_released_while_it_is_preempted_costs_its_account_or_the_newcomers(rivals: Rivals) -> None:
     for number in range(ROUNDS):
         rivals.prepare(number)
         lost, _ = race(rivals.preempt, rivals.release)

@@ -166,7 +166,7 @@ def test_a_ready_slot_whose_probes_fail_in_a_row_is_drained(answers: tuple[bool,
     assert (harness.slot().state, harness.slot().drain_reason) == (state, "unhealthy" if state == "draining" else None)
 
 
-def test_of_a_machine_that_nobody_asks_nothing_is_held_against_it() -> None:
+def test_a_machine_without_a_probe_never_counts_as_failing() -> None:
     """EC2's status checks are not known, or the pool looks at none."""
     for keys, healthy in (({}, None), ({"unhealthy_after": 0}, False)):
         harness = a_rig(**keys)

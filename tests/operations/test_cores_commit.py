@@ -44,14 +44,14 @@ def cores_of(harness: Harness) -> dict[str, float | None]:
     return {row.id: lease.cores for row in harness.store.find_reservations() for lease in row.leases}
 
 
-def test_a_limit_is_written_with_its_event_and_who_only_claims_a_place_does_not_count() -> None:
+def test_a_limit_is_written_with_its_event_and_a_claim_does_not_count() -> None:
     reasons, _, harness = write_all([slot(), holds(), claims()], [ALONE])
     assert (reasons, cores_of(harness)) == ([], {"r1": 4.0, "r2": None})
     told = [each.detail for each in harness.events if each.name == "reservation_cores"]
     assert [(each["component"], each["slot"], each["cpus"]) for each in told] == [("main", "linux-1", 4.0)]
 
 
-def test_who_has_to_give_back_counts_until_it_is_gone() -> None:
+def test_a_revoked_lease_counts_until_it_has_ended() -> None:
     leaving = holds("r2", phase="revoking", leases=(on(state="revoking", revoke_by=9e9),))
     reasons, _, harness = write_all([slot(resources={"cpus": 8}), holds(), leaving], [ALONE])
     assert (reasons, cores_of(harness)["r1"]) == ([], 4.0)
@@ -72,7 +72,7 @@ def test_of_two_limits_the_last_one_counts() -> None:
     assert (reasons, cores_of(harness)) == (["others share linux-1 by now"], {"r1": 4.0})
 
 
-def test_waiters_and_the_host_hear_of_a_limit_that_changes_and_a_new_lease_is_told_with_its_own() -> None:
+def test_the_channel_and_the_host_get_a_changed_limit_and_a_new_lease_has_its_own() -> None:
     config = {"pools": {"lab": {"system": "s", "provider": "static", "max_leases_per_slot": 9, "lease_ttl": 0}}}
     harness = Harness(config)
     harness.ask("register", slot="lab-1", pool="lab", machine="m", resources={"cpus": 8})

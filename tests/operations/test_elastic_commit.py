@@ -100,7 +100,7 @@ def test_a_revoke_ends_at_once_or_by_its_deadline() -> None:
     assert leases_of(harness, "r1") == [("main", "held", None)]
 
 
-def test_only_a_revoke_that_leaves_time_is_told_with_a_deadline() -> None:
+def test_only_the_event_of_a_revoke_with_a_grace_period_has_a_deadline() -> None:
     """Whoever reads the events can tell the notice from the end."""
     told = []
     for row, decision in ((part(), BY_THEN), (part(state="revoking", revoke_by=NOW), REVOKE)):
@@ -117,7 +117,7 @@ def test_a_slot_that_is_lost_or_interrupted_ends_the_part_alone() -> None:
     assert leases_of(write_all(rows, [NOTICED])[2], "r1") == [("main", "held", None)]
 
 
-def test_who_needs_the_room_gets_it_in_the_same_write() -> None:
+def test_the_reservation_that_needs_the_capacity_gets_it_in_the_same_write() -> None:
     reasons, _, harness = write_all([slot(), stretched(part()), waits("r2")], [FOR_IT, NEWCOMER])
     assert reasons == []
     assert leases_of(harness, "r1") == [("main", "held", None)]
@@ -208,7 +208,7 @@ def test_each_part_is_surrendered_with_its_own_token_or_the_reservation_s() -> N
     assert leases_of(harness, "r1") == [("main", "held", None)]
 
 
-def test_an_essential_part_is_not_surrendered_while_nobody_wants_it_back() -> None:
+def test_an_essential_instance_that_is_not_revoked_cannot_be_surrendered() -> None:
     harness = leased()
     [row] = harness.store.find_reservations(ids=["r1"])
     for component in ({"component": "main"}, {}):

@@ -21,7 +21,7 @@ def a_full_rig() -> Harness:
     return harness
 
 
-def test_a_wait_is_told_with_its_place_and_the_smallest_change() -> None:
+def test_a_wait_is_explained_with_its_position_and_the_smallest_change() -> None:
     found = explain(a_full_rig().ports, "r4")
     change = {
         "kind": "max_slots",
@@ -33,7 +33,7 @@ def test_a_wait_is_told_with_its_place_and_the_smallest_change() -> None:
     assert (found["position"], found["of"], found["served"], found["change"]) == (5, 5, False, change)
 
 
-def test_it_is_told_of_what_is_now_and_not_of_the_last_tick() -> None:
+def test_the_explanation_is_of_the_present_and_not_of_the_last_tick() -> None:
     harness = a_full_rig()
     harness.ask("cancel", reservation="r3")
     assert explain(harness.ports, "r4")["change"]["actions"] == [{"rules": {"pools": {"linux": {"max_slots": 4}}}}]
@@ -76,7 +76,7 @@ def test_explaining_writes_nothing() -> None:
     assert look() == before
 
 
-def test_without_time_it_says_that_it_did_not_search_to_the_end() -> None:
+def test_without_time_it_reports_that_the_search_is_incomplete() -> None:
     found = explain(a_full_rig().ports, "r4", patience=0.0)
     assert (found["change"], found["is_complete"]) == (None, False)
     assert found["waiting"]["code"] == "at_max_slots"

@@ -88,7 +88,7 @@ def test_a_slot_that_is_no_hosts_is_not_removed() -> None:
     assert harness.slot("linux-1").state == "ready"
 
 
-def test_who_is_heard_of_stays_and_nothing_but_the_time_is_written() -> None:
+def test_a_heartbeat_keeps_a_host_and_writes_only_the_time() -> None:
     harness = a_lab()
     version = harness.slot("lab-1").version
     go_on(harness, 10 * TIMEOUT, "lab-1")
@@ -97,7 +97,7 @@ def test_who_is_heard_of_stays_and_nothing_but_the_time_is_written() -> None:
     assert harness.slot("lab-1").version == version
 
 
-def test_a_heartbeat_keeps_what_an_operator_said_meanwhile() -> None:
+def test_a_heartbeat_keeps_what_an_operator_changed_meanwhile() -> None:
     harness = a_lab()
     assert harness.ask("cordon", slot="lab-1")["ok"]
     go_on(harness, TIMEOUT, "lab-1")
@@ -176,7 +176,7 @@ def test_a_tick_listens_itself_before_it_judges() -> None:
     assert harness.phase() == "leased"
 
 
-def test_after_an_outage_of_ours_nobody_is_failed_who_went_on_beating() -> None:
+def test_after_an_outage_no_host_with_heartbeats_is_failed() -> None:
     harness = a_lab()
     harness.now += 100 * TIMEOUT
     harness.heartbeats.beat("lab-1", "m1")
@@ -197,7 +197,7 @@ def test_after_an_outage_of_ours_a_silent_host_gets_one_timeout_more_once() -> N
     assert harness.phase() == "failed"
 
 
-def test_an_outage_of_ours_brings_nobody_back_who_was_offline_before() -> None:
+def test_after_an_outage_a_host_that_was_offline_before_stays_offline() -> None:
     harness = a_lab()
     go_on(harness, TIMEOUT + 5)
     harness.now += 100 * TIMEOUT
@@ -223,7 +223,7 @@ def test_heartbeats_that_redis_lost_are_no_silence() -> None:
     assert harness.phase() == "failed"
 
 
-def test_a_flush_brings_nobody_back_who_was_offline_before() -> None:
+def test_after_a_flush_a_host_that_was_offline_before_stays_offline() -> None:
     harness = a_lab()
     go_on(harness, TIMEOUT + 5)
     harness.heartbeats.forget()
@@ -232,7 +232,7 @@ def test_a_flush_brings_nobody_back_who_was_offline_before() -> None:
     assert harness.phase("r2") == "pending"
 
 
-def test_a_host_is_told_of_its_leases_and_pushed_when_they_change() -> None:
+def test_a_host_reads_its_leases_and_gets_a_hint_when_they_change() -> None:
     harness = a_lab()
     answer = describe_host(harness.ports, "lab-1", "m1")
     (lease,) = answer.pop("leases")
@@ -314,7 +314,7 @@ def test_a_lease_that_is_to_be_given_back_changes_the_version() -> None:
     assert [slot.id for slot in change_set.hosts] == ["lab-1"]
 
 
-def test_a_host_that_renews_and_beats_is_told_the_same_version() -> None:
+def test_renewals_and_heartbeats_do_not_change_the_version_of_a_host() -> None:
     harness = a_lab()
     version = describe_host(harness.ports, "lab-1", "m1")["version"]
     harness.ask("renew", reservation="r1", token=harness.token())
@@ -376,7 +376,7 @@ def test_many_hosts_that_are_behind_are_hinted_at_in_turns() -> None:
 
 
 @pytest.mark.parametrize(("slot", "machine", "path"), [("lab-2", "m1", "slot"), ("lab-1", "m2", "machine")])
-def test_nobody_else_is_told(slot: str, machine: str, path: str) -> None:
+def test_another_machine_or_slot_is_refused(slot: str, machine: str, path: str) -> None:
     with pytest.raises(CommandRefused) as caught:
         describe_host(a_lab().ports, slot, machine)
     assert caught.value.fault.path == path
@@ -395,7 +395,7 @@ def test_a_host_that_leaves_drains_and_is_empty_after_its_last_lease() -> None:
 
 
 @pytest.mark.parametrize(("slot", "machine", "path"), [("lab-2", "m1", "slot"), ("lab-1", "m2", "machine")])
-def test_nobody_leaves_for_another(slot: str, machine: str, path: str) -> None:
+def test_a_host_cannot_leave_in_the_name_of_another(slot: str, machine: str, path: str) -> None:
     harness = a_lab()
     refused = harness.ask("leave", slot=slot, machine=machine)
     assert [error["path"] for error in refused["errors"]] == [path]
@@ -410,7 +410,7 @@ def test_nobody_leaves_for_another(slot: str, machine: str, path: str) -> None:
         ("drain", {}, "requested", "operator", "goes: an operator drains it"),
     ],
 )
-def test_a_host_that_leaves_is_told_from_one_that_an_operator_drains(
+def test_a_host_that_leaves_differs_from_one_that_an_operator_drains(
     verb: str, fields: dict[str, str], reason: str, cause: str, described: str
 ) -> None:
     harness = a_lab()

@@ -131,7 +131,7 @@ def test_a_producer_cancels_without_a_token_and_twice() -> None:
 
 
 @pytest.mark.parametrize("verb", sorted(name for name, word in WISHES.items() if issubclass(word, HolderDocument)))
-def test_a_word_about_nobody_is_refused(verb: str) -> None:
+def test_a_command_about_an_unknown_reservation_is_refused(verb: str) -> None:
     more = {"priority": 1} if verb == "priority" else {}
     answer = Harness().ask(verb, reservation="nobody", **more)
     assert (answer["ok"], answer["errors"][0]["path"]) == (False, "reservation")
@@ -189,7 +189,7 @@ def test_one_that_waits_for_its_restart_may_be_cancelled() -> None:
     assert harness.phase() == "cancelled"
 
 
-def test_one_that_has_failed_for_good_cannot_be_cancelled() -> None:
+def test_a_reservation_that_failed_and_will_not_restart_cannot_be_cancelled() -> None:
     harness = Harness({**CONFIG, "scheduler": {"max_restarts": 1}})
     harness.submit("r1")
     harness.submit("r2", **WAITING_FOR_RESTART)
@@ -201,7 +201,7 @@ def test_one_that_has_failed_for_good_cannot_be_cancelled() -> None:
         assert harness.ask("cancel", reservation=name)["errors"][0]["got"] == f'"{name} is failed"'
 
 
-def test_an_earlier_holder_is_refused_while_nobody_holds_it() -> None:
+def test_an_earlier_holder_is_refused_while_the_reservation_has_no_lease() -> None:
     harness = Harness().leased()
     first = harness.token()
     for _ in range(2):
@@ -218,7 +218,7 @@ def test_an_earlier_holder_is_refused_while_nobody_holds_it() -> None:
 
 @pytest.mark.parametrize("verb", ["renew", "confirm"])
 @pytest.mark.parametrize(("ttl", "said"), [(90, 90), (0, None)])
-def test_a_renewal_says_how_long_it_holds(verb: str, ttl: float, said: float | None) -> None:
+def test_the_answer_to_a_renewal_has_its_duration(verb: str, ttl: float, said: float | None) -> None:
     harness = Harness()
     harness.submit("r1", ttl=ttl)
     harness.leased()
@@ -229,7 +229,7 @@ def test_a_renewal_says_how_long_it_holds(verb: str, ttl: float, said: float | N
     assert harness.ask("renew", reservation="r1", token=harness.token())["ttl"] == said
 
 
-def test_a_renewal_of_what_is_being_revoked_says_until_when() -> None:
+def test_the_answer_to_the_renewal_of_a_revoked_lease_has_the_deadline() -> None:
     harness = Harness({**CONFIG, "scheduler": {"interruption_grace": 60}}).leased()
     slot = harness.slot()
     harness.put(msgspec.structs.replace(slot, interrupted_at=harness.now, interrupted_by=harness.now + 120))
@@ -247,14 +247,14 @@ def test_a_renewal_of_what_is_being_revoked_says_until_when() -> None:
         ({"component": "other"}, "component"),
     ],
 )
-def test_an_essential_lease_is_not_surrendered_while_nobody_takes_it_back(document: dict[str, Any], path: str) -> None:
+def test_an_essential_lease_that_is_not_revoked_cannot_be_surrendered(document: dict[str, Any], path: str) -> None:
     harness = Harness().leased()
     answer = harness.ask("surrender", reservation="r1", token=harness.token(), **document)
     assert answer["errors"][0]["path"] == path
     assert harness.phase() == "leased"
 
 
-def test_a_word_in_a_list_is_heeded_or_refused_by_its_index() -> None:
+def test_a_command_in_a_list_is_applied_or_refused_by_its_index() -> None:
     harness = Harness().leased()
     good = {"reservation": "r1", "token": harness.token()}
     answer = harness.ask("release", items=[{"reservation": "r2"}, good, good, {"reservation": "r1", "token": "x"}])
@@ -262,7 +262,7 @@ def test_a_word_in_a_list_is_heeded_or_refused_by_its_index() -> None:
     assert [each["errors"][0]["index"] for each in answer["results"] if not each["ok"]] == [0, 3]
 
 
-def test_a_word_that_is_sent_again_after_its_answer_was_forgotten_is_heeded_anew() -> None:
+def test_a_command_that_is_sent_again_after_its_answer_was_deleted_is_applied_again() -> None:
     harness = Harness().leased()
     word = {"request": "q", "reservation": "r1", "token": harness.token()}
     first = harness.ask("release", **word)

@@ -85,7 +85,7 @@ def interruptions(harness: Harness) -> dict[tuple[str, str], int]:
     return found
 
 
-def test_both_kinds_for_one_machine_are_heeded(harness: Harness, feed: MemoryFeed) -> None:
+def test_both_kinds_for_one_machine_are_handled(harness: Harness, feed: MemoryFeed) -> None:
     """The hint drains it, the warning then takes its leases back."""
     feed.put(hint())
     feed.put(hint())
@@ -133,7 +133,7 @@ def test_a_machine_that_the_slot_had_before_is_not_its_machine(harness: Harness,
     assert harness.slot().interrupted_at is None
 
 
-def test_a_message_is_kept_until_what_it_says_is_committed(harness: Harness, feed: MemoryFeed) -> None:
+def test_a_message_is_kept_until_its_effect_is_committed(harness: Harness, feed: MemoryFeed) -> None:
     """A process that dies before its delete leaves a message that is heeded again, to no effect."""
     feed.put(interruption())
     undeleted = MemoryFeed(harness.clock, HIDDEN)
@@ -204,7 +204,7 @@ def test_a_machine_that_the_cloud_does_not_show_yet_leaves_its_message_until_its
     assert is_drained(harness, feed)
 
 
-def test_a_fleet_that_does_not_answer_keeps_nobody_else_waiting() -> None:
+def test_a_fleet_that_does_not_answer_delays_no_other_message() -> None:
     """The known ones of the batch are heeded and deleted, the others come again."""
     harness = Harness().leased()
     harness.submit("r2")

@@ -113,7 +113,7 @@ class OrphanStory(Story):
 
 
 @pytest.mark.parametrize("kind", [Story, OrphanStory])
-def test_the_story_ends_well_when_nobody_dies(kind: type[Story]) -> None:
+def test_the_story_ends_well_when_no_process_dies(kind: type[Story]) -> None:
     story = kind(Saboteur(0, afterwards=False)).tell()
     story.ends_well()
     assert story.deaths == 0

@@ -61,7 +61,9 @@ def _look(seen: Seen) -> None:
 
 @QUICKLY
 @given(fleets(), st.lists(st.booleans(), min_size=1, max_size=6))
-def test_on_a_lagging_view_no_slot_is_given_twice_and_nobody_is_lost(fleet: Document, lateness: list[bool]) -> None:
+def test_on_a_lagging_view_no_slot_is_leased_twice_and_no_reservation_is_lost(
+    fleet: Document, lateness: list[bool]
+) -> None:
     player = LatePlayer(fleet, lateness)
     for _ in player.play():
         pass

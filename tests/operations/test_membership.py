@@ -101,7 +101,7 @@ def test_a_check_is_trusted_for_a_second_and_one_that_failed_is_not(record: Redi
     check.ensure(harness.ports)
 
 
-def test_a_launch_says_whose_machine_it_is_and_the_numbers_of_that_moment() -> None:
+def test_a_launch_request_has_the_cluster_and_the_numbers_of_that_time() -> None:
     harness = Harness().leased()
     (machine,) = harness.fleet.machines.values()
     row = harness.store.read_cluster()

@@ -296,7 +296,7 @@ def test_whoever_was_deposed_forgives_nothing() -> None:
     assert harness.store.find_reservations(ids=["r1"]) == before
 
 
-def test_a_gone_row_that_nobody_knew_is_not_published() -> None:
+def test_a_deleted_row_that_the_view_never_had_is_not_published() -> None:
     harness = a_rig()
     sequence = harness.redis.sequence
     drain = Drain(slot="nowhere-1", reason="requested")

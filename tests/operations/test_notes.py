@@ -107,7 +107,7 @@ def test_every_field_of_a_document_is_compared() -> None:
     assert set(ReservationDocument.model_fields) == kept
 
 
-def test_one_id_twice_in_a_list_is_told_with_the_second() -> None:
+def test_an_id_twice_in_a_list_is_reported_for_the_second() -> None:
     items = [{"id": "r1", "system": "x86_64-linux", "size": size} for size in (1, 2, 1)]
     answer = Harness().ask("submit", items=items)
     assert [paths(each) for each in answer["results"]] == [[], ["size"], []]

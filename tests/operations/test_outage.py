@@ -44,7 +44,7 @@ def test_a_process_that_comes_new_sees_the_outage_too() -> None:
     assert harness.phase() == "leased"
 
 
-def test_who_finds_another_leading_ticks_when_that_one_s_lock_would_end() -> None:
+def test_a_process_that_finds_another_leader_ticks_when_its_lock_would_end() -> None:
     harness = Harness(CONFIG)
     another = MemoryLeaderLock(harness.lock_holder, 15.0, harness.clock)
     another.take()

@@ -113,14 +113,14 @@ def test_a_victim_that_has_not_run_for_its_time_is_none() -> None:
     assert write(harness, *TAKE) == []
 
 
-def test_nobody_preempts_work_of_his_own_account() -> None:
+def test_no_reservation_preempts_work_of_its_own_account() -> None:
     harness = QuotaHarness(accounts={"A": {"balance": [0]}}).give("old", account="A")
     harness.submit("new", account="A")
     harness.ask("account", account="A", balance=[9])
     assert write(harness, *TAKE) == ["old is work of its own account"] * 2
 
 
-def test_work_from_before_an_account_was_forgotten_is_nobody_s_to_the_new_one() -> None:
+def test_work_from_before_an_account_was_forgotten_does_not_belong_to_the_new_account() -> None:
     """qscheduler: its leases run on unpaid; created again, the account starts anew."""
     harness = QuotaHarness(accounts={"A": {"balance": [0]}}).give("old", account="A")
     harness.ask("forget_account", account="A")
@@ -165,7 +165,7 @@ def test_at_once_the_victim_waits_again_with_its_time_and_the_newcomer_has_anoth
     assert harness.ask("renew", reservation="new", token=new.token)["ok"]
 
 
-def test_events_say_who_took_whose_place_and_at_what_level() -> None:
+def test_events_name_the_preempting_and_the_preempted_reservation_and_the_level() -> None:
     harness = a_rig()
     tick(harness.ports, harness.leader)
     told = {
@@ -198,7 +198,7 @@ class TestWithAGrace:
         tick(harness.ports, harness.leader)
         assert harness.balance("A") == (96, 0, 0, 0, 0)
 
-    def test_who_lets_go_makes_room_at_once(self) -> None:
+    def test_a_victim_that_surrenders_frees_the_slot_at_once(self) -> None:
         harness = self.a_claim()
         harness.now += 5
         assert harness.ask("surrender", reservation="old", token=harness.token("old"))["phase"] == "pending"
@@ -209,7 +209,7 @@ class TestWithAGrace:
         assert (lease.charged_at, lease.assigned_at) == (NOW, NOW + 5)
         assert harness.holders() == {"lab-1": ["new"]}
 
-    def test_who_renews_and_ignores_the_deadline_loses_the_lease_in_the_tick(self) -> None:
+    def test_a_victim_that_renews_and_ignores_the_deadline_loses_the_lease_in_the_tick(self) -> None:
         harness = self.a_claim()
         token = harness.token("old")
         for _ in range(29):
@@ -276,12 +276,12 @@ class TestWithAGrace:
         ]
         assert harness.row("new").leases[0].state == "claimed"
 
-    def test_the_host_hears_of_who_is_there_and_not_of_who_waits_for_it(self) -> None:
+    def test_the_host_reads_leases_and_no_claims(self) -> None:
         harness = self.a_claim()
         told = describe_host(harness.ports, "lab-1", "m1")["leases"]
         assert [(each["reservation"], each["state"]) for each in told] == [("old", "revoking")]
 
-    def test_events_tell_who_claims_the_place_of_whom_until_when(self) -> None:
+    def test_events_name_the_claim_its_victim_and_the_deadline(self) -> None:
         harness = self.a_claim()
         (told,) = [event.detail for event in harness.events if event.name == "reservation_revoking"]
         assert (told["by"], told["level"], told["deadline"]) == ("new", 0, NOW + 30)
@@ -302,14 +302,14 @@ class TestNotices:
             announce(harness.ports, change_set, kick=False)
         return [(name, notice["event"]) for name, notice in harness.notifier.notices]
 
-    def test_a_lease_is_told_of_though_its_level_changed_at_once(self) -> None:
+    def test_a_lease_is_published_although_its_level_changed_at_once(self) -> None:
         harness = QuotaHarness()
         harness.submit("r1", account="A")
         decisions = (Assign(reservation="r1", leases=PLACE, level=4), Relevel(reservation="r1", source=4, to=1))
         assert self.told(harness, *decisions) == [("r1", "leased")]
         assert harness.row("r1").leases[0].level == 1
 
-    def test_a_claim_is_no_news_but_for_who_has_to_go(self) -> None:
+    def test_a_claim_is_published_only_to_its_victim(self) -> None:
         preemption = msgspec.structs.replace(TAKE[0], revoke_by=NOW + 30)
         assert self.told(a_rig(30), preemption) == [("old", "revoking")]
 

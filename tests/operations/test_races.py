@@ -350,7 +350,7 @@ def make_items(verb: str, random: Random) -> list[dict[str, object]]:
             return [{"reservation": name, "token": 1} for name in some]
 
 
-def test_nobody_waits_in_a_circle(postgresql_url: str) -> None:
+def test_there_are_no_deadlocks(postgresql_url: str) -> None:
     """Every kind of operation at once: PostgreSQL finds no deadlock, and nobody waits until he gives up."""
     first = open_store(postgresql_url)
     fleet, redis = CountingFleet(), InMemoryRedis(first.now)

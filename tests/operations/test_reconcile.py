@@ -293,7 +293,7 @@ def test_a_machine_too_young_to_be_listed_is_found_by_sending_its_request_again(
 
 
 @pytest.mark.parametrize("category", ["throttled", "auth", "transient", "unknown"])
-def test_an_answer_that_tells_nothing_of_the_first_launch_does_not_empty_the_slot(category: Any) -> None:
+def test_an_answer_that_leaves_the_first_launch_unknown_does_not_empty_the_slot(category: Any) -> None:
     harness = a_slot_on_its_way_out_of_a_launch()
     harness.fleet.errors = [CloudError(category, "Code", "no")]
     assert terminate(harness.ports, "linux-1", 1) == category
@@ -304,7 +304,7 @@ def test_an_answer_that_tells_nothing_of_the_first_launch_does_not_empty_the_slo
 
 
 @pytest.mark.parametrize("category", ["capacity", "quota", "misconfigured"])
-def test_a_refusal_says_that_the_first_launch_made_nothing(category: Any) -> None:
+def test_a_refusal_shows_that_the_first_launch_made_nothing(category: Any) -> None:
     harness = a_slot_on_its_way_out_of_a_launch()
     harness.fleet.machines.clear()
     harness.fleet.errors = [CloudError(category, "Code", "no")]

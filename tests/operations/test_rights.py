@@ -202,7 +202,7 @@ def test_documents_of_a_list_are_judged_one_by_one(world: World) -> None:
     assert paths == [(0, "account"), (2, "id")]
 
 
-def test_a_refusal_does_not_tell_another_principals_reservation_from_an_unknown_one(world: World) -> None:
+def test_a_refusal_is_the_same_for_an_unknown_reservation_and_for_that_of_another_principal(world: World) -> None:
     for verb in ("cancel", "renew", "release"):
         foreign = world.ask(RIVAL, verb, reservation="leased")["errors"]
         unknown = world.ask(RIVAL, verb, reservation="absent")["errors"]

@@ -80,7 +80,7 @@ def test_a_definite_refusal_empties_the_slot_and_kicks(harness: Harness, categor
     assert harness.notifier.kicks == kicks + 1
 
 
-def test_what_nobody_knows_is_asked_again_with_the_very_same_request(harness: Harness) -> None:
+def test_a_launch_with_an_unknown_outcome_is_sent_again_with_the_same_request(harness: Harness) -> None:
     """The first answer was lost, but the machine was made: there is one in the end."""
     name = harness.slot().launch_id or ""
     harness.fleet.during_launch = lambda: _lose_answer(harness)
@@ -139,7 +139,7 @@ def test_a_termination_names_the_machine_that_it_means() -> None:
     assert terminate(harness.ports, "linux-1", epoch) == "not_wanted"
 
 
-def test_a_slot_is_empty_only_when_the_cloud_says_so() -> None:
+def test_a_slot_is_empty_only_when_the_cloud_reports_its_machine_gone() -> None:
     harness = Harness().leased()
     harness.ask("release", reservation="r1", token=harness.token())
     harness.now += 301

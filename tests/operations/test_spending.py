@@ -84,7 +84,7 @@ class TestCharges:
         assert harness.store.read_balances("ci") == [BalanceSample("ci", at, (100.0, 0.0, 0.0, 0.0, 0.0))]
         assert harness.store.read_balances("lab") == [BalanceSample("lab", at, (0.0, 0.0, 15.0, 0.0, 0.0))]
 
-    def test_a_tick_that_charges_nobody_leaves_none(self) -> None:
+    def test_a_tick_without_charges_leaves_no_sample(self) -> None:
         harness = a_rig()
         harness.now += 60
         carry_out(harness)
@@ -114,7 +114,7 @@ class TestPreemptions:
             ("leasehold_preempted_total", "lab", str(level)): 1,
         }
 
-    def test_at_once_the_events_say_who_took_whose_place_and_why(self) -> None:
+    def test_without_a_grace_the_events_name_both_reservations_and_the_reason(self) -> None:
         harness = a_rig()
         preempt = Preempt(reservation="new", slot="linux-1", victims=("old",), level=0, leases=PLACE)
         carry_out(harness, preempt, Assign(reservation="new", leases=PLACE, level=0))
@@ -141,7 +141,7 @@ class TestPreemptions:
             " it is free at 2027-01-15T08:00:00Z at the latest  term=1"
         )
 
-    def test_a_change_of_level_is_told(self) -> None:
+    def test_a_change_of_level_has_an_event(self) -> None:
         harness = a_rig(level=5)
         carry_out(harness, Relevel(reservation="old", source=5, to=1))
         assert told(harness, "reservation_relevelled") == [
@@ -149,7 +149,7 @@ class TestPreemptions:
         ]
 
 
-def test_what_nobody_waits_for_is_not_told() -> None:
+def test_accounts_without_waiting_reservations_are_missing() -> None:
     harness = a_rig()
     view = View(harness.store.read_rows())
     assert describe_account_waits(Plan((), Waits(), None), view) == {}

@@ -132,7 +132,7 @@ def submit_some(harness: Harness, prefix: str, random: Random, count: int) -> li
 
 @pytest.mark.parametrize("shared", [True, False], ids=["on one view", "on a view each"])
 @pytest.mark.parametrize("seed", range(3))
-def test_no_slot_is_given_twice_and_who_loses_is_planned_anew_at_once(
+def test_no_slot_is_leased_twice_and_a_skipped_decision_is_planned_again_at_once(
     open_one: Open, seed: int, *, shared: bool
 ) -> None:
     believers, random = Believers(open_one, shared=shared), Random(seed)

@@ -18,7 +18,7 @@ def report_of(harness: Harness) -> dict[str, Any]:
     return harness.ports.view_cache.read_report()
 
 
-def test_the_time_from_submit_to_the_first_lease_is_told_once() -> None:
+def test_the_time_from_submit_to_the_first_lease_is_counted_once() -> None:
     harness = Harness()
     harness.submit("r1")
     harness.settle()
@@ -31,7 +31,7 @@ def test_the_time_from_submit_to_the_first_lease_is_told_once() -> None:
     assert len(times_of(harness, "leasehold_time_to_lease_seconds")) == 1
 
 
-def test_a_tick_reports_how_many_wait_by_code_and_who_for_longest() -> None:
+def test_a_tick_reports_the_waiting_reservations_by_code_and_the_longest_wait() -> None:
     harness = Harness()
     for number in range(5):
         harness.submit(f"r{number}")
@@ -42,7 +42,7 @@ def test_a_tick_reports_how_many_wait_by_code_and_who_for_longest() -> None:
     assert (report["codes"], report["longest_wait"]) == ({"booting": 3, "at_max_slots": 2, "on_hold": 1}, 30)
 
 
-def test_a_tick_reports_who_waits_for_which_account_at_the_level_that_it_could_pay_for() -> None:
+def test_a_tick_reports_waiting_reservations_by_account_and_affordable_level() -> None:
     harness = Harness()
     for name, account in (("r1", "ci"), ("r2", "ci"), ("r3", "lab"), ("r4", "nobody"), ("r5", "ci"), ("r6", None)):
         harness.submit(name, account=account, priority=0 if name != "r5" else 1)
@@ -52,7 +52,7 @@ def test_a_tick_reports_who_waits_for_which_account_at_the_level_that_it_could_p
     assert report_of(harness)["accounts"] == {"ci": [0, 2, 0, 0, 0, 0], "lab": [0, 0, 0, 0, 0, 1]}
 
 
-def test_a_pool_is_told_to_be_at_quota_while_its_hold_lasts() -> None:
+def test_a_pool_is_reported_to_be_at_quota_while_its_hold_lasts() -> None:
     harness = Harness()
     harness.put(Hold(id=hold_id("linux", "quota", ""), pool="linux", kind="quota", refused_at=NOW, until=NOW + 60))
     harness.tick()

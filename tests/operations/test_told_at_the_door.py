@@ -41,13 +41,15 @@ def told(answer: dict[str, Any]) -> str | None:
         ({"priority": 0, "resources": {"cpus": 5}}, "never_fits"),
     ],
 )
-def test_what_never_fits_is_told_with_the_answer_and_accepted(fields: dict[str, Any], code: str | None) -> None:
+def test_a_reservation_that_never_fits_is_accepted_with_the_reason_in_the_answer(
+    fields: dict[str, Any], code: str | None
+) -> None:
     harness = Harness({"pools": SIZED})
     assert told(harness.submit("r1", **fields)) == code
     assert harness.phase() == "pending"
 
 
-def test_what_is_told_at_the_door_is_what_the_tick_says() -> None:
+def test_the_answer_has_the_same_reason_as_the_tick() -> None:
     harness = Harness({"pools": SIZED})
     answer = harness.submit("r1", resources={"cpus": 5})
     (waiting,) = harness.tick().plan.waiting
@@ -78,7 +80,7 @@ def test_rules_that_make_room_for_it_are_enough() -> None:
     assert harness.phase() == "leased"
 
 
-def test_of_a_list_each_is_told_for_itself_and_a_repeat_is_told_the_same() -> None:
+def test_each_item_of_a_list_gets_its_own_reason_and_a_repetition_gets_the_same() -> None:
     harness = Harness({"pools": SIZED})
     items = [
         {"id": f"r{number}", "system": "x86_64-linux", "resources": {"cpus": cpus}}
@@ -89,7 +91,7 @@ def test_of_a_list_each_is_told_for_itself_and_a_repeat_is_told_the_same() -> No
     assert harness.ask("submit", request="q1", items=items) == answer
 
 
-def test_a_known_id_is_told_of_what_was_asked_first() -> None:
+def test_a_known_id_gets_the_reason_of_the_first_request() -> None:
     harness = Harness({"pools": SIZED})
     assert told(harness.submit("r1", resources={"cpus": 1})) is None
     assert told(harness.submit("r1", resources={"cpus": 5})) is None
@@ -97,7 +99,7 @@ def test_a_known_id_is_told_of_what_was_asked_first() -> None:
     assert "waiting" not in harness.submit("r1", resources={"cpus": 5})
 
 
-def test_of_a_list_those_that_are_alike_are_told_alike() -> None:
+def test_equal_items_of_a_list_get_equal_answers() -> None:
     """By what they ask for, in whatever way: resources, labels, a pool by name, components."""
     harness = Harness({"pools": SIZED})
     kinds: list[dict[str, Any]] = [

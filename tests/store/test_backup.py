@@ -145,7 +145,7 @@ def test_a_copy_of_another_kind_of_database_is_refused(sqlite_url: str, tmp_path
         put_back(backup, "postgresql://user@127.0.0.1:1/none")
 
 
-def test_without_the_programs_of_postgresql_the_line_says_what_is_needed(
+def test_without_the_programs_of_postgresql_the_message_names_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -115,7 +115,7 @@ class TestSqlite:
             with closing(start_process(path, host, wrong_by=HOUR)) as fresh:
                 assert fresh.now() == pytest.approx(before + 10)
 
-    def test_who_may_only_read_has_the_stored_time(self, path: Path) -> None:
+    def test_a_user_that_may_only_read_has_the_stored_time(self, path: Path) -> None:
         host = Host()
         with closing(start_process(path, host)) as store:
             first = store.now()

@@ -146,7 +146,7 @@ class TestErrors:
         assert_is_fit_for_people(caught.value, password or "(none)")
         return str(caught.value).partition(": ")[2]
 
-    def test_nobody_listens(self, open_sql: Open) -> None:
+    def test_no_server_listens(self, open_sql: Open) -> None:
         port = find_free_port()
         store = open_sql(f"postgresql://leasehold:hunter2hunter2@127.0.0.1:{port}/db")
         assert "refused" in self.failing(store, "hunter2hunter2")
@@ -279,7 +279,7 @@ class TestEncodings:
 
 
 class TestEvents:
-    def test_who_commits_later_has_the_higher_numbers(self, postgresql: SqlStore) -> None:
+    def test_a_later_commit_has_higher_numbers(self, postgresql: SqlStore) -> None:
         with postgresql.transaction() as slow:
             slow.append_events([an_event(slot="slow")])
             with postgresql.transaction() as quick:

@@ -221,7 +221,7 @@ def picture(store: Store) -> object:
 
 @settings(BRISKLY, max_examples=100)
 @given(steps=steps)
-def test_every_store_says_the_same(sql_stores: list[SqlStore], steps: list[list[Work] | Prune]) -> None:
+def test_every_store_gives_the_same_results(sql_stores: list[SqlStore], steps: list[list[Work] | Prune]) -> None:
     SHARED_CLOCK.now = NOW
     for store in sql_stores:
         clear(store)

@@ -72,7 +72,7 @@ def test_each_revision_is_judged_with_what_mends_it(current: str | None, relatio
     assert judge_revision(HEAD) is None
 
 
-def test_a_statement_that_fails_on_a_newer_schema_says_so(other: str) -> None:
+def test_a_statement_that_fails_on_a_newer_schema_names_it(other: str) -> None:
     change(other, "UPDATE alembic_version SET version_num = '0999'")
     complaint = complaint_of(other)
     assert "newer than this program (revision 0999" in complaint
@@ -80,7 +80,7 @@ def test_a_statement_that_fails_on_a_newer_schema_says_so(other: str) -> None:
     assert "leasehold migrate" not in complaint
 
 
-def test_a_statement_that_fails_on_an_older_schema_says_so(other: str) -> None:
+def test_a_statement_that_fails_on_an_older_schema_names_it(other: str) -> None:
     change(other, "UPDATE alembic_version SET version_num = '0001'")
     assert "older than this program (revision 0001" in complaint_of(other)
 

@@ -55,7 +55,7 @@ def test_a_swallowed_deposition_comes_again_at_the_end(store: Store) -> None:
     assert store.find_slots() == []
 
 
-def test_the_tick_is_no_part_of_who_leads(store: Store) -> None:
+def test_the_time_of_a_tick_does_not_change_the_leader(store: Store) -> None:
     leader_term = take_term(store, "a")
     with store.transaction() as transaction:
         transaction.note_tick(leader_term, NOW)

@@ -16,7 +16,7 @@ CALLBACKS = {
 }
 
 
-def test_both_callbacks_arrive_with_what_the_notice_says(stack: Stack) -> None:
+def test_both_callbacks_arrive_with_the_notice(stack: Stack) -> None:
     stack.ask("submit", {"id": "called-back", "pool": "warm", **CALLBACKS})
     (row,) = stack.await_phase(["called-back"], "leased")
     stack.ask("release", {"reservation": "called-back", "token": row.token})

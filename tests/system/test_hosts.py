@@ -115,7 +115,7 @@ def test_another_machine_under_its_name_is_refused(lab: Stack, host: Process, na
     assert host.is_alive
 
 
-def test_an_outage_of_our_schedulers_fails_nobody(lab: Stack, host: Process, name: str) -> None:
+def test_an_outage_of_the_schedulers_fails_no_host(lab: Stack, host: Process, name: str) -> None:
     """Longer than the hosts' timeout: the schedulers, and those who take note of heartbeats, are down."""
     reserve(lab, "outage-1")
     lab.await_phase(["outage-1"], "leased")
@@ -153,7 +153,7 @@ def test_a_full_queue_does_not_make_it_look_dead(lab: Stack, host: Process, name
     release(lab, "flood-1")
 
 
-def test_a_flushed_redis_fails_nobody(lab: Stack, host: Process, name: str) -> None:
+def test_a_flushed_redis_fails_no_host(lab: Stack, host: Process, name: str) -> None:
     reserve(lab, "on-a-flushed-redis")
     lab.await_phase(["on-a-flushed-redis"], "leased")
     slot = find_slot(lab, name)
@@ -180,7 +180,7 @@ def await_cores(agent: Process, work: Process, name: str, cores: float, cpus: se
     wait_for(is_limited, f"{cores} cores for {name}")
 
 
-def test_a_limit_of_cores_follows_who_shares_the_host_and_is_read_back_from_the_system(lab: Stack, name: str) -> None:
+def test_a_limit_of_cores_follows_the_leases_on_the_host_and_is_set_in_the_system(lab: Stack, name: str) -> None:
     """Alone a lease of one cpu may use both of the host; beside a second one each has its own; then all again."""
     allowed = sorted(os.sched_getaffinity(0))
     first, second = {allowed[0]}, {allowed[1 % len(allowed)]}

@@ -79,7 +79,7 @@ def test_prometheus_sees_a_lease_come_and_go(stack: Stack, address: str) -> None
     assert stack.ask("release", {"reservation": "metered", "token": row.token})["ok"]
 
 
-def test_who_waits_is_told_with_the_reason(stack: Stack, address: str) -> None:
+def test_waiting_reservations_are_reported_with_the_reason(stack: Stack, address: str) -> None:
     assert stack.ask("submit", {"id": "metered-on-hold", "pool": "linux", "priority": 0})["ok"]
     try:
         wait_for(lambda: of(scrape(address), "leasehold_reservations_waiting", code="on_hold") == 1, "the one on hold")
@@ -108,7 +108,7 @@ def shared(stack: Stack) -> Iterator[Stack]:
     assert stack.slots("shared") == []
 
 
-def test_accounts_are_told_at_every_level_while_one_preempts_another(shared: Stack, address: str) -> None:
+def test_accounts_are_reported_at_every_level_while_one_preempts_another(shared: Stack, address: str) -> None:
     wait_for(lambda: of(scrape(address), "leasehold_account_balance", account="saver", level="0"), "the accounts")
     before = scrape(address)
     for level in map(str, range(6)):
