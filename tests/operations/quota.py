@@ -62,7 +62,7 @@ class QuotaHarness(Harness):
         return self.slot(name)
 
     def holders(self) -> dict[str, list[str]]:
-        """By host: who has a lease there that counts now."""
+        """By host: the reservations with a lease there that counts now."""
         found: dict[str, list[str]] = {}
         for row in self.store.find_reservations(limit=10_000):
             for lease in row.leases:

@@ -53,13 +53,13 @@ class Ask(NamedTuple):
 
 
 class Again(NamedTuple):
-    """A request of before, so many back, sent once more, as it was."""
+    """An earlier request, counted back from the last one, sent again unchanged."""
 
     back: int
 
 
 class Happens(NamedTuple):
-    """Something besides requests."""
+    """A step that is no request."""
 
     what: Literal["served", "tick", "work", "interrupt", "flush", "wait", "restart"]
 
@@ -129,7 +129,7 @@ class Story:
         if (known := self.answers.get(request)) is not None:
             assert answer == known, "a repeat gets the first answer"
         if known is not None or not answer["ok"]:
-            assert after == before, "who is refused, or repeats himself, changes nothing"
+            assert after == before, "a refused or repeated request changes nothing"
             assert len(self.harness.events) == events
         if not answer["ok"]:
             assert all(error["path"] and error["expected"] and error["got"] for error in answer["errors"])
@@ -143,7 +143,7 @@ class Story:
         name = document.get("reservation") or document["id"]
         self.accepted.add(name)
         changed = {each for each in after if after[each] != before.get(each)}
-        assert changed <= {name}, "a word changes nobody else's reservation"
+        assert changed <= {name}, "a command changes no other reservation"
         was = before.get(name)
         if verb == "submit":
             assert was is None or not changed, "a known id changes nothing, in any phase"
@@ -208,7 +208,7 @@ class Story:
             assert len(there) <= 2, "no slot is leased beyond its limit"
 
     def end(self) -> None:
-        """Periodic work alone brings the view to the truth; when nobody wants anything any more, no machine runs."""
+        """Periodic work alone brings the view to the truth; when no reservation is left, no machine runs."""
         self.harness.settle(30, step=5)
         view = self.harness.ports.view_cache.load()
         assert view is not None

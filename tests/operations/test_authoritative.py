@@ -1,4 +1,4 @@
-"""Authoritative words and words about accounts, as requests: who may say them, and what is answered."""
+"""Observed-state reports and commands about accounts, as requests: allowed senders and answers."""
 
 from functools import partial
 from typing import Any
@@ -63,7 +63,7 @@ class TestConfirm:
         assert (answer["ok"], harness.row("r1")) == (True, before)
 
     def test_a_gang_is_moved_nowhere(self) -> None:
-        """Nobody could tell which of its instances is meant."""
+        """It would be unclear which of its instances is meant."""
         harness = QuotaHarness(3).give("r1", components=[{"name": "node", "count": 2}])
         answer = harness.ask("confirm", reservation="r1", slot="lab-3", token=harness.token("r1"))
         assert answer["errors"][0]["path"] == "slot"
@@ -148,7 +148,7 @@ class TestAccounts:
 
 
 def test_a_confirmation_against_an_assignment(open_one: Open) -> None:
-    """Whoever comes first: the slot holds what was confirmed there, and nobody else."""
+    """In any order of commits, the slot has the lease that was confirmed there, and no other."""
     rivals = Rivals(open_one)
     lead(rivals.first)
     for number in range(3):

@@ -49,7 +49,7 @@ START = {
 
 
 class Oracle:
-    """The same sums in exact fractions, from what is seen of leases after each step: who runs at which level."""
+    """The same sums in exact fractions, from the leases and their levels after each step."""
 
     def __init__(self, harness: QuotaHarness) -> None:
         self.harness, self.at, self.seen = harness, harness.now, len(harness.events)
@@ -72,7 +72,7 @@ class Oracle:
         self.at = self.harness.now
 
     def look(self) -> None:
-        """Take over what has happened: charges first, then who took whose place, then who runs at which level."""
+        """Take over the new state: charges first, then preemptions, then the levels of leases."""
         for account in self.harness.store.find_accounts():
             if account.charged_at != self.charged_at[account.id]:
                 self._charge(account.id)

@@ -1,4 +1,4 @@
-"""Callbacks: at least once, whatever the broker says at the moment of dispatch. On a real Redis that is killed."""
+"""Callbacks: at least once, whatever the broker answers at the dispatch. On a real Redis that is killed."""
 
 import base64
 import json
@@ -38,7 +38,7 @@ class Post(Mailbox):
 
 
 class CutOff(RedisNotifier):
-    """Its Redis is killed when what was just committed is to be told."""
+    """Its Redis is killed after the commit and before the announcement."""
 
     def __init__(self, server: RedisServer) -> None:
         super().__init__(make_redis(server.url, connect_seconds=1), lambda: None)

@@ -1,4 +1,4 @@
-"""Limits of cores, worked out anew on fresh rows; who is told of them."""
+"""Limits of cores are computed again on current rows and published."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ LOST: list[tuple[str, list[Row], str]] = [
     ("another machine", [slot(epoch=2), holds()], "others share linux-1 by now"),
     ("another came", [slot(), holds(), holds("r2")], "others share linux-1 by now"),
     ("the host has other cpus", [slot(resources={"cpus": 6}), holds()], "others share linux-1 by now"),
-    ("nobody counts cpus there", [slot(resources={"vms": 1}), holds()], "others share linux-1 by now"),
+    ("the slot does not count cpus", [slot(resources={"vms": 1}), holds()], "others share linux-1 by now"),
     ("the slot holds nothing", [slot("terminating"), holds()], "others share linux-1 by now"),
     ("it only claims its place", [slot(), claims("r1")], "others share linux-1 by now"),
 ]

@@ -149,7 +149,7 @@ def _serve(wait: Wait, _number: int) -> None:
 
 
 def test_a_kick_that_is_lost_costs_one_interval() -> None:
-    """The worker died between its mark, that somebody asked for a tick, and the message for it."""
+    """The worker died between the flag of a kick and the message for it."""
     wait = Wait()
 
     def serve(_number: int) -> None:

@@ -1,4 +1,4 @@
-"""Grants, revokes and those who need their room, looked at again on fresh rows; the words about elastic parts."""
+"""Grants, and revokes with the assignment that follows, tested on current rows; commands about elastic parts."""
 
 from typing import Any
 
@@ -101,7 +101,7 @@ def test_a_revoke_ends_at_once_or_by_its_deadline() -> None:
 
 
 def test_only_the_event_of_a_revoke_with_a_grace_period_has_a_deadline() -> None:
-    """Whoever reads the events can tell the notice from the end."""
+    """A reader of the events can distinguish the notice from the end."""
     told = []
     for row, decision in ((part(), BY_THEN), (part(state="revoking", revoke_by=NOW), REVOKE)):
         _, _, harness = write_all([slot(), stretched(row)], [decision])

@@ -48,7 +48,7 @@ def test_one_that_does_not_wait_has_no_change() -> None:
 @pytest.mark.parametrize(("verb", "phase"), [("cancel", "cancelled"), ("release", "released")])
 def test_one_that_ends_while_the_rows_are_read_does_not_wait(verb: str, phase: str) -> None:
     class Late(MemoryStore):
-        """Somebody says something before the rows are read."""
+        """A command is committed before the rows are read."""
 
         meanwhile: Callable[[], object] = staticmethod(lambda: None)
 

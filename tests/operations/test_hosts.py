@@ -170,7 +170,7 @@ def test_another_machines_heartbeat_is_not_heard() -> None:
 
 
 def test_a_tick_listens_itself_before_it_judges() -> None:
-    """The health queue is full, or nobody works on it."""
+    """The health queue is full, or has no worker."""
     harness = a_lab()
     go_on(harness, 10 * TIMEOUT, "lab-1", hear=False)
     assert harness.phase() == "leased"
@@ -252,7 +252,7 @@ def test_a_host_reads_its_leases_and_gets_a_hint_when_they_change() -> None:
 
 
 class Onlooker:
-    """A host that asks after every step: what it is told, and which version that has."""
+    """A host that asks after every step: the answers and their versions."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
@@ -264,9 +264,9 @@ class Onlooker:
         return answer.pop("version"), answer
 
     def expect_change(self, step: str) -> None:
-        """What a host is told is different, and so is its version; the host was pushed a hint."""
+        """Check that the answer and its version changed, and that the host got a hint."""
         version, answer = self.look()
-        assert answer != self.seen[-1][1], f"{step} changes nothing that the host is told"
+        assert answer != self.seen[-1][1], f"{step} does not change the answer to the host"
         assert version not in {each for each, _ in self.seen}, f"{step} leaves the version as it is"
         assert self.harness.notifier.news, f"{step} is not pushed to the host"
         self.harness.notifier.news.clear()

@@ -1,4 +1,4 @@
-"""Notices of the cloud: whose they are, what they change, and that none is lost or heeded twice."""
+"""Notices of the cloud: their slots and effects; none is lost or handled twice."""
 
 import msgspec
 import pytest
@@ -134,7 +134,7 @@ def test_a_machine_that_the_slot_had_before_is_not_its_machine(harness: Harness,
 
 
 def test_a_message_is_kept_until_its_effect_is_committed(harness: Harness, feed: MemoryFeed) -> None:
-    """A process that dies before its delete leaves a message that is heeded again, to no effect."""
+    """A process that dies before its delete leaves a message that is handled again, without effect."""
     feed.put(interruption())
     undeleted = MemoryFeed(harness.clock, HIDDEN)
     undeleted.put(interruption())
@@ -205,7 +205,7 @@ def test_a_machine_that_the_cloud_does_not_show_yet_leaves_its_message_until_its
 
 
 def test_a_fleet_that_does_not_answer_delays_no_other_message() -> None:
-    """The known ones of the batch are heeded and deleted, the others come again."""
+    """The known ones of the batch are handled and deleted, the others are delivered again."""
     harness = Harness().leased()
     harness.submit("r2")
     harness.tick()

@@ -14,7 +14,7 @@ CONFIG = {"pools": {"linux": {"system": "x86_64-linux", "max_slots": 2, "lease_t
 
 
 class Story:
-    """One reservation from its submission to the end of its machine, told with deaths on the way."""
+    """One reservation from its submission to the end of its machine, with deaths of processes on the way."""
 
     def __init__(self, saboteur: Saboteur) -> None:
         self.harness, self.saboteur = Harness(CONFIG), saboteur
@@ -75,7 +75,7 @@ class Story:
         return self
 
     def ends_well(self) -> None:
-        """One machine, one lease, one termination; nothing is left, and the view says what SQL says."""
+        """One machine, one lease, one termination; nothing is left, and the view equals SQL."""
         harness = self.harness
         events = [event.name for event in harness.events]
         assert harness.phase() == "released"

@@ -28,7 +28,7 @@ def a_rig() -> Harness:
 
 
 def write_unseen(harness: Harness, *rows: Row) -> list[Row]:
-    """Rows written by somebody who died before the publish."""
+    """Rows written by a process that died before the publish."""
     with harness.store.transaction() as transaction:
         return transaction.save(rows)
 
@@ -176,7 +176,7 @@ def test_what_differs_is_named_by_kind() -> None:
 
 
 class BrokenBoard(MemoryViewCache):
-    """Cannot be read so many times."""
+    """A view cache whose first reads fail."""
 
     failures = 0
 

@@ -1,4 +1,4 @@
-"""Nobody loses anything by an outage of ours, and nothing is written on a picture that is too old."""
+"""No lease and no host is lost by an outage of the scheduler, and no plan on an old view is written."""
 
 import pytest
 

@@ -24,7 +24,7 @@ TAKE: tuple[Decision, Decision] = (
 
 
 def a_rig(grace: float = 0, **fields: Any) -> QuotaHarness:
-    """`old` runs at the free level for nobody, `new` of account A waits."""
+    """`old` runs at the free level without an account, `new` of account A waits."""
     harness = QuotaHarness(grace=grace).give("old", **fields)
     harness.submit("new", account="A")
     return harness
@@ -75,7 +75,7 @@ MEANWHILE: dict[str, tuple[Callable[[QuotaHarness], object], str]] = {
     "the newcomer is suspended": (ask("suspend", reservation="new"), "it is on hold"),
     "the host is cordoned": (ask("cordon", slot="lab-1"), "lab-1 takes no leases"),
     "the host drains": (ask("drain", slot="lab-1"), "lab-1 is draining"),
-    "somebody whom nobody knows is there": (change_host(stranger="ghost"), "lab-1 takes no leases"),
+    "an unknown occupant is there": (change_host(stranger="ghost"), "lab-1 takes no leases"),
     "the host was removed": (ask("remove", slot="lab-1"), "old is not on lab-1"),
 }
 
@@ -121,7 +121,7 @@ def test_no_reservation_preempts_work_of_its_own_account() -> None:
 
 
 def test_work_from_before_an_account_was_forgotten_does_not_belong_to_the_new_account() -> None:
-    """qscheduler: its leases run on unpaid; created again, the account starts anew."""
+    """qscheduler: its leases continue unpaid; an account that is created again starts from zero."""
     harness = QuotaHarness(accounts={"A": {"balance": [0]}}).give("old", account="A")
     harness.ask("forget_account", account="A")
     harness.ask("account", account="A", balance=[9])
@@ -181,7 +181,7 @@ def test_events_name_the_preempting_and_the_preempted_reservation_and_the_level(
 
 
 class TestWithAGrace:
-    """The victim has until the deadline; the newcomer keeps the place, and nobody else gets it."""
+    """The victim has until the deadline. The newcomer's claim keeps the slot from others."""
 
     def a_claim(self) -> QuotaHarness:
         harness = a_rig(30)
@@ -290,7 +290,7 @@ class TestWithAGrace:
 
 
 class TestNotices:
-    """What waiters are told, as hints."""
+    """The notices to the channels of reservations."""
 
     def told(self, harness: QuotaHarness, *decisions: Decision) -> list[tuple[str, str]]:
         leader_term = take_leader_term(harness.ports, harness.leader)
@@ -387,7 +387,7 @@ class Fight:
         return self
 
     def ends_well(self) -> None:
-        """One was preempted, once, and nothing of what was saved is lost but for what was used."""
+        """One was preempted, once, and the account loses only what was used."""
         harness = self.harness
         assert harness.phase("a1") == "leased"
         assert sorted([harness.phase("b1"), harness.phase("b2")]) == ["leased", "pending"]

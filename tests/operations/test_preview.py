@@ -1,4 +1,4 @@
-"""A preview of rules says what the engine then does, and writes nothing."""
+"""A preview of rules reports what the next tick then does, and writes nothing."""
 
 from typing import Any
 

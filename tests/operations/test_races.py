@@ -331,7 +331,7 @@ def crowd(number: int, harness: Harness) -> list[str]:
 
 
 def make_items(verb: str, random: Random) -> list[dict[str, object]]:
-    """What is said about some of the few rows."""
+    """Commands about some of the few rows."""
     some = random.sample([f"r{index}" for index in range(16)], 4)
     match verb:
         case "submit":
@@ -351,7 +351,7 @@ def make_items(verb: str, random: Random) -> list[dict[str, object]]:
 
 
 def test_there_are_no_deadlocks(postgresql_url: str) -> None:
-    """Every kind of operation at once: PostgreSQL finds no deadlock, and nobody waits until he gives up."""
+    """Every kind of operation at once: PostgreSQL finds no deadlock, and no statement times out."""
     first = open_store(postgresql_url)
     fleet, redis = CountingFleet(), InMemoryRedis(first.now)
     pool = {**CONFIG["pools"]["linux"], "max_slots": 3, "max_leases_per_slot": 4}

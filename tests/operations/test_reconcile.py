@@ -58,7 +58,7 @@ def test_a_machine_that_no_slot_knows_is_adopted_under_its_slots_id() -> None:
 @pytest.mark.parametrize(
     ("tags", "expected"),
     [
-        # what the tag says, as it is configured now
+        # the offering of the tag, as it is configured now
         ({"offering": "big"}, ("big", "on-demand", 2, {"cpus": 4}, {})),
         # no tag: what it looks like
         ({"type": "c5.large", "market": "spot"}, ("small", "spot", 1, {"cpus": 2}, {"disk": "ssd"})),
@@ -147,7 +147,7 @@ def test_a_launch_whose_answer_was_lost_is_settled_with_its_machine() -> None:
 
 
 def test_of_two_machines_of_one_launch_the_second_is_ended_at_once() -> None:
-    """That must never be; if it is, it costs money and nobody uses it."""
+    """This must never happen. If it does, the second machine costs money and is not used."""
     harness = a_launch_whose_answer_was_lost()
     harness.fleet.appear("i-2", launch_id=harness.slot().launch_id, launched_at=harness.now)
     assert reconcile(harness.ports) == Reconciled(settled=1, ended=1)
@@ -251,7 +251,7 @@ def test_they_count_no_longer_when_no_sweep_has_seen_them_for_a_while() -> None:
 
 
 def test_an_end_that_the_cloud_refused_is_asked_for_again_by_the_sweep() -> None:
-    """A launch lost its write, and the call that was to end its machine failed: the slot is used anew meanwhile."""
+    """A launch lost its write, and the call that should end its machine failed. The slot is used again meanwhile."""
     harness = Harness()
     harness.submit("r1")
     harness.tick()
@@ -274,7 +274,7 @@ def test_an_end_that_the_cloud_refused_is_asked_for_again_by_the_sweep() -> None
 
 
 def a_slot_on_its_way_out_of_a_launch() -> Harness:
-    """The cloud has made a machine that its tags do not show yet; nobody heard the answer."""
+    """The cloud has made a machine that its tags do not show yet, and the answer was lost."""
     harness = a_launch_whose_answer_was_lost()
     harness.ask("cancel", reservation="r1")
     harness.now += 300
@@ -339,7 +339,7 @@ def test_a_replay_that_is_throttled_leaves_the_slot_with_its_launch() -> None:
 
 
 def test_a_machine_that_is_not_shown_yet_is_not_taken_for_gone_because_it_is_to_go() -> None:
-    """Nobody knows whether the termination reached it."""
+    """It is unknown whether the termination reached the machine."""
     harness = a_slot_on_its_way_out_of_a_launch()
     terminate(harness.ports, "linux-1", 1)
     for _ in range(5):

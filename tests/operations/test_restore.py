@@ -1,4 +1,4 @@
-"""An older state of the database is put in force: nothing is given out twice, and nobody is left without an answer."""
+"""An older state of the database is put in force: no number is used twice, and every holder gets an answer."""
 
 from collections.abc import Callable
 

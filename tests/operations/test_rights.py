@@ -1,4 +1,4 @@
-"""Who may do what: a hostile sender of each role changes nothing, and a key proves the holder."""
+"""Permissions of roles: a hostile sender of each role changes nothing, and a key proves the holder."""
 
 from collections.abc import Iterator
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""What is told of what accounts do: samples of balances, counts of what is spent and taken, events in words."""
+"""Records of accounts: samples of balances, counts of payments and preemptions, events as sentences."""
 
 from typing import Any
 

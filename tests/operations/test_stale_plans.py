@@ -93,7 +93,7 @@ class Believers:
         assert race(*acts) == [None, None]
 
     def tick_while_asked(self) -> None:
-        """Every tick that somebody rings for, and no other. One that loses learns at least of a slot each time."""
+        """Run every requested tick, and no other. Each skipped decision makes one more slot known."""
         for _ in range(SLOTS):
             for harness in self.harnesses:
                 if harness.notifier.is_rung:

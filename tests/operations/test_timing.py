@@ -1,4 +1,4 @@
-"""How long things took, and what a tick reports of those who wait."""
+"""Durations, and what a tick reports of waiting reservations."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What nothing could hold is told with the answer, and accepted all the same: it may fit one day."""
+"""A reservation that no slot could fit is accepted with the reason in the answer, since it may fit later."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ HOST: dict[str, Any] = {"slot": "lab-1", "pool": "lab", "machine": "m1"}
 
 
 def told(answer: dict[str, Any]) -> str | None:
-    """The code with which a new reservation will wait, where it is told at the door."""
+    """Return the waiting code in the answer to a new reservation."""
     assert answer["ok"]
     assert answer["phase"] == "pending"
     return answer["waiting"]["code"] if "waiting" in answer else None

@@ -34,7 +34,7 @@ def launched(harness: Harness) -> None:
 
 
 def booting(harness: Harness) -> None:
-    """Nobody has looked at its machine yet."""
+    """Its machine was not checked yet."""
     harness.submit("r1")
     harness.tick()
     harness.play_tasks_of("launch")

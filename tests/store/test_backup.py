@@ -75,7 +75,7 @@ def test_a_file_that_exists_is_kept_unless_it_may_be_overwritten(url: str, tmp_p
 
 
 def test_a_copy_is_one_moment_while_others_write(url: str, store: Store, tmp_path: Path) -> None:
-    """Term and token rise together in every transaction: a copy between two of them would tell them apart."""
+    """Term and token rise together in every transaction: a copy between two of them would show different numbers."""
     is_over = threading.Event()
 
     def write() -> None:

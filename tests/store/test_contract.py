@@ -171,7 +171,7 @@ class TestSave:
         assert all_rows(store) == {slot.id: slot, hold.id: hold}
 
     def test_a_row_that_comes_back_is_newer_than_its_tombstone(self, store: Store) -> None:
-        """The view keeps tombstones for a while; a hold or slot that is made anew must not look like an old copy."""
+        """The view keeps tombstones for a while; a hold or slot that is made again must not look like an old copy."""
         with store.transaction() as transaction:
             (slot,) = transaction.save([a_slot()])
             (slot,) = transaction.save([slot])

@@ -1,4 +1,4 @@
-"""A database whose schema is not this program's says which of the two is older, and what mends it."""
+"""The error for a database with another schema names which of the two is older, and the remedy."""
 
 from contextlib import closing
 from pathlib import Path

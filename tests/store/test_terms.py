@@ -1,4 +1,4 @@
-"""The contract of terms and of races: only who holds the present term writes, and only one of two writers wins."""
+"""The contract of terms and of races: only the holder of the present term writes, and only one of two writers wins."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier

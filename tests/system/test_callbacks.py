@@ -1,4 +1,4 @@
-"""A producer's own Celery task is told of the lease and of the end, on a queue that is none of ours."""
+"""A producer's own Celery task gets the lease and the end, on the producer's own queue."""
 
 from typing import Any
 

@@ -28,7 +28,7 @@ QUEUES: Final = ("reservations", "ticks", "launch", "health", "terminate")
 
 
 class Report:
-    """What one run of the doctor said."""
+    """The output of one run of the doctor."""
 
     def __init__(self, status: int, document: dict[str, Any]) -> None:
         self.status, self.state = status, document["state"]

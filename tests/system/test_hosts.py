@@ -50,14 +50,14 @@ def host(lab: Stack, name: str) -> Iterator[Process]:
 
 
 def start_agent(lab: Stack, slot: str, machine: str = "m1", cpus: int = 4) -> Process:
-    """The agent as an operator starts it; its log is what it tells."""
+    """The agent as an operator starts it, with its log."""
     words = f"leasehold.cli host run {slot} --pool lab --machine {machine} --cpus {cpus} --json".split()
     words += ["--state", str(lab.folder / "host-state")]
     return lab.start(f"agent-{slot}-{machine}", *words)
 
 
 def told(agent: Process, event: str) -> list[dict[str, Any]]:
-    """What the agent told of this kind."""
+    """Return the agent's log records of this kind."""
     lines = [json.loads(line) for line in agent.read_log(100_000).splitlines() if line.startswith("{")]
     return [line for line in lines if line["event"] == event]
 
@@ -88,7 +88,7 @@ def test_its_life(lab: Stack, host: Process, name: str) -> None:
     assert (lease["reservation"], lease["token"]) == ("life-1", lab.find("life-1").token)
 
     os.kill(host.pid, signal.SIGSTOP)
-    # It fails, is restarted, and waits: nobody else is there.
+    # It fails, is restarted, and waits: there is no other host.
     lab.await_phase(["life-1"], "pending")
     assert event_names(lab, "life-1") == ["submitted", "leased", "failed", "pending"]
     assert find_slot(lab, name).state == "ready"
@@ -138,7 +138,7 @@ def test_an_outage_of_the_schedulers_fails_no_host(lab: Stack, host: Process, na
 
 
 def test_a_full_queue_does_not_make_it_look_dead(lab: Stack, host: Process, name: str) -> None:
-    """Nobody takes requests, and thousands wait; the host is heard all the same, for several timeouts."""
+    """No worker takes requests, and thousands wait. The host's heartbeats still count, for several timeouts."""
     reserve(lab, "flood-1")
     lab.await_phase(["flood-1"], "leased")
     slot = find_slot(lab, name)

@@ -33,7 +33,7 @@ def address(stack: Stack) -> Iterator[str]:
 
 
 def scrape(address: str) -> Samples:
-    """All samples by name and labels; {} while nobody answers."""
+    """Return all samples by name and labels; {} while the process does not answer."""
     try:
         with urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310 - loopback
             families = list(text_string_to_metric_families(answer.read().decode()))
@@ -74,7 +74,7 @@ def test_prometheus_sees_a_lease_come_and_go(stack: Stack, address: str) -> None
     assert of(after, "leasehold_time_to_ready_seconds_count", pool="linux") == ready + 1
     assert of(after, "leasehold_slots_online", pool="linux") == 1
     assert of(after, "leasehold_up", part="database") == of(after, "leasehold_up", part="redis") == 1
-    # Somebody looks at its machine again and again.
+    # Its machine is checked repeatedly.
     wait_for(lambda: of(scrape(address), "leasehold_probe_age_seconds_max") is not None, "the age of a probe")
     assert stack.ask("release", {"reservation": "metered", "token": row.token})["ok"]
 
