@@ -34,12 +34,12 @@ FIRST_LOOK_SECONDS: Final = 20.0
 
 
 def name_slot(number: int) -> str:
-    """The slot of this agent."""
+    """Return the slot of this agent."""
     return f"host-{number}"
 
 
 def name_machine(number: int) -> str:
-    """The machine of this agent, as long as the digest of a real one."""
+    """Return the machine id of this agent, as long as the digest of a real one."""
     return f"{number:032x}"
 
 

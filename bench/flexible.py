@@ -33,7 +33,7 @@ PAGE, PICTURE = Path("docs/explanation/flexible.md"), Path("docs/explanation/fle
 
 
 def list_cases(asked: Namespace) -> Iterator[Case]:
-    """Seed by seed, so that whoever ends it early has whole comparisons."""
+    """Return the cases of one seed after the other, so that an early end leaves complete comparisons."""
     for seed, study in product(range(asked.seeds), asked.studies):
         mix = "interactive" if study == "preemption" else "batch"
         loads = asked.loads if study == "loads" else [LOAD_OF_OTHERS]
@@ -42,7 +42,7 @@ def list_cases(asked: Namespace) -> Iterator[Case]:
 
 
 def list_settings(study: str, queues: Sequence[str], *, backfill: bool) -> Iterator[Setting]:
-    """What a study compares; `queues` are those of the one over loads."""
+    """Return the settings that a study compares. `queues`: the queues of the study over loads."""
     match study:
         case "loads":
             for queue, elastic in product(queues, ELASTIC):
@@ -58,7 +58,7 @@ def list_settings(study: str, queues: Sequence[str], *, backfill: bool) -> Itera
 
 
 def play_all(cases: Sequence[Case], jobs: int) -> Iterator[Figures]:
-    """The figures of each as soon as they are there, with progress on the error output."""
+    """Return the figures of each case as soon as it has ended. Print the progress to the error output."""
     began = monotonic()
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         waiting = [pool.submit(measure, case) for case in cases]
@@ -75,7 +75,7 @@ def read_all(path: Path) -> list[Figures]:
 
 
 def read_arguments() -> Namespace:
-    """What was asked for."""
+    """Return the command line's options."""
     parser = ArgumentParser(prog="python -m bench.flexible", description=__doc__)
     parser.add_argument("--machines", type=int, default=2, help="of 32 cores and 128 GiB (default: 2)")
     parser.add_argument("--applications", type=int, default=100, help="of each seed (default: 100)")

@@ -185,7 +185,7 @@ def count_leases(client: Client, names: Sequence[str]) -> dict[str, int]:
 
 
 def measure(name: str, mode: str, seconds: float) -> dict[str, Any]:
-    """One play on a stack of its own."""
+    """Run one load on its own stack."""
     load = LOADS[name]
     accounts = ("greedy", "other") if mode == "accounts" else (None, None)
     with ExitStack() as opened:

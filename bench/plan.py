@@ -61,7 +61,7 @@ class Figures:
 
 
 def measure(name: str, size: int, rounds: int, loops: Sequence[str]) -> Figures:
-    """Plan this fleet a few times, and let these of the loops that are made for it place the same reservations."""
+    """Plan this fleet a few times, and let its simple planners place the same reservations."""
     timed = [_time_plans(FLEETS[name](size, size * PENDING_PER_SLOT)) for _ in range(rounds)]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     outcome = timed[0].outcome
@@ -91,7 +91,7 @@ def find_assignments(outcome: Plan) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Timed:
-    """One fleet's plans: the first one's outcome, and the seconds that each took."""
+    """The plans of one fleet: the first result, and the seconds of each plan."""
 
     outcome: Plan
     pending: int
@@ -102,7 +102,9 @@ class _Timed:
 
 
 def _time_plans(fleet: Fleet) -> _Timed:
-    """On a new view, again on the same, once all is carried out, and after some churn."""
+    """Time four plans: on a new view, again on the same view, after all decisions are carried out, and
+    after some churn.
+    """
     view, cache = View(fleet.rows), PlanCache()
     outcome, first = _time_plan(view, fleet, cache)
     second, again = _time_plan(view, fleet, cache)

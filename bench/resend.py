@@ -1,6 +1,6 @@
-"""What a lost message costs its client: the delay of a request whose first copies vanish, beside one that arrives.
+"""The delay of a request whose first copies are lost, compared with a request that arrives.
 
-Must reach: at most the client's pause before each copy that is lost, plus one tick.
+Must reach: at most the client's pause before each lost copy, plus one tick.
 `python -m bench.resend --json` prints the figures as JSON.
 """
 

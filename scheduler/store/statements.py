@@ -197,13 +197,13 @@ class KeptStatements:
 
     @cached_property
     def append_events(self) -> Bulk:
-        """Append the rows; the database numbers them."""
+        """Append events; the database numbers them."""
         columns = [column for column in tables.events.c if column.name != "number"]
         return _insert(self._dialect, EVENTS, columns)
 
     @cached_property
     def insert_answers(self) -> Bulk:
-        """Insert the rows."""
+        """Insert answers."""
         return _insert(self._dialect, ANSWERS, tables.requests.c)
 
     @cached_property
@@ -213,19 +213,19 @@ class KeptStatements:
 
     @cached_property
     def put_outgoing(self) -> Bulk:
-        """Insert or overwrite the rows."""
+        """Insert or overwrite callbacks."""
         fields = tuple(OUTGOING.fields(tables.outgoing.c))
         return Bulk(self._dialect.replace(tables.outgoing, fields), fields)
 
     @cached_property
     def put_balances(self) -> Bulk:
-        """Insert or overwrite the rows."""
+        """Insert or overwrite balance samples."""
         fields = tuple(BALANCES.fields(tables.balances.c))
         return Bulk(self._dialect.replace(tables.balances, fields), fields)
 
     @cached_property
     def put_principals(self) -> Bulk:
-        """Insert or overwrite the rows."""
+        """Insert or overwrite principals."""
         fields = tuple(PRINCIPALS.fields(tables.principals.c))
         return Bulk(self._dialect.replace(tables.principals, fields), fields)
 

@@ -50,8 +50,10 @@ def _claim(ports: Ports, due: Sequence[Slot], now: float) -> list[Slot]:
 
 
 def sweep(ports: Ports, *, all_machines: bool = False) -> int:
-    """Send checks of slots in batches: those that boot, bind or terminate, and interrupted ones; or
-    all with a machine.
+    """Send checks of slots in batches.
+
+    Slots that boot, bind or terminate are checked, and interrupted ones. `all_machines`: every slot that has a
+    machine.
     """
     probed = ports.store.find_slots(states=["booting", "binding", *(["ready"] if all_machines else [])])
     going = ports.store.find_slots(states=["terminating", "draining"])
