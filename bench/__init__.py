@@ -1,1 +1,1 @@
-"""Measurements: each module prints figures of one machine and one run; none asserts a time."""
+"""Benchmarks. Each module prints figures of one machine and one run. None asserts a time."""

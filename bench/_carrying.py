@@ -1,4 +1,6 @@
-"""What a plan decided, carried out on the view alone: as a tick, a cloud that is quick and holders that come and go."""
+"""Carries out plans on a view without a database: as a tick would, with a cloud without delays and
+simulated holders.
+"""
 
 from collections.abc import Iterator
 
@@ -15,21 +17,23 @@ from scheduler.policy.plan_cache import PlanCache
 from scheduler.policy.quota.accounting import charge, sum_running
 
 MOST_TICKS = 10
-"""A fleet that has not come to rest by then never will."""
+"""Ticks after which a fleet without an empty plan is assumed never to reach one."""
 
 
 def settle(view: View, rules: Rules, now: float, cache: PlanCache) -> None:
-    """Tick until nothing is left to decide: what is launched is ready for the next tick."""
+    """Tick until the plan is empty. Launched slots are ready for the next tick."""
     for _ in range(MOST_TICKS):
         outcome = plan(view, rules, now, cache)
         if not outcome.decisions:
             return
         carry_out(view, rules, outcome, now)
-    raise AssertionError("the fleet does not come to rest")
+    raise AssertionError(f"the plan is still not empty after {MOST_TICKS} ticks")
 
 
 def carry_out(view: View, rules: Rules, outcome: Plan, now: float) -> None:
-    """What a commit would write, charges first. What is launched is ready, and who is leased confirms, at once."""
+    """Apply a plan to the view as a commit would, charges first. Launched slots are ready and leases
+    confirmed at once.
+    """
     for name in outcome.charged:
         account = view.accounts[name]
         view.apply(replace(charge_account(view, account, now), version=account.version + 1))
@@ -47,11 +51,11 @@ def carry_out(view: View, rules: Rules, outcome: Plan, now: float) -> None:
             case Cores():
                 view.apply(_limit(view.reservations[decision.reservation], decision))
             case _:
-                raise AssertionError(f"no fleet of the benches has anything like {decision}")
+                raise AssertionError(f"the fleets of the benches cause no decision such as {decision}")
 
 
 def charge_account(view: View, account: Account, now: float) -> Account:
-    """The account once it has earned, and paid for what runs, up to now."""
+    """Return the account after it has earned, and paid for its running leases, up to now."""
     own = (row for row in view.by_phase["leased"].values() if row.request.account == account.id)
     return charge(account, sum_running(account, (lease for row in own for lease in row.leases), now), now)
 
@@ -109,7 +113,7 @@ def _limit(reservation: Reservation, decision: Cores) -> Reservation:
 
 
 def list_churn(view: View, share: float, now: float) -> Iterator[Row]:
-    """Of those who hold and of those who wait this share ends, spread over all, and as many come anew."""
+    """End this share of the leased and of the pending reservations, evenly spread, and submit as many new ones."""
     last = max(each.sequence for each in view.reservations.values())
     for phase in ("leased", "pending"):
         rows = list(view.by_phase[phase].values())

@@ -1,4 +1,4 @@
-"""The fleets that `bench.plan` plans: what waits is more than there is room for, so that every part of a tick works."""
+"""The fleets of `bench.plan`. More reservations wait than fit, so that every part of a tick has work."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ ZONES = ("a", "b", "c")
 LEASES_PER_SLOT = 4
 GANG = 32
 SMALL_ONES_A_GANG = 100
-"""Where single reservations wait ten to a slot, a gang waits for ten slots."""
+"""Slots per gang. Fleets with single reservations have ten of them for each slot."""
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """Rows and rules of one size, and the loops that place by the same rules."""
+    """Rows and rules of one size, and the simple planners that place by the same rules."""
 
     slots: Sequence[Slot]
     reservations: Sequence[Reservation]
@@ -33,19 +33,21 @@ class Fleet:
 
     @property
     def rows(self) -> list[Row]:
-        """What a view is made of."""
+        """Return the rows for a view."""
         return [*self.slots, *self.reservations]
 
 
 def make_counted(slots: int, pending: int) -> Fleet:
-    """The autoscaler's: three systems, slots that count leases only, everybody alike but for the system."""
+    """Return the autoscaler's fleet: three systems, slots that count leases only, equal requests
+    except for the system.
+    """
     random = Random(slots)
     pools = {_pool_of(system): {"system": system, "max_leases_per_slot": LEASES_PER_SLOT} for system in SYSTEMS}
-    wishes = [Request(system=system, components=(Component(name="main"),)) for system in SYSTEMS]
+    requests = [Request(system=system, components=(Component(name="main"),)) for system in SYSTEMS]
     return _make_fleet(
         pools,
         _make_slots(slots, lambda _: {"state": "ready"}),
-        _make_reservations(random, pending, wishes),
+        _make_reservations(random, pending, requests),
         ("first_fit", "sorting"),
     )
 
@@ -61,7 +63,7 @@ def make_sized(slots: int, pending: int) -> Fleet:
     )
     keys = {"default_resources": {"cpus": 1}, "resources": held[0]}
     pools = {_pool_of(system): {"system": system, **keys} for system in SYSTEMS}
-    wishes = [
+    requests = [
         Request(
             system=system, components=(Component(name="main", resources=resources),), labels=labels, prefers=prefers
         )
@@ -75,7 +77,7 @@ def make_sized(slots: int, pending: int) -> Fleet:
         labels = {"zone": random.choice(ZONES)} | random.choice(({}, {"disk": "ssd"}))
         return {"state": "ready", "resources": random.choice(held), "labels": labels}
 
-    return _make_fleet(pools, _make_slots(slots, describe), _make_reservations(random, pending, wishes), ("sorting",))
+    return _make_fleet(pools, _make_slots(slots, describe), _make_reservations(random, pending, requests), ("sorting",))
 
 
 def make_empty(slots: int, pending: int) -> Fleet:
@@ -92,13 +94,13 @@ def make_empty(slots: int, pending: int) -> Fleet:
         for market, factor in (("spot", 0.4), ("on-demand", 1.0))
     ]
     pools = {_pool_of(system): {"system": system, "offerings": offerings} for system in SYSTEMS}
-    wishes = [
+    requests = [
         Request(system=system, components=(Component(name="main", resources={"cpus": cpus, "memory_mib": memory}),))
         for system in SYSTEMS
         for cpus, memory in ((1, 1024), (2, 4096), (4, 2048), (8, 8192))
     ]
     return _make_fleet(
-        pools, _make_slots(slots, lambda _: {"state": "empty"}), _make_reservations(random, pending, wishes), ()
+        pools, _make_slots(slots, lambda _: {"state": "empty"}), _make_reservations(random, pending, requests), ()
     )
 
 
@@ -124,14 +126,14 @@ def _make_gangs(slots: int, pending: int, parts: tuple[Component, ...], schedule
         _pool_of(system): {"system": system} if held is None else {"system": system, "resources": {"cpus": held}}
         for system, held in cpus.items()
     }
-    wishes = [
+    requests = [
         Request(system=system, components=tuple(replace(part, resources={"cpus": 1} if held else {}) for part in parts))
         for system, held in cpus.items()
     ]
     return _make_fleet(
         pools,
         _make_slots(slots, lambda _: {"state": "ready"}),
-        _make_reservations(Random(slots), max(1, pending // SMALL_ONES_A_GANG), wishes),
+        _make_reservations(Random(slots), max(1, pending // SMALL_ONES_A_GANG), requests),
         (),
         scheduler,
     )
@@ -173,13 +175,13 @@ def _make_slots(count: int, describe: Callable[[int], dict[str, Any]]) -> list[S
     return found
 
 
-def _make_reservations(random: Random, count: int, wishes: Sequence[Request]) -> list[Reservation]:
+def _make_reservations(random: Random, count: int, requests: Sequence[Request]) -> list[Reservation]:
     """One after the other, each with a request of its own, as they come out of a database."""
     return [
         Reservation(
             id=f"r{index}",
             sequence=index,
-            request=random.choice(wishes),
+            request=random.choice(requests),
             created_at=NOW - 600 + index * 600 / count,
             changed_at=NOW,
         )

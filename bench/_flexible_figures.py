@@ -1,4 +1,4 @@
-"""Figures of `bench.flexible`: what one play came to, and what ten of them come to beside each other."""
+"""The figures of `bench.flexible`: the results of one run, and of ten runs with different seeds."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from bench._flexible_workload import draw_workload
 from scheduler.simulation.metrics import percentile
 
 UNSETTLED = 0.2
-"""The first and the last share of the applications are played, but not measured: while they come, the cluster is still
-being filled, or nobody comes any more. It is the same ones for every setting.
+"""The first and the last share of the applications run, but are not measured, because the cluster is still being filled
+or already being emptied then. They are the same ones for every setting.
 """
 STUDENT = (inf, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Student's t for a two-sided interval of 95 %, by degrees of freedom (one less than there are seeds)."""

@@ -1,4 +1,4 @@
-"""docs/explanation/flexible.md and its picture, from the figures of `bench.flexible`."""
+"""Writes docs/explanation/flexible.md and its picture from the figures of `bench.flexible`."""
 
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -29,7 +29,7 @@ Groups = dict[tuple[str, float, str, str, str], list[Figures]]
 
 
 def group(figures: Sequence[Figures]) -> Groups:
-    """The plays that differ in their seed alone."""
+    """Return the runs in groups that differ only in their seed."""
     found: Groups = {}
     for each in sorted(figures, key=_find_order):
         case = each.case

@@ -1,16 +1,16 @@
-"""One play of `bench.flexible`: a workload under one setting, on the simulator's stage, measured and checked."""
+"""One play of `bench.flexible`: a workload under one setting, on the simulator's cluster, measured and checked."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from bench._flexible_workload import CORES, MEMORY_MIB, SYSTEM, Application, Workload, list_wishes
+from bench._flexible_workload import CORES, MEMORY_MIB, SYSTEM, Application, Workload, list_submissions
 from scheduler.model.command_schemas import ReservationDocument
 from scheduler.model.reservations import Reservation
 from scheduler.operations.tick.tick import Ticked
 from scheduler.simulation.cloud_documents import CloudDocument
-from scheduler.simulation.cluster import build_stage, put_slot, submit_all
+from scheduler.simulation.cluster import build_cluster, put_slot, submit_all
 from scheduler.simulation.holders import Holders
 from scheduler.simulation.initial_state import GivenSlot
 from scheduler.simulation.loop import EventLoop
@@ -18,9 +18,9 @@ from scheduler.simulation.loop import EventLoop
 POOL = "machines"
 FOREVER = 1e12
 SLACK = 1e-6
-"""What sums of floating point may be off by, as a share."""
+"""Tolerated relative error of floating-point sums."""
 ENDED_KEPT = 1000
-"""So many events are kept before what is over is forgotten."""
+"""Number of events at which ended rows are deleted."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Setting:
     backfill: bool = True
 
     def make_config(self) -> dict[str, Any]:
-        """Static machines, holders that give back at once, and, as in a trace, nobody is told of limits of cores."""
+        """Return the rules: static machines, holders that release at once, and, as in a trace, no CPU bursting."""
         return {
             "scheduler": {
                 "queue": self.queue,
@@ -98,11 +98,11 @@ class Play:
     def __init__(self, workload: Workload, machines: int, load: float, setting: Setting) -> None:
         self._workload = workload
         self._applications: dict[str, Application] = {}
-        self._wishes: Iterator[tuple[float, ReservationDocument]] = list_wishes(workload, load, setting.size)
-        self._next = next(self._wishes, None)
-        self.stage = build_stage(setting.make_config(), CloudDocument())
-        self._holders = Holders(self.stage, confirm_needlessly=False)
-        self._clockwork = EventLoop(self.stage, self._tell_events, _ignore, kicks=True, wakes=True)
+        self._submissions: Iterator[tuple[float, ReservationDocument]] = list_submissions(workload, load, setting.size)
+        self._next = next(self._submissions, None)
+        self.cluster = build_cluster(setting.make_config(), CloudDocument())
+        self._holders = Holders(self.cluster, confirm_needlessly=False)
+        self._loop = EventLoop(self.cluster, self._process_events, _ignore, kicks=True, wakes=True)
         self._held: dict[str, _Held] = {}
         self._begun: dict[str, float] = {}
         self._used = {f"{POOL}-{number}": [0.0, 0.0] for number in range(1, machines + 1)}
@@ -110,37 +110,37 @@ class Play:
         self.ended: dict[str, Ended] = {}
         self.shares: list[tuple[float, float, float]] = []
         """From when on so much of all cpus, and of all memory, is leased."""
-        self._seen = len(self.stage.store.events)
+        self._seen = len(self.cluster.store.events)
         for name in self._used:
-            put_slot(self.stage, GivenSlot(id=name, pool=POOL))
-        self._tell_events()
+            put_slot(self.cluster, GivenSlot(id=name, pool=POOL))
+        self._process_events()
 
     @property
     def now(self) -> float:
-        """Seconds on the virtual clock."""
-        return self.stage.agenda.now
+        """Return the seconds on the virtual clock."""
+        return self.cluster.event_queue.now
 
     @property
     def ticks(self) -> int:
         """How many there were."""
-        return self._clockwork.ticks
+        return self._loop.ticks
 
     def play(self) -> None:
-        """To the end."""
+        """Run to the end."""
         total = len(self._workload.applications)
         while len(self.ended) < total:
-            now = min(self._next[0] if self._next else inf, self._clockwork.next_instant())
-            assert now < FOREVER, "somebody waits for ever"
+            now = min(self._next[0] if self._next else inf, self._loop.next_instant())
+            assert now < FOREVER, "an application waits forever"
             self._play_instant(now)
             self._check_machines()
 
     def _play_instant(self, now: float) -> None:
-        self.stage.agenda.now = now
-        self._clockwork.run_due()
+        self.cluster.event_queue.now = now
+        self._loop.run_due()
         if words := self._take_wishes(now):
-            submit_all(self.stage, words)
-            self._clockwork.run_due()
-        self._clockwork.tick_until_quiet()
+            submit_all(self.cluster, words)
+            self._loop.run_due()
+        self._loop.tick_until_quiet()
         self._forget()
 
     def _take_wishes(self, now: float) -> list[ReservationDocument]:
@@ -148,11 +148,11 @@ class Play:
         while self._next is not None and self._next[0] <= now:
             words.append(self._next[1])
             self._applications[self._next[1].id or ""] = self._workload.applications[len(self._applications)]
-            self._next = next(self._wishes, None)
+            self._next = next(self._submissions, None)
         return words
 
-    def _tell_events(self) -> bool:
-        store = self.stage.store
+    def _process_events(self) -> bool:
+        store = self.cluster.store
         events = store.events[self._seen :]
         self._seen += len(events)
         names = list(dict.fromkeys(event.reservation for event in events if event.reservation))
@@ -197,7 +197,7 @@ class Play:
         self.shares.append((self.now, shares[0] / CORES, shares[1] / MEMORY_MIB))
 
     def _forget(self) -> None:
-        store = self.stage.store
+        store = self.cluster.store
         if len(store.events) >= ENDED_KEPT:
             store.prune(events_before=inf, requests_before=inf, ended_before=inf)
             self._seen = len(store.events)

@@ -1,7 +1,7 @@
 """The workload of `bench.flexible`: analytic applications, drawn as the authors of the flexible heuristic drew theirs.
 
-Figures are those of their published simulator (Pace, Venzano, Carra, Michiardi, arXiv 1611.09528), which reads them
-from a trace. What stands in for the trace is a surrogate, and is called one.
+The figures are those of their published simulator (Pace, Venzano, Carra, Michiardi, arXiv 1611.09528), which reads
+them from a trace. Where this module replaces the trace, the comment names a surrogate.
 """
 
 from bisect import bisect_right
@@ -15,7 +15,7 @@ from scheduler.model.command_schemas import ComponentDocument, ReservationDocume
 
 SYSTEM = "analytics"
 CORES, MEMORY_MIB = 32.0, 128.0 * 1024
-"""Of one machine."""
+"""Size of one machine."""
 GIB = 1024.0
 
 Class = Literal["elastic", "rigid", "interactive"]
@@ -42,15 +42,17 @@ MOST_RUN = 9 * 86_400.0
 SESSIONS: Quantiles = ((0, 0), (0.05, 30), (0.95, 50_430), (1, 50_460))
 """Seconds that an interactive application runs."""
 BURST = 5
-"""One application of a burst for so many machines."""
+"""Machines for each application of a burst."""
 SIGMA_ERROR = 0.5
 SIZES = ("1D", "2D", "3D", "1D with error", "2D with error", "3D with error")
-"""What a producer says its application's size is: T, T × instances, T × instances × cpus × memory; or a guess at it."""
+"""The meaning of `size`: T, T × instances, T × instances × cpus × memory; or an estimate of one of these."""
 
 
 @dataclass(frozen=True)
 class Application:
-    """One that asks for `essential` and `elastic` instances, each of so many cpus and GiB, for T = `run` seconds."""
+    """An application with `essential` and `elastic` instances of `cpus` and `memory_gib` each, for T =
+    `run` seconds.
+    """
 
     kind: Class
     essential: int
@@ -84,7 +86,7 @@ class Workload:
 
 
 def draw_workload(seed: int, machines: int, applications: int, mix: str = "batch") -> Workload:
-    """So many applications that fit in the empty cluster, in Poisson bursts whose rate is set by what these ask for."""
+    """Draw applications that fit in the empty cluster, in Poisson bursts whose rate follows from their requests."""
     random = Random(f"{mix} {seed}")
     kept: list[Application] = []
     left_out = 0
@@ -146,7 +148,7 @@ def interpolate(quantiles: Quantiles, share: float) -> float:
 
 
 def fits_empty_cluster(application: Application, machines: int) -> bool:
-    """Whether all its instances, which are alike, fit on so many empty machines at once."""
+    """Return whether all its instances, which are equal, fit on this number of empty machines at once."""
     each = min(CORES // application.cpus, MEMORY_MIB // (application.memory_gib * GIB))
     return application.instances <= machines * each
 
@@ -166,13 +168,13 @@ def _draw_arrivals(random: Random, applications: Sequence[Application], machines
         yield now
 
 
-def list_wishes(workload: Workload, load: float, size: str) -> Iterator[tuple[float, ReservationDocument]]:
+def list_submissions(workload: Workload, load: float, size: str) -> Iterator[tuple[float, ReservationDocument]]:
     """When each application comes at that offered load, and what its producer asks for."""
     for number, (application, arrival) in enumerate(zip(workload.applications, workload.arrivals, strict=True)):
-        yield arrival / load, make_wish(application, f"application-{number}", size)
+        yield arrival / load, make_reservation(application, f"application-{number}", size)
 
 
-def make_wish(application: Application, name: str, size: str) -> ReservationDocument:
+def make_reservation(application: Application, name: str, size: str) -> ReservationDocument:
     """The reservation of one application; interactive ones go first where priorities count."""
     resources = {"cpus": application.cpus, "memory_mib": application.memory_gib * GIB}
     counts = {"essential": application.essential, "elastic": application.elastic}

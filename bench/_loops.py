@@ -1,4 +1,4 @@
-"""Two straightforward loops, as anybody would write them, that place by the same rules as the plan."""
+"""Two simple planners as nested loops, which place by the same rules as the plan."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

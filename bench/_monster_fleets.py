@@ -1,4 +1,4 @@
-"""The loads that `bench.monsters` plans: one producer's largest requests before small ones of others."""
+"""The loads that `bench.monsters` plans: the largest requests of one producer before small ones of others."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,12 +17,14 @@ OTHERS = 100
 
 
 def make_equal_gangs(slots: int, monsters: int) -> Fleet:
-    """Gangs of 10,000 equal instances, none of which fits."""
+    """Return a fleet with gangs of 10,000 equal instances, none of which fits."""
     return _make(slots, [_gang(0.01 * slots * CPUS * 1.2 / 160) for _ in range(monsters)])
 
 
 def make_different_gangs(slots: int, monsters: int) -> Fleet:
-    """The same, each of a size of its own, the largest first: what is known of one says nothing of the next one."""
+    """Return a fleet with gangs of different sizes, the largest first, so that the result of one is no use for the next
+    one.
+    """
     return _make(slots, [_gang(slots * CPUS * 1.2 / MOST_INSTANCES * (1 - at / 10_000)) for at in range(monsters)])
 
 

@@ -1,4 +1,4 @@
-"""The fleets that `bench.quota` plans: the workload on which qscheduler's own figures were taken."""
+"""The fleets that `bench.quota` plans: the workload of qscheduler's own figures."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ TICK = 5.0
 """Seconds from one tick to the next."""
 ACCOUNTS, MODELS, IMAGES = 10, 20, 50
 SAVINGS = 1e9
-"""Worker-seconds: what no fleet uses up while it is measured, so that every account keeps its level."""
+"""Worker-seconds. More than a fleet uses during a measurement, so that every account keeps its level."""
 SYSTEM, POOL = "x86_64-linux", "linux"
 
 
@@ -86,7 +86,7 @@ def _make_waiting(sequence: int, request: Request, share: float) -> Reservation:
 
 
 def _make_holder(sequence: int, slot: Slot) -> Reservation:
-    """Free work of nobody's account, which costs nothing."""
+    """Return a leased reservation of the free level without an account."""
     request = Request(system=SYSTEM, components=(Component(name="main"),))
     lease = Lease(component="main", slot=slot.id, epoch=slot.epoch, token=1, assigned_at=NOW - 900, charged_at=NOW)
     row = _make_waiting(sequence, request, 0)

@@ -1,5 +1,7 @@
-"""A plain planner of quota as anybody would write it: floats, lists, a loop in a loop. It looks at every place and at
-everybody who waits until one fits, level by level. What a charge comes to it takes from the engine's sums.
+"""A simple planner of quota scheduling with floats, lists and nested loops.
+
+For each level it tries every slot with every waiting reservation until one fits. It takes the sums of a charge from
+the product's own functions.
 """
 
 from collections.abc import Iterable
@@ -40,7 +42,7 @@ def place_by_loops(view: View, now: float) -> dict[str, tuple[str, int]]:
 
 
 def _list_waiting(view: View, balances: dict[str, Levels]) -> dict[int, list[Reservation]]:
-    """By level, those who want most labels first, then the oldest."""
+    """Return the waiting reservations by level: those with most labels first, then the oldest."""
     waiting: dict[int, list[Reservation]] = {level: [] for level in (*PAID, FREE)}
     pending = view.by_phase["pending"].values()
     for row in sorted(pending, key=lambda row: (-len(row.request.labels), row.created_at, row.sequence)):
@@ -60,7 +62,10 @@ def _number(slot: Slot) -> int:
 def _give(
     slot: Slot, waiting: list[Reservation], level: int, found: dict[str, tuple[str, int]], *, is_preferred: bool
 ) -> bool:
-    """Whether somebody took it: the first who may, and is content with it if he is to prefer it."""
+    """Give the slot to the first reservation that may have it. Return whether there was one.
+
+    `is_preferred`: only a reservation whose preferred labels the slot has may have it.
+    """
     for index, row in enumerate(waiting):
         if _has(slot, row.request.labels) and (not is_preferred or _has(slot, row.request.prefers)):
             found[row.id] = (slot.id, level)
@@ -90,7 +95,10 @@ def _preempt(
     found: dict[str, tuple[str, int]],
     balances: dict[str, Levels],
 ) -> list[_Victim]:
-    """Those who are left: each worse one gives way to the first whose account may and can pay for it."""
+    """Let each victim of a worse level be preempted by the first reservation whose account may and can pay for it.
+
+    Return the remaining victims.
+    """
     barred = {each.row.request.account for each in victims if each.level > level}
     left = []
     for victim in victims:

@@ -1,8 +1,8 @@
-"""Agents of hosts for a bench: as many as a process is asked for, in one event loop, each with connections of its own.
+"""Simulated host agents: many in one process and event loop, each with its own connections.
 
-They send what `leasehold.agent` sends, and as often: heartbeats, looks at their leases, copies of unanswered requests.
-`python -m bench._swarm URL FIRST COUNT OFFLINE_TIMEOUT KIND` runs until it is ended. `KIND`: `present` for the rules of
-this version, `earlier` for agents that look every ten seconds and send a copy every two.
+They send the same messages as `leasehold.agent`, and as often: heartbeats, requests for their leases, copies of
+unanswered requests. `python -m bench._swarm URL FIRST COUNT OFFLINE_TIMEOUT KIND` runs until it is ended. `KIND`:
+`present` for the rules of this version, `earlier` for agents that ask every ten seconds and send a copy every two.
 """
 
 import asyncio
@@ -30,16 +30,16 @@ from leasehold.common.heartbeats import Heartbeat, format_heartbeat
 EARLIER_LOOK_SECONDS: Final = 10.0
 EARLIER_RESEND_SECONDS: Final = 2.0
 FIRST_LOOK_SECONDS: Final = 20.0
-"""In a run that begins, the agents know no version yet: each asks once within this time."""
+"""At the start of a run the agents know no version yet. Each asks once within this time."""
 
 
 def name_slot(number: int) -> str:
-    """The slot of this agent."""
+    """Return the slot of this agent."""
     return f"host-{number}"
 
 
 def name_machine(number: int) -> str:
-    """The machine of this agent, as long as the digest of a real one."""
+    """Return the machine id of this agent, as long as the digest of a real one."""
     return f"{number:032x}"
 
 

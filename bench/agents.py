@@ -1,7 +1,8 @@
-"""Thousands of host agents beside one producer: how long the producer waits until its reservation is accepted.
+"""Thousands of host agents and one producer: the time until the producer's reservation is accepted.
 
 Must reach: with 3,000 agents on two cores, 0.2 s median and 1 s at p99.
-`python -m bench.agents [--agents N …] [--seconds S] [--earlier] [--json]`; `--earlier` runs agents of earlier versions.
+`python -m bench.agents [--agents N …] [--seconds S] [--earlier] [--json]`; `--earlier` runs agents of earlier
+versions.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""Rigid, malleable, flexible and yielding beside each other: `python -m bench.flexible`; `--help` tells the options.
+"""Compare rigid, malleable, flexible and yielding: `python -m bench.flexible`; `--help` lists the options.
 
-The comparison of the paper of the flexible heuristic (Pace, Venzano, Carra, Michiardi, arXiv 1611.09528) on a workload
-like theirs, through the simulator, and so through the plan and the operations that run in production. Must reach: under
-`size`, at loads of 0.8 and 0.9, a mean turnaround that is less under `flexible` than under `malleable`, and less there
-than under `rigid`. `--write` writes the results to
-docs/explanation/flexible.md, and its picture (with the extra `plot`).
+This repeats the comparison of the paper on the flexible heuristic (Pace, Venzano, Carra, Michiardi, arXiv
+1611.09528) on a workload like theirs, with the simulator, and so with the plan and the operations of production.
+Must reach: under `size`, at loads of 0.8 and 0.9, a mean turnaround that is less under `flexible` than under
+`malleable`, and less there than under `rigid`. `--write` writes the results to docs/explanation/flexible.md, with
+its picture (needs the extra `plot`).
 """
 
 import sys
@@ -28,12 +28,12 @@ QUEUES = ("fifo", "size")
 STUDIES = ("loads", "sizes", "preemption")
 """All settings under `fifo` and `size`; other meanings of size; the second mix, with and without preemption."""
 LOAD_OF_OTHERS = 0.9
-"""Of the studies that do not go through the loads."""
+"""The load of the studies other than `loads`."""
 PAGE, PICTURE = Path("docs/explanation/flexible.md"), Path("docs/explanation/flexible.png")
 
 
 def list_cases(asked: Namespace) -> Iterator[Case]:
-    """Seed by seed, so that whoever ends it early has whole comparisons."""
+    """Return the cases of one seed after the other, so that an early end leaves complete comparisons."""
     for seed, study in product(range(asked.seeds), asked.studies):
         mix = "interactive" if study == "preemption" else "batch"
         loads = asked.loads if study == "loads" else [LOAD_OF_OTHERS]
@@ -42,7 +42,7 @@ def list_cases(asked: Namespace) -> Iterator[Case]:
 
 
 def list_settings(study: str, queues: Sequence[str], *, backfill: bool) -> Iterator[Setting]:
-    """What a study compares; `queues` are those of the one over loads."""
+    """Return the settings that a study compares. `queues`: the queues of the study over loads."""
     match study:
         case "loads":
             for queue, elastic in product(queues, ELASTIC):
@@ -58,7 +58,7 @@ def list_settings(study: str, queues: Sequence[str], *, backfill: bool) -> Itera
 
 
 def play_all(cases: Sequence[Case], jobs: int) -> Iterator[Figures]:
-    """The figures of each as soon as they are there, with progress on the error output."""
+    """Return the figures of each case as soon as it has ended. Print the progress to the error output."""
     began = monotonic()
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         waiting = [pool.submit(measure, case) for case in cases]
@@ -75,7 +75,7 @@ def read_all(path: Path) -> list[Figures]:
 
 
 def read_arguments() -> Namespace:
-    """What was asked for."""
+    """Return the command line's options."""
     parser = ArgumentParser(prog="python -m bench.flexible", description=__doc__)
     parser.add_argument("--machines", type=int, default=2, help="of 32 cores and 128 GiB (default: 2)")
     parser.add_argument("--applications", type=int, default=100, help="of each seed (default: 100)")
@@ -83,16 +83,18 @@ def read_arguments() -> Namespace:
     parser.add_argument("--loads", type=float, nargs="+", default=[0.8, 0.9, 1.0], help="default: 0.8 0.9 1.0")
     parser.add_argument("--queues", nargs="+", choices=QUEUES, default=list(QUEUES), help="default: fifo size")
     parser.add_argument("--studies", nargs="+", choices=STUDIES, default=["loads"], help="default: loads")
-    parser.add_argument("--backfill", action="store_true", help="pass over who does not fit; the paper serves the head")
+    parser.add_argument(
+        "--backfill", action="store_true", help="skip reservations that do not fit (the paper does not)"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
-    parser.add_argument("--json", action="store_true", help="print each play's figures, a line each, not the table")
-    parser.add_argument("--read", type=Path, metavar="FILE", help="take such lines from a file and play nothing")
+    parser.add_argument("--json", action="store_true", help="print a line with the figures of each run, not the table")
+    parser.add_argument("--read", type=Path, metavar="FILE", help="read such lines from a file and run nothing")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE} and {PICTURE}")
     return parser.parse_args()
 
 
 def main() -> None:
-    """Play, and tell."""
+    """Run the cases and print or write the figures."""
     asked = read_arguments()
     figures = []
     for each in read_all(asked.read) if asked.read else play_all(list(list_cases(asked)), asked.jobs):

@@ -1,8 +1,8 @@
-"""`reserve_many`: how many reservations a second are accepted durably, beside the rate of raw Celery tasks.
+"""`reserve_many`: reservations that are accepted durably in a second, and for comparison the rate of raw Celery tasks.
 
-Must reach: 5,000 a second and more for 10,000 reservations on SQLite.
-`python -m bench.intake --postgresql` measures on a PostgreSQL of its own, `--postgresql URL` on a database that is
-there and holds no reservations yet (URL as in the configuration: `postgresql://USER:PASSWORD@HOST/NAME`).
+Must reach: at least 5,000 in a second for 10,000 reservations on SQLite. `python -m bench.intake --postgresql`
+measures on its own PostgreSQL server, `--postgresql URL` on an existing database without reservations (URL as in the
+configuration: `postgresql://USER:PASSWORD@HOST/NAME`).
 """
 
 import sys

@@ -1,7 +1,8 @@
-"""Plans before the largest reservations that the limits allow: `python -m bench.monsters`; `--help` names the loads.
+"""Plans with the largest reservations that the limits allow: `python -m bench.monsters`; `--help` lists the loads.
 
-One principal has the monsters, another one has small reservations behind all of them. The aim: no plan takes two
-seconds, and every small reservation that fits is assigned in the first one. Figures are seconds of CPU of this process.
+One principal submits the largest reservations, another one has small reservations behind all of them. Must reach: no
+plan takes two seconds, and the first plan assigns every small reservation that fits. Figures are CPU seconds of this
+process.
 """
 
 from argparse import ArgumentParser

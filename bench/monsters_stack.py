@@ -1,8 +1,8 @@
 """The largest reservations that the limits allow, on a whole stack: `python -m bench.monsters_stack`.
 
-One producer submits them, while another one submits a small reservation that fits every 0.2 s, waits for its lease and
-releases it. In the end the first producer cancels ten of its reservations, those with most leases first. Must reach:
-the others' median wait stays under 1 s, and no tick takes over 2 s.
+One producer submits them. Another one submits a small reservation that fits every 0.2 s, waits for its lease and
+releases it. At the end the first producer cancels ten of its reservations, those with most leases first. Must reach:
+the small reservations' median wait stays under 1 s, and no tick takes over 2 s.
 """
 
 import json
@@ -43,7 +43,7 @@ OTHERS_AT_ONCE = 32
 
 @dataclass
 class Ticks:
-    """How long ticks took, as the report of each tick says."""
+    """The duration of ticks, from the report of each tick."""
 
     wire: RequestTransport
     seconds: dict[float, float] = field(default_factory=dict)
@@ -185,7 +185,7 @@ def count_leases(client: Client, names: Sequence[str]) -> dict[str, int]:
 
 
 def measure(name: str, mode: str, seconds: float) -> dict[str, Any]:
-    """One play on a stack of its own."""
+    """Run one load on its own stack."""
     load = LOADS[name]
     accounts = ("greedy", "other") if mode == "accounts" else (None, None)
     with ExitStack() as opened:

@@ -1,9 +1,10 @@
-"""The tick's plan beside two straightforward loops: `python -m bench.plan`; `--help` tells how to measure a part of it.
+"""The tick's plan compared with two simple planners: `python -m bench.plan`; `--help` lists the options to measure a
+part of it.
 
 Must reach: 1,000 slots × 10,000 pending in under 50 ms, 10,000 × 100,000 in under 1.5 s cold, growth about linear in
-slots + reservations, and the same assignments as the loops. Figures are seconds of this process' own time, the best
-of a few rounds; each fleet is planned in a process of its own, whose peak memory is told beside them. A loop is tried
-on the next larger fleet as long as it is not expected to take longer than LOOP_SECONDS there.
+slots + reservations, and the same assignments as the simple planners. Figures are seconds of this process' own time,
+the best of a few rounds. Each fleet is planned in its own process, whose peak memory is printed. A simple planner is
+tried on the next larger fleet as long as it is not expected to take longer than LOOP_SECONDS there.
 """
 
 import json
@@ -31,7 +32,7 @@ LOOP_SECONDS = 60.0
 """A loop is not tried where it would take longer, growing with slots × reservations from the next smaller fleet."""
 ROUNDS = 3
 CHURN = 0.01
-"""Of those who hold and of those who wait so many come and go from one tick to the next."""
+"""Share of the leased and of the pending reservations that is replaced from one tick to the next."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Figures:
     unchanged: float
     """Seconds of the quickest tick that finds its view as the last one left it, and decides nothing."""
     churned: float
-    """Seconds of the quickest tick after 1 % of the holders and of those who wait went and as many came."""
+    """Seconds of the quickest tick after 1 % of the leased and pending reservations were replaced."""
     assigned: int
     launched: int
     waiting: int
@@ -60,7 +61,7 @@ class Figures:
 
 
 def measure(name: str, size: int, rounds: int, loops: Sequence[str]) -> Figures:
-    """Plan this fleet a few times, and let these of the loops that are made for it place the same reservations."""
+    """Plan this fleet a few times, and let its simple planners place the same reservations."""
     timed = [_time_plans(FLEETS[name](size, size * PENDING_PER_SLOT)) for _ in range(rounds)]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     outcome = timed[0].outcome
@@ -90,7 +91,7 @@ def find_assignments(outcome: Plan) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Timed:
-    """One fleet's plans: the first one's outcome, and the seconds that each took."""
+    """The plans of one fleet: the first result, and the seconds of each plan."""
 
     outcome: Plan
     pending: int
@@ -101,7 +102,9 @@ class _Timed:
 
 
 def _time_plans(fleet: Fleet) -> _Timed:
-    """On a new view, again on the same, once all is carried out, and after some churn."""
+    """Time four plans: on a new view, again on the same view, after all decisions are carried out, and
+    after some churn.
+    """
     view, cache = View(fleet.rows), PlanCache()
     outcome, first = _time_plan(view, fleet, cache)
     second, again = _time_plan(view, fleet, cache)

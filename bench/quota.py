@@ -1,10 +1,12 @@
-"""The tick's plan under `queue: quota` beside a plain planner: `python -m bench.quota`; `--help` tells the options.
+"""The tick's plan under `queue: quota` compared with a simple planner: `python -m bench.quota`; `--help` lists the
+options.
 
-The workload is that of qscheduler's own figures: 10 accounts, 20 models, 50 images, three labels a slot, two required
-and one preferred label a request. Those of the Go original, on a machine like ours, for 10,000 slots × 100,000 pending:
-16 s cold, 70 ms for an unchanged tick, 240 ms at 1 % churn, 457 MiB. Must reach: ten times faster cold.
+The workload is that of qscheduler's own figures: 10 accounts, 20 models, 50 images, three labels on each slot, two
+required labels and a preferred one in each request. Figures of the Go original on a similar machine for 10,000 slots
+× 100,000 pending: 16 s cold, 70 ms for an unchanged tick, 240 ms at 1 % churn, 457 MiB. Must reach: ten times faster
+cold.
 
-Each fleet is planned in a process of its own, whose peak memory is told; the plain planner has another one. Its
+Each fleet is planned in its own process, whose peak memory is printed; the simple planner has another one. Its
 assignments, slot and level, must be those of the plan, cold, unchanged and churned. Seconds are the processes' own.
 """
 
@@ -34,7 +36,7 @@ LARGEST = (100_000, 1_000_000)
 WORKLOADS = {"idle": False, "busy": True}
 """All slots are idle at first, or all are held by free work that the paid ones preempt."""
 PLAIN_MOST = 100_000_000
-"""The plain planner is left out where slots × pending are more."""
+"""Most slots × pending for which the simple planner runs."""
 CHURN = 0.01
 GO = {"cold": 16.0, "unchanged": 0.070, "churned": 0.240}
 """Seconds of the Go original at 10,000 × 100,000, as qscheduler's page has them; not measured here."""
@@ -55,10 +57,11 @@ class Ticks:
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured on one fleet of one size.
+    """The figures of one fleet of one size.
 
-    cold: the first plan on a new view, in a new process; unchanged: the next tick's, when all that was decided has been
-    carried out; churned: after 1 % of the holders and of those who wait went and as many came.
+    cold: the first plan on a new view, in a new process. unchanged: the next tick's plan, after the first was
+    carried out.
+    churned: the plan after 1 % of the leased and pending reservations were replaced.
     """
 
     workload: str

@@ -1,6 +1,6 @@
-"""What a lost message costs its client: the delay of a request whose first copies vanish, beside one that arrives.
+"""The delay of a request whose first copies are lost, compared with a request that arrives.
 
-Must reach: at most the client's pause before each copy that is lost, plus one tick.
+Must reach: at most the client's pause before each lost copy, plus one tick.
 `python -m bench.resend --json` prints the figures as JSON.
 """
 
@@ -19,7 +19,7 @@ from leasehold.client.transport import RequestTransport
 
 ROUNDS = 10
 MOST_LOST = 2
-"""Copies of a request that vanish before one arrives."""
+"""Copies of a request that are lost before one arrives."""
 
 
 class LossyWire(RequestTransport):

@@ -1,7 +1,7 @@
-"""What signatures cost the intake: signed and unsigned requests in turns, on one whole stack on SQLite.
+"""The cost of signatures for the intake: signed and unsigned requests in turns, on one whole stack on SQLite.
 
 Must reach: signed requests are accepted at 95 % of the rate of unsigned ones, or more. The stack is in `access.mode`
-open: it accepts unsigned requests and verifies signed ones, so both kinds meet the same machine, database and load.
+open: it accepts unsigned requests and verifies signed ones, so both kinds use the same machine, database and load.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ ROUNDS = 7
 
 
 def rate_in_bulk(client: Client) -> float:
-    """Reservations accepted a second by `reserve_many`."""
+    """Return the reservations that `reserve_many` submits in a second."""
     prefix = uuid4().hex
     began = perf_counter()
     answers = client.reserve_many(({"id": f"{prefix}-{n}", "system": SYSTEM} for n in range(IN_BULK)), timeout=120)

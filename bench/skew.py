@@ -1,7 +1,8 @@
-"""How long a lease takes, and whether everything holds, while the wall clock of one program after the other is off.
+"""The time to a lease, and the faults, while the wall clock of one program after the other is wrong.
 
-`python -m bench.skew` plays ± 20 and ± 600 s for each program, then jumps of the whole host; `--full` plays ± 5 and
-± 60 s as well. Must reach: no lease lost, no place held twice, no machine left, leases within twice the calm time.
+`python -m bench.skew` tests ± 20 and ± 600 s for each program, then jumps of the whole host; `--full` tests ± 5 and
+± 60 s as well. Must reach: no lease lost, no slot leased twice, no machine left, leases within twice the time
+without skew.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The store on SQLite and on PostgreSQL: rows a second in bulk, and one small transaction, in one run on one machine.
+"""The store on SQLite and on PostgreSQL: rows written in a second in bulk, and one small transaction, on one machine.
 
 Both are durable: every commit is on disk. PostgreSQL is the server that the tests start, on loopback.
 """

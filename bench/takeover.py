@@ -1,4 +1,4 @@
-"""Take-over: how long nobody ticks when a leader is killed while it holds the lock. `python -m bench.takeover [--json]`
+"""Take-over: seconds without a tick after a leader is killed while it has the lock. `python -m bench.takeover [--json]`
 
 Must reach: 5 s with the tests' settings (lock 4 s, interval 1 s); with the default ones (15 s, 5 s) the lock's time
 plus one interval.
@@ -21,17 +21,17 @@ SETTINGS = {
     "tests": (TickSettings(interval=1, lock_seconds=4), 10),
     "default": (TickSettings(), 3),
 }
-"""Name → the settings, and how often a leader is killed under them."""
+"""Name → the settings, and the number of leaders that are killed under them."""
 
 
 def time_takeover(stack: Stack) -> float:
-    """Seconds from the kill of a leader to the next committed tick."""
+    """Return the seconds from the kill of a leader to the next committed tick."""
     with second_scheduler(stack) as second:
         store = stack.services.ports.store
         kill_holder(stack, second)
         began, ticked_at = monotonic(), store.load_leader_term().ticked_at
         while store.load_leader_term().ticked_at <= ticked_at:
-            assert monotonic() < began + 60, "nobody took over"
+            assert monotonic() < began + 60, "no process took over"
             # As exact as the figure has to be.
             sleep(0.01)
         took = monotonic() - began
@@ -41,7 +41,7 @@ def time_takeover(stack: Stack) -> float:
 
 
 def measure(settings: TickSettings, rounds: int) -> list[float]:
-    """So many take-overs under these settings."""
+    """Return the seconds of each take-over under these settings."""
     times: dict[str, Any] = {"TICKS__INTERVAL": settings.interval, "TICKS__LOCK_SECONDS": settings.lock_seconds}
     with TemporaryDirectory(prefix="leasehold-bench-") as folder, Stack(Path(folder), RULES, **times) as stack:
         return [time_takeover(stack) for _ in range(rounds)]

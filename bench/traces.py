@@ -1,10 +1,10 @@
-"""How long a trace takes to play, and how that grows with its jobs.
+"""The time that a trace takes to simulate, and its growth with the number of jobs.
 
 Must reach: three months of the NASA iPSC/860 log (18,239 jobs, gangs of up to 128 processors) in under 60 s on one
-core, with under 1 GB; growth about linear in the jobs.
-`python -m bench.traces` plays generated logs of growing length on 128 hosts of one processor and on launched machines
-of 32, there also with half of each job elastic; `python -m bench.traces FILE [CONFIG [SHARE]]` plays a log of yours, on
-such hosts or the fleet of a leasehold.toml, with that share of each job elastic.
+core, with under 1 GB; growth about linear in the jobs. `python -m bench.traces` runs generated logs of growing
+length on 128 hosts of one processor and on launched machines of 32, there also with half of each job elastic.
+`python -m bench.traces FILE [CONFIG [SHARE]]` runs a given log on such hosts or on the fleet of a leasehold.toml,
+with that share of each job elastic.
 """
 
 import gc

@@ -71,7 +71,7 @@ def draw_explanation(console: Console) -> None:
     player = Runner(load_scenario(SCENARIO))
     for _line in player.play():
         pass
-    found = read_explanation(explain(player.stage.ports, WAITS))
+    found = read_explanation(explain(player.cluster.ports, WAITS))
     console.print(f"$ leasehold explain {WAITS}", style="bold")
     console.print(str(found), markup=False)
 

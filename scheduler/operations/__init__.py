@@ -1,1 +1,3 @@
-"""Load, decide, commit, tell: what is done with the rules of `policy` and the seams of `ports`."""
+"""Operations load rows, decide by the rules of `policy`, commit, and announce the change, through the interfaces of
+`ports`.
+"""

@@ -1,8 +1,8 @@
-"""Admission: how much one reservation may ask for, and how much may be pending at once (`[limits]` of the rules).
+"""Admission: limits on the size of a reservation and on the number of pending ones (`[limits]` of the rules).
 
-The count of what is pending is exact when it decides about a refusal. Reservations are inserted one transaction after
-the other, and `sequence` numbers them. So the last count plus the reservations that were numbered since is a bound
-that no other process can exceed, and rows are counted again only when that bound is above the limit.
+A refusal is always based on an exact count. Counting rows is slow, so a process avoids it as follows. Transactions
+insert reservations one after the other and number them by `sequence`. The last count plus the reservations numbered
+since then is an upper bound. Rows are counted again only when that bound exceeds the limit.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,13 +19,13 @@ from scheduler.model.validation import Fault, InvalidInputError
 from scheduler.ports import Pending, Transaction
 
 FULL_SECONDS: Final = 1.0
-"""A count that refused a reservation is not repeated for this time."""
+"""Seconds for which a count that refused a reservation is used again."""
 MOST_KNOWN: Final = 10_000
-"""Principals and accounts whose counts one process keeps."""
+"""Number of principals and accounts whose counts one process keeps."""
 
 
 class Payer(msgspec.Struct, frozen=True):
-    """What a limit on pending reservations counts for: a principal or an account."""
+    """A principal or account to which a limit on pending reservations applies."""
 
     kind: str
     """`principal` or `account`."""
@@ -35,13 +35,13 @@ class Payer(msgspec.Struct, frozen=True):
         return f"{self.kind} {self.name}" if self.name is not None else "all unsigned requests"
 
     def limits(self, limits: LimitRules) -> Pending:
-        """The most that may be pending; 0 = no limit."""
+        """Return its limits; 0 = no limit."""
         if self.kind == "principal":
             return Pending(limits.pending_per_principal, limits.instances_per_principal)
         return Pending(limits.pending_per_account, limits.instances_per_account)
 
     def count(self, transaction: Transaction) -> Pending:
-        """What is pending of it now."""
+        """Count its pending reservations."""
         if self.kind == "principal":
             return transaction.count_pending_of_principal(self.name)
         return transaction.count_pending_of_account(self.name or "")
@@ -49,19 +49,20 @@ class Payer(msgspec.Struct, frozen=True):
 
 @dataclass
 class _Count:
-    """One count of what was pending, and what this process inserted since."""
+    """A count of pending reservations, and the number that this process inserted since then."""
 
     pending: Pending
     sequence: int
-    """The number of the last reservation when it was counted."""
+    """The number of the newest reservation at the time of the count."""
     counted_at: float
-    """On this process' monotonic clock."""
+    """By this process' monotonic clock."""
     own: int = 0
     own_instances: int = 0
 
     def bound(self, sequence: int) -> Pending:
-        """At most this is pending when the last reservation has this number: each one that another process inserted may
-        be of the same payer and have the most instances.
+        """Return an upper bound of what is pending when the newest reservation has this number.
+
+        Each reservation that another process inserted is counted as one of this payer with the most instances.
         """
         inserted = sequence - self.sequence
         others = inserted - self.own
@@ -78,28 +79,29 @@ class Admission:
     def admit(
         self, transaction: Transaction, limits: LimitRules, rows: Sequence[Reservation]
     ) -> dict[str, InvalidInputError]:
-        """By id: the new reservations that would exceed a limit, with the fault; reservations that are stored already
-        are never among them. To be called before any row of this transaction is locked.
+        """Return the new reservations that would exceed a limit, by id, with the fault.
+
+        Reservations that are stored already are never refused. Call it before this transaction locks any row.
         """
         asked = {payer: own for payer, own in _list_by_payer(rows).items() if payer.limits(limits) != Pending()}
         if not asked:
             return {}
         sequence = transaction.last_sequence()
-        tight = [payer for payer, own in asked.items() if not self._has_room(transaction, limits, payer, own, sequence)]
+        tight = [payer for payer, own in asked.items() if not self._allows(transaction, limits, payer, own, sequence)]
         if not tight:
             return {}
         known = transaction.load_reservations(row.id for row in rows)
         return self._refuse(limits, [row for row in rows if row.id not in known], tight)
 
     def note(self, rows: Iterable[object]) -> None:
-        """Add reservations that this process inserted, after the commit."""
+        """Add reservations that this process inserted. Call it after the commit."""
         for row in (each for each in rows if isinstance(each, Reservation)):
             for payer in _payers_of(row):
                 if (count := self._counts.get(payer)) is not None and row.sequence > count.sequence:
                     count.own += 1
                     count.own_instances += row.request.instances
 
-    def _has_room(
+    def _allows(
         self, transaction: Transaction, limits: LimitRules, payer: Payer, rows: Sequence[Reservation], sequence: int
     ) -> bool:
         wanted = Pending(len(rows), sum(row.request.instances for row in rows))
@@ -108,7 +110,7 @@ class Admission:
         if count is not None:
             if _fits(payer.limits(limits), count.bound(sequence), wanted):
                 return True
-            # Not even the smallest of them had room: all are refused by the count that is at hand.
+            # At the last count not even the smallest of them was allowed: refuse all without another count.
             is_full = not _fits(payer.limits(limits), count.pending, smallest)
             if is_full and monotonic() - count.counted_at < FULL_SECONDS:
                 return False
@@ -120,7 +122,7 @@ class Admission:
     def _refuse(
         self, limits: LimitRules, rows: Iterable[Reservation], tight: Sequence[Payer]
     ) -> dict[str, InvalidInputError]:
-        """Admit the rows one after the other, as far as the limits allow."""
+        """Admit the rows one by one as far as the limits allow. Return the faults of the others."""
         pending = {payer: self._counts[payer].pending for payer in tight}
         refused: dict[str, InvalidInputError] = {}
         for row in rows:
@@ -160,7 +162,7 @@ def _fits(limits: Pending, pending: Pending, wanted: Pending) -> bool:
 
 
 def _find_fault(limits: LimitRules, payer: Payer, pending: Pending, wanted: Pending) -> Fault | None:
-    """The limit that this many more would exceed."""
+    """Return the limit that this many more pending reservations would exceed."""
     most = payer.limits(limits)
     if not _fits(Pending(most.reservations), pending, wanted):
         key = f"limits.pending_per_{payer.kind}"
@@ -174,7 +176,7 @@ def _find_fault(limits: LimitRules, payer: Payer, pending: Pending, wanted: Pend
 
 
 def find_excess(word: ReservationDocument, limits: LimitRules) -> Fault | None:
-    """The limit on a single reservation that this one exceeds."""
+    """Return the limit on a single reservation that this one exceeds."""
     components = word.components
     instances = sum(each.count for each in components)
     labels = len(word.labels) + len(word.prefers) + len(word.tags) + sum(len(each.labels) for each in components)

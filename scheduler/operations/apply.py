@@ -1,4 +1,4 @@
-"""Apply: make a document the rules in force, give each pool the slots that it lists, and have its accounts."""
+"""Apply rules: store a document as the rules in force, and make the slots of its pools and its accounts."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -17,11 +17,11 @@ from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.operations.unit_of_work import UnitOfWork
 
 RULES_CHANGED = "rules_changed"
-"""The event of new rules: their `version`, and the `source` that applied them where it is known."""
+"""The event of new rules: their `version`, and the `source` that applied them if it is known."""
 
 
 class RulesChangedError(Exception):
-    """The rules in force are other ones than those that were looked at before; nothing was written."""
+    """The rules in force are not the ones that the change was decided on. Nothing was written."""
 
 
 @repeated_if_overtaken
@@ -34,11 +34,12 @@ def apply_rules(
     source: str | None = None,
     expected: int | None = None,
 ) -> tuple[int, bool]:
-    """Check the document, write it, make the slots of its pools and its accounts; (version, whether anything changed).
+    """Check the document, store it, and make the slots of its pools and its accounts.
 
-    The same document again changes nothing. `source`: what applies it, for the history. `expected`: the version of the
-    rules that this change was decided on. Raises InvalidInputError, RulesChangedError and ForeignClusterError, with
-    nothing written.
+    Returns (version, whether anything changed). Applying the same document again changes nothing.
+
+    `source`: what applies the rules, for the history. `expected`: the version of the rules that this change was
+    decided on. Raises InvalidInputError, RulesChangedError and ForeignClusterError; then nothing was written.
     """
     rules = read_rules(dict(document), prefix)
     check_membership(ports)
@@ -63,8 +64,10 @@ def apply_rules(
 
 
 def fit_slots(work: UnitOfWork, slots: Iterable[Slot], rules: Rules) -> None:
-    """Each ec2 pool has the slots `POOL-1` … `POOL-max_slots`; empty ones beyond that, or of a pool that is no
-    longer listed, go, and others stay until they are empty.
+    """Give each ec2 pool the slots `POOL-1` … `POOL-max_slots`.
+
+    Delete empty slots beyond that, and those of pools that are no longer listed. Other such slots stay until they
+    are empty.
     """
     wanted = {slot: name for name, pool in rules.pools.items() for slot in slot_ids(name, pool)}
     present = {slot.id: slot for slot in slots}
@@ -78,9 +81,11 @@ def fit_slots(work: UnitOfWork, slots: Iterable[Slot], rules: Rules) -> None:
 
 
 def fit_accounts(work: UnitOfWork, accounts: Iterable[Account], before: Rules, rules: Rules) -> None:
-    """An account whose table is new or has changed gets these settings, and a balance where the table's list of it is
-    new or has changed; one whose table is gone is forgotten. What was said by a word stays where its table says the
-    same as before. When accounts begin to earn and pay at all, they begin now.
+    """Change the accounts to what the tables of the rules give.
+
+    An account whose table is new or changed gets its settings, and its balance if the table's balance is new or
+    changed. An account whose table was removed is forgotten. A setting that an operator changed by a command stays
+    while its table is unchanged. When quota scheduling is switched on, charging begins now.
     """
     work.accounts.update((account.id, account) for account in accounts)
     if rules.has_quota and not before.has_quota:

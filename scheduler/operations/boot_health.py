@@ -1,25 +1,21 @@
-"""Boots: what became of each machine between its launch and its first service, for the pool's health and metrics."""
+"""Boot health: failed boots in a row, which pause the launches of their pool."""
 
 from typing import Final
 
 import msgspec
 
-from scheduler.model.events import Event
 from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.model.rules import Pool
 from scheduler.model.slots import Slot
-from scheduler.operations.unit_of_work import ChangeSet, UnitOfWork
-from scheduler.ports import Meter
+from scheduler.operations.unit_of_work import UnitOfWork
 
 BOOTING: Final = frozenset({"booting", "binding"})
-LOST: Final = frozenset({"gone", "lost"})
-"""Reasons of a slot that is empty because its machine was not there any more."""
 
 
 def note_failed_boot(work: UnitOfWork, pool: Pool | None, slot: Slot, what_happened: str) -> None:
-    """One more boot of this pool failed; from `unhealthy_after` in a row on, launches rest for `error_cooldown`.
+    """Count a failed boot of this pool. From `unhealthy_after` in a row on, pause its launches for `error_cooldown`.
 
-    A boot that was not meant to succeed (interrupted, drained) is none. `what_happened` follows the slot's name.
+    A boot that was interrupted or drained does not count. `what_happened` follows the slot's name in the hold.
     """
     if pool is None or not pool.unhealthy_after or slot.interrupted_at is not None or slot.drain_reason:
         return
@@ -41,41 +37,13 @@ def note_failed_boot(work: UnitOfWork, pool: Pool | None, slot: Slot, what_happe
 
 
 def note_good_boot(work: UnitOfWork, slot: Slot) -> None:
-    """A machine of this pool turned ready: boots that failed before it are no longer in a row."""
+    """A machine of this pool became ready: set the count of failed boots in a row to 0."""
     known = _find_hold(work, slot.pool)
     if known is not None and known.streak:
         work.put(msgspec.structs.replace(known, streak=0, until=work.now))
 
 
 def _find_hold(work: UnitOfWork, pool: str) -> Hold | None:
-    """The row as this transaction has it, also when it was changed a moment ago."""
+    """Return the pool's hold as this transaction has it, with its own changes."""
     name = hold_id(pool, "unhealthy")
     return work.holds.get(name) or work.transaction.load_holds([name]).get(name)
-
-
-def count_boots(meter: Meter, change_set: ChangeSet) -> None:
-    """Add what became of boots, and machines that disappeared, to the metrics. Source: Arvados."""
-    for event in change_set.events:
-        slot = change_set.slots.get(event.slot or "")
-        state = str(event.detail.get("from", ""))
-        if slot is None:
-            continue
-        if (ended := _outcome_of(event, state)) is not None:
-            meter.count("leasehold_boot_outcomes_total", {"pool": slot.pool, "outcome": ended})
-        if event.name == "slot_empty" and state != "terminating" and event.detail.get("reason") in LOST:
-            meter.count("leasehold_slot_disappeared_total", {"state": state})
-
-
-def _outcome_of(event: Event, state: str) -> str | None:
-    """How a boot ended by this event; None when none did."""
-    if state not in BOOTING:
-        return None
-    match event.name:
-        case "slot_ready":
-            return "success"
-        case "slot_terminating":
-            return "failure" if event.detail.get("reason") == "timeout" else "aborted"
-        case "slot_empty":
-            return "disappeared"
-        case _:
-            return None

@@ -1,4 +1,4 @@
-"""How a reservation lets go of what it holds: for good, or back into the queue."""
+"""Ending leases: a reservation ends, returns to the queue, or loses some of its elastic instances."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,9 +14,9 @@ from scheduler.policy.cycle.ttl import expiry_of_pending
 from scheduler.policy.lifecycle.heal import may_restart_again
 
 UNCLAIMED = "reservation_unclaimed"
-"""The event of one whose claim on a place was dropped: no change of phase."""
+"""The event of a reservation whose claims were dropped: no change of phase."""
 REVOKED = "reservation_revoked"
-"""The event of an elastic instance that is taken back or has a deadline: no change of phase."""
+"""The event of an elastic instance that is reclaimed or got a deadline: no change of phase."""
 
 
 def end_reservation(
@@ -29,8 +29,9 @@ def end_reservation(
     clean: bool = True,
     **changes: Any,
 ) -> Reservation:
-    """End it: its leases are over, its slots are told, its token stays the last one that it had. `clean`: whether a
-    release is its holder's, who has cleaned up.
+    """Move a reservation to an ended phase: end its leases, update its slots, keep its last token.
+
+    `clean`: whether its holder cleaned up, which only a release by the holder can mean.
     """
     ended = work.move_reservation(
         _without_declined_instances(current),
@@ -46,7 +47,9 @@ def end_reservation(
 
 
 def return_to_queue(work: UnitOfWork, rules: Rules, current: Reservation, reason: str, **changes: Any) -> Reservation:
-    """It waits again with its place in the queue: leases over, expiry counted anew by the rule for waiting."""
+    """Return a reservation to the queue at its old position: end its leases, restart its expiry by the
+    rule for pending.
+    """
     changes.setdefault("unconfirmed", current.unconfirmed if current.confirmed_at is None else 0)
     returned = work.move_reservation(
         _without_declined_instances(current),
@@ -65,7 +68,7 @@ def return_to_queue(work: UnitOfWork, rules: Rules, current: Reservation, reason
 
 
 def drop_claims(work: UnitOfWork, current: Reservation) -> Reservation:
-    """It waits for no place in particular any more; what it paid for that is not refunded."""
+    """Delete the claims of a pending reservation. What it paid for them is not refunded."""
     dropped = msgspec.structs.replace(current, leases=())
     work.put(dropped)
     work.free_slots(current)
@@ -74,19 +77,19 @@ def drop_claims(work: UnitOfWork, current: Reservation) -> Reservation:
 
 
 def held_of(current: Reservation) -> list[Lease]:
-    """The leases that it has, not those that it only claims."""
+    """Return its leases without claims."""
     return [lease for lease in current.leases if lease.state != "claimed"]
 
 
 def _without_declined_instances(current: Reservation) -> Reservation:
-    """What its holder gave back was said of this lease, not of the next one."""
+    """Clear `declined`: what the holder declined concerned this lease, not the next one."""
     return msgspec.structs.replace(current, declined=()) if current.phase in {"leased", "revoking"} else current
 
 
 def end_instance(
     work: UnitOfWork, rules: Rules, current: Reservation, lease: Lease, reason: str, *, clean: bool, **changes: Any
 ) -> Reservation:
-    """One of its elastic leases is over; it stays as it is, and its slot is told."""
+    """End one elastic lease and update its slot. The reservation keeps its other leases."""
     others = tuple(each for each in current.leases if each.component != lease.component)
     left = msgspec.structs.replace(current, leases=others, **changes)
     work.put(left)
@@ -98,7 +101,7 @@ def end_instance(
 
 
 class Parting(NamedTuple):
-    """An elastic lease that is taken back: at once, or with time for its holder until `revoke_by`."""
+    """An elastic lease that is reclaimed: at once (`revoke_by` None), or by the end of the holder's grace period."""
 
     lease: Lease
     reason: str
@@ -108,8 +111,9 @@ class Parting(NamedTuple):
 def take_back_instances(
     work: UnitOfWork, rules: Rules, current: Reservation, partings: Sequence[Parting], died: Iterable[str] = ()
 ) -> None:
-    """Take back elastic leases of one reservation, which stays as it is. Its row is put once, however many they are:
-    a copy of 10,000 leases for each of them would take minutes. `died`: components whose restarts are counted.
+    """Reclaim elastic leases of one reservation. `died`: components whose restarts are counted.
+
+    The row is put once for all of them: copying 10,000 leases for each one would take minutes.
     """
     by_component = {each.lease.component: each for each in partings}
     left = []
@@ -132,14 +136,16 @@ def take_back_instances(
 
 
 def count_restarts(current: Reservation, died: Iterable[str]) -> Reservation:
-    """One more for each of these instances, which died and are to be started again."""
+    """Add one restart for each of these instances, which died and will be restarted."""
     counts = Counter(current.component_restarts)
     counts.update(died)
     return msgspec.structs.replace(current, component_restarts=dict(counts) or None)
 
 
 def end_failed(work: UnitOfWork, rules: Rules, current: Reservation, reason: str, died: Sequence[str]) -> Reservation:
-    """It fails, for these instances of it died; each counts as restarted if its policy will restart the whole."""
+    """Move a reservation to `failed` because these instances died. Count their restarts if its policy
+    will restart it.
+    """
     told = {"died": list(died)} if died else {}
     if may_restart_again(current, rules):
         current = count_restarts(current, died)
@@ -147,7 +153,7 @@ def end_failed(work: UnitOfWork, rules: Rules, current: Reservation, reason: str
 
 
 def tell_instance(work: UnitOfWork, name: str, reservation: str, lease: Lease, reason: str) -> None:
-    """The event of one elastic lease that comes or goes."""
+    """Append the event of one elastic lease that was given or ended."""
     detail: dict[str, Any] = {"component": lease.component, "slot": lease.slot, "reason": reason}
     if lease.revoke_by is not None:
         detail["deadline"] = lease.revoke_by
@@ -155,7 +161,7 @@ def tell_instance(work: UnitOfWork, name: str, reservation: str, lease: Lease, r
 
 
 def _free_slots(work: UnitOfWork, rules: Rules, current: Reservation, *, clean: bool) -> None:
-    """Its slots are told; one of a pool that recycles what was not released goes as soon as a tick sees it."""
+    """Update the slots of an ended reservation. Unless `clean`, slots of pools with `recycle_unclean` are drained."""
     work.free_slots(current)
     for lease in () if clean else held_of(current):
         _note_unclean(work, rules, lease)
@@ -170,7 +176,7 @@ def _note_unclean(work: UnitOfWork, rules: Rules, lease: Lease) -> None:
 
 
 def note_confirmed(work: UnitOfWork, current: Reservation) -> None:
-    """Its holder works: the slots that it is leased on are no black holes."""
+    """A holder confirmed its leases: reset the counts of unconfirmed leases on their slots."""
     for lease in held_of(current):
         slot = work.slots.get(lease.slot)
         if slot is not None and slot.epoch == lease.epoch and slot.unconfirmed:
@@ -178,7 +184,7 @@ def note_confirmed(work: UnitOfWork, current: Reservation) -> None:
 
 
 def note_unconfirmed(work: UnitOfWork, current: Reservation) -> None:
-    """Nobody confirmed its leases: one more in a row for each of its slots."""
+    """The essential leases were not confirmed in time: add one to the count of each of their slots."""
     for lease in current.leases:
         slot = work.slots.get(lease.slot)
         if slot is not None and slot.epoch == lease.epoch and lease.kind == "essential":

@@ -1,7 +1,7 @@
-"""Explain: why a reservation waits, the smallest change that would end it, and conditions in words.
+"""Explain why a reservation waits, which smallest change would end the wait, and the conditions of slots and pools.
 
-Readers: they plan on a copy of their own, made of one consistent read, lock nothing and write nothing, and give up
-searching after a few seconds. No tick waits for them.
+These readers plan on their own copy of one consistent read. They lock nothing, write nothing and stop searching
+after a few seconds, so no tick waits for them.
 """
 
 from collections.abc import Callable
@@ -22,17 +22,19 @@ from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 
 SEARCH_SECONDS: Final = 1.5
-"""A search for the smallest change begins no further plan after this: before a client asks again."""
+"""A search for the smallest change begins no further plan after this time, which is shorter than a client's timeout."""
 
 
 def explain(ports: Ports, name: str, patience: float = SEARCH_SECONDS) -> dict[str, Any]:
-    """Why this reservation is where it is, on the rows and rules as they are now.
+    """Return why this reservation is where it is, by the rows and rules as they are now. {} for an unknown reservation.
 
-    `waiting`: code and detail; `position` of `of` in the queue of those who wait; `change`: see `describe_change`
-    (None: no change that is thought of would do, nor two, or it is served by the next tick, which `served` says);
-    `account`: what its account has and when it can pay again, None where accounts do not count;
-    `is_complete`: whether every kind was tried in time; `pools`: what holds back launches of the pools that may
-    serve it. {} for a reservation that nobody knows.
+    `waiting`: code and detail.
+    `position` and `of`: its place in the queue.
+    `served`: whether the next tick places it.
+    `change`: see `describe_change`. None: it is served, or no single change and no pair that was tried would help.
+    `account`: the balance of its account and when it can pay again; None where accounts do not count.
+    `is_complete`: whether every kind of change was tried in time.
+    `pools`: what holds back launches in the pools that may serve it.
     """
     deadline = monotonic() + patience
     now, rules, row = ports.store.now(), ports.rules(), _find(ports, name)
@@ -40,9 +42,9 @@ def explain(ports: Ports, name: str, patience: float = SEARCH_SECONDS) -> dict[s
         view = View(ports.store.read_rows())
         current = view.reservations.get(name)
         if current is not None and current.phase == "pending":
-            said = _describe(current, now)
-            return said | explain_wait(view, rules, current, now, lambda: monotonic() < deadline)
-        # It was served, or ended, before the rows were read.
+            found = _describe(current, now)
+            return found | explain_wait(view, rules, current, now, lambda: monotonic() < deadline)
+        # It was leased, or ended, before the rows were read.
         row = _find(ports, name)
     return {} if row is None else _describe(row, now)
 
@@ -58,20 +60,20 @@ def _describe(row: Reservation, now: float) -> dict[str, Any]:
 def explain_wait(
     view: View, rules: Rules, row: Reservation, now: float, has_time: Callable[[], bool] = lambda: True
 ) -> dict[str, Any]:
-    """The same for one that is pending in this view."""
+    """Return the part of `explain` that concerns a reservation that is pending in this view."""
     cache = PlanCache()
     with PausedGC():
-        change_set = plan(view, rules, now, cache)
+        planned = plan(view, rules, now, cache)
         search = Search(view, rules, row, now, has_time, cache)
         change = suggest_change(search, KINDS_OF_CHANGE)
     pools = rules.serving_pools(row.request.pool, row.request.system)
     return {
-        **_find_place(change_set, row.id),
-        "served": is_served(change_set, row.id),
+        **_find_position(planned, row.id),
+        "served": is_served(planned, row.id),
         "change": None if change is None else describe_change(view, change),
         "account": _describe_payer(view, rules, row, now),
         "is_complete": not search.is_cut_short,
-        "pools": {name: words for name in pools if (words := describe_pool(view, rules, name, now))},
+        "pools": {name: texts for name in pools if (texts := describe_pool(view, rules, name, now))},
     }
 
 
@@ -82,17 +84,18 @@ def _describe_payer(view: View, rules: Rules, row: Reservation, now: float) -> s
     return describe_account(forecast(view, account, now))
 
 
-def _find_place(change_set: Plan, name: str) -> dict[str, Any]:
-    place, found = next(
-        ((place, each) for place, each in enumerate(change_set.waiting, 1) if each.reservation == name), (None, None)
+def _find_position(planned: Plan, name: str) -> dict[str, Any]:
+    position, found = next(
+        ((at, each) for at, each in enumerate(planned.waiting, 1) if each.reservation == name), (None, None)
     )
     waiting = {"code": found.code, "detail": found.detail} if found else None
-    return {"waiting": waiting, "position": place, "of": len(change_set.waiting)}
+    return {"waiting": waiting, "position": position, "of": len(planned.waiting)}
 
 
 def describe_conditions(ports: Ports, pool: str | None = None) -> dict[str, Any]:
-    """Of all slots and pools, or of one pool, what is to be said of them: `slots` and `pools`, texts by id; those of
-    which nothing is to be said are left out.
+    """Return the conditions of all slots and pools, or of those of one pool: `slots` and `pools`, texts by id.
+
+    Slots and pools without a condition are missing.
     """
     now, rules = ports.store.now(), ports.rules()
     view = View(each for each in ports.store.read_rows() if not isinstance(each, Reservation))
@@ -100,6 +103,6 @@ def describe_conditions(ports: Ports, pool: str | None = None) -> dict[str, Any]
     names = [name for name in rules.pools if pool in {None, name}]
     return {
         "as_of": now,
-        "slots": {each.id: words for each in slots if (words := describe_slot(each, rules.pools.get(each.pool), now))},
-        "pools": {name: words for name in names if (words := describe_pool(view, rules, name, now))},
+        "slots": {each.id: texts for each in slots if (texts := describe_slot(each, rules.pools.get(each.pool), now))},
+        "pools": {name: texts for name in names if (texts := describe_pool(view, rules, name, now))},
     }

@@ -1,6 +1,6 @@
-"""What never fits is told at the door: with the answer to `submit`, by the same rule as in the tick.
+"""The answer to `submit` reports a reservation that could never fit, by the rule that the tick uses.
 
-Such a reservation is accepted all the same: changed rules or a larger host may make room for it.
+Such a reservation is accepted nevertheless: changed rules or a larger host may make it fit.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,23 +17,23 @@ from scheduler.policy.queueing.feasibility import find_misfits
 from scheduler.ports import Store
 
 KNOWN_SECONDS: Final = 10.0
-"""So old may be what is known of the slots where it says that something fits. That nothing does is never old."""
+"""Age up to which known slots may show that a request fits. That nothing fits is always decided on slots read now."""
 
 
 @dataclass
 class KnownSlots:
-    """One slot of each kind that there is, as this process read them last: enough to say what could hold a request."""
+    """One slot of each kind, as this process read them last. Enough to decide what could fit a request."""
 
     slots: Sequence[Slot] = ()
     read_at: float | None = None
 
     def read(self, store: Store) -> None:
-        """Read them anew."""
+        """Read the slots again."""
         self.read_at = monotonic()
         self.slots = list({_kind_of(slot): slot for slot in store.find_slots()}.values())
 
     def is_young(self) -> bool:
-        """Whether they were read a moment ago."""
+        """Return whether the slots were read less than KNOWN_SECONDS ago."""
         return self.read_at is not None and monotonic() - self.read_at < KNOWN_SECONDS
 
 
@@ -43,9 +43,9 @@ def _kind_of(slot: Slot) -> tuple[object, ...]:
 
 
 def foresee_misfits(store: Store, known: KnownSlots, rules: Rules, rows: Iterable[Reservation]) -> dict[str, Reason]:
-    """By id: the new reservations that no slot or offering could ever hold as things are, and what is told of them.
+    """Return the new reservations that no slot or offering could ever fit, by id, with the waiting code and sentence.
 
-    What an offering could hold is asked without looking at any slot; slots are read for the others alone.
+    Offerings are tried first, without any slot. Slots are read only for the reservations that fit no offering.
     """
     asked = list(rows)
     found = find_misfits(asked, known.slots if known.is_young() else (), rules)

@@ -1,7 +1,8 @@
-"""Signed heartbeats: which of those that were heard count. docs/reference/protocol.md, "Hosts".
+"""Signed heartbeats: decide which heartbeats count. See docs/reference/protocol.md, "Hosts".
 
-A heartbeat is signed with the key of the principal that has the name of its slot and the role `host`, and its counter
-rises. The slot's row keeps the highest counter: a heartbeat that is written again later is a copy, and does not count.
+A heartbeat is signed with the key of the principal that has the slot's name and the role `host`, and its counter
+increases. The slot's row keeps the highest counter. A heartbeat that arrives later with an old counter was copied
+and does not count.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from scheduler.ports import Heard, Meter, Store, StoredPrincipal
 
 AccessMode = Literal["open", "warn", "signed"]
 SAME_BEAT_SECONDS = 0.25
-"""One heartbeat that is read twice never comes out at exactly the same time; a later one is later by more than this."""
+"""Reading one heartbeat twice gives two slightly different times; another heartbeat is later by more than this."""
 REFUSED = "leasehold_heartbeats_refused_total"
 
 
@@ -40,14 +41,14 @@ class HostKeys:
         self.at, self.cluster, self.version = state.now, state.identity, state.principals_version
 
     def is_genuine(self, slot: str, beat: Heartbeat) -> bool:
-        """Whether the principal of this slot signed the heartbeat."""
+        """Return whether the principal of this slot signed the heartbeat."""
         row = self.principals.get(slot)
         keys = [] if row is None else row.list_keys(self.at)
         return any(is_heartbeat_of(read_key(key), self.cluster, slot, beat) for key in keys)
 
 
 def judge_heartbeats(keys: HostKeys, store: Store, meter: Meter, hosts: Sequence[Slot], heard: Heard) -> Heard:
-    """What was heard without the heartbeats that do not count; each of them is counted, by why."""
+    """Return the heartbeats that count. Count each of the others in the metrics, by the reason."""
     if heard.signed:
         keys.refresh(store)
     refused: dict[str, str] = {}
@@ -68,7 +69,7 @@ def judge_heartbeats(keys: HostKeys, store: Store, meter: Meter, hosts: Sequence
 
 
 def _find_reason(keys: HostKeys, slot: Slot, beat: Heartbeat | None, at: float) -> str | None:
-    """Why this heartbeat, which arrived at `at`, does not count; None: it counts."""
+    """Return why this heartbeat, which arrived at `at`, does not count; None: it counts."""
     if beat is None or beat.counter is None:
         return "unsigned" if keys.mode == "signed" else None
     if not keys.is_genuine(slot.id, beat):

@@ -1,4 +1,4 @@
-"""Whether database, Redis and machines belong to one cluster, and whether the database still is its newest state."""
+"""Checks that database, Redis and machines belong to one cluster, and that the database has its newest state."""
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -18,22 +18,26 @@ from scheduler.ports import (
 )
 
 CHECK_SECONDS: Final = 1.0
-"""How long a process trusts its last check."""
+"""Seconds for which a process trusts its last check."""
 
 
 class MembershipCheck:
-    """Checks the membership of one process at most once a second. A check that failed is done again at once."""
+    """Checks the membership of one process at most once in CHECK_SECONDS. A failed check is repeated
+    at the next call.
+    """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._checked_at: float | None = None
 
     def ensure(self, ports: Ports) -> None:
-        """Raises ForeignClusterError or DatabaseWentBackError, and StoreUnavailableError without a database."""
+        """Check the membership. Raises ForeignClusterError, DatabaseWentBackError, and StoreUnavailableError without a
+        database.
+        """
         self.compare(ports.store, ports.record)
 
     def compare(self, store: Store, record: ClusterRecord | None) -> None:
-        """The same for a process without an engine."""
+        """Check the membership in a process that has no Ports."""
         if self._checked_at is not None and 0 <= self._clock() - self._checked_at < CHECK_SECONDS:
             return
         began = self._clock()
@@ -42,16 +46,18 @@ class MembershipCheck:
 
 
 def check_membership(ports: Ports) -> ClusterRow:
-    """Compare the database with what Redis remembers; an empty Redis is taken over. The row of the cluster.
+    """Compare the database with the record in Redis, and return the row of the cluster. An empty Redis gets the
+    identity.
 
-    Redis is read first: what it remembers was committed before. Without Redis the database alone is checked: nothing
-    can be published to a Redis that cannot be reached. Raises ForeignClusterError and DatabaseWentBackError.
+    Redis is read first, because the numbers in it were committed before they were written there. Without Redis only
+    the database is checked: a Redis that cannot be reached cannot be damaged. Raises ForeignClusterError and
+    DatabaseWentBackError.
     """
     return compare_membership(ports.store, ports.record)
 
 
 def compare_membership(store: Store, record: ClusterRecord | None) -> ClusterRow:
-    """The same for a process without an engine."""
+    """Compare as `check_membership` does, in a process that has no Ports."""
     if record is None:
         return store.read_cluster()
     try:
@@ -68,13 +74,15 @@ def compare_membership(store: Store, record: ClusterRecord | None) -> ClusterRow
         )
     row.refuse_older(remembered.term, remembered.token, "Redis")
     if remembered.identity is None:
-        with suppress(ViewUnavailableError):  # the metrics process may only read
+        with suppress(ViewUnavailableError):  # the metrics process has no permission to write
             _keep(record, row)
     return row
 
 
 def keep_record(ports: Ports, row: ClusterRow) -> None:
-    """Write identity and highest numbers into Redis. Raises ForeignClusterError when another cluster was quicker."""
+    """Write identity and highest numbers to Redis. Raises ForeignClusterError when another cluster has written there
+    first.
+    """
     if ports.record is not None:
         _keep(ports.record, row)
 
@@ -92,7 +100,7 @@ def _refuse_foreign(row: ClusterRow, identity: str) -> None:
 
 
 def split_foreign(machines: Iterable[Machine], identity: str) -> tuple[list[Machine], list[Machine]]:
-    """The machines of this cluster, among them those without an identity, and those of other clusters."""
+    """Return the machines of this cluster, including those without an identity, and those of other clusters."""
     ours: list[Machine] = []
     foreign: list[Machine] = []
     for machine in machines:
@@ -101,7 +109,7 @@ def split_foreign(machines: Iterable[Machine], identity: str) -> tuple[list[Mach
 
 
 def refuse_foreign_machines(machines: Iterable[Machine], identity: str) -> None:
-    """Raise ForeignMachineError for machines of another cluster, if there are any."""
+    """Raise ForeignMachineError if there are machines of another cluster."""
     first = next(iter(machines), None)
     if first is not None:
         raise ForeignMachineError(

@@ -1,4 +1,4 @@
-"""What waiters and callbacks are told about a reservation."""
+"""The notices about a reservation that channels and callbacks get."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,8 +11,10 @@ from scheduler.model.slots import Slot
 
 
 def describe_notice(event: Event, reservation: Reservation, slots: Mapping[str, Slot]) -> dict[str, Any]:
-    """The notice: `event` without its prefix (`leased`, `revoking`, `released` …), phase, reason, deadline and,
-    while it holds any, its leases with token, slot, instance id, address, type, zone, resources and usable cores.
+    """Return the notice of an event.
+
+    It has `event` without its prefix (`leased`, `revoking`, `released` …), phase, reason and deadline. A leased
+    reservation also has its leases with token, slot, instance id, address, type, zone, resources and usable cores.
     """
     return {
         "event": event.name.removeprefix("reservation_"),
@@ -28,8 +30,8 @@ def describe_notice(event: Event, reservation: Reservation, slots: Mapping[str, 
 
 
 def describe_row(reservation: Reservation, slots: Mapping[str, Slot]) -> dict[str, Any]:
-    """The row, with instance id, address, type and zone at each lease whose machine the slot still has. The hash of the
-    holder's key is left out.
+    """Return the row without the hash of the holder's key. Each lease also has instance id, address, type and zone, as
+    long as the slot still has the lease's machine.
     """
     row: dict[str, Any] = msgspec.to_builtins(reservation)
     del row["key_hash"]

@@ -1,4 +1,4 @@
-"""The engine: the adapters that every operation is handed, and how a change is announced once it is committed."""
+"""The set of ports that every operation gets, and the announcement of a committed change."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -11,12 +11,10 @@ from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import PHASES
 from scheduler.model.view import Change
-from scheduler.operations.account_metrics import count_spending
 from scheduler.operations.admission import Admission
-from scheduler.operations.boot_health import count_boots
 from scheduler.operations.feasibility import KnownSlots
 from scheduler.operations.heartbeats import HostKeys
-from scheduler.operations.metrics import observe_times
+from scheduler.operations.metrics import count_changes
 from scheduler.operations.notices import describe_notice
 from scheduler.operations.unit_of_work import ChangeSet
 from scheduler.ports import (
@@ -35,21 +33,21 @@ from scheduler.ports import (
 )
 
 CORES = "reservation_cores"
-"""The event of a lease that may use more or fewer cpus of its slot: no change of phase."""
+"""The event of a lease whose limit of cpus changed: no change of phase."""
 _NOTICED = frozenset(
     {
         *(f"reservation_{phase}" for phase in PHASES),
         *("reservation_moved", "reservation_granted", "reservation_revoked", CORES),
     }
 )
-"""What waiters are told of."""
+"""The events of which the reservation's channel gets a notice."""
 ASKED_AGAIN = "slot_asked_again"
-"""The event of a termination that is asked for once more: no change of state."""
+"""The event of a termination that is requested once more: no change of state."""
 
 
 @dataclass
 class Ports:
-    """Everything that the operations need from outside; wired in one place, handed down from there."""
+    """The adapters that operations use. They are created in one place and passed to every operation."""
 
     store: Store
     view_cache: ViewCache
@@ -61,18 +59,18 @@ class Ports:
     fleet: Fleet
     probe: Probe
     new_id: Callable[[], str]
-    """Ids that were never given out before: launch ids."""
+    """Returns a new unique id, for launches."""
     record: ClusterRecord | None = None
-    """What Redis remembers of the cluster; None in a simulation, which has one process and no Redis."""
+    """The cluster record in Redis; None in a simulation, which has one process and no Redis."""
     rules_cache: StoredRules | None = None
     known_slots: KnownSlots = field(default_factory=KnownSlots)
     host_keys: HostKeys = field(default_factory=HostKeys)
     admission: Admission = field(default_factory=Admission)
     is_bounded: bool = True
-    """Whether a tick bounds the work of one principal; a simulation plans everything in each tick."""
+    """Whether a tick limits the work for one principal. False in a simulation, which plans everything in each tick."""
 
     def rules(self) -> Rules:
-        """The rules in force; read anew only when their version has changed."""
+        """Return the rules in force. They are read again only when their version has changed."""
         if self.rules_cache is None or self.rules_cache.version != self.store.rules_version():
             self.rules_cache = self.store.load_rules()
             if not self.is_bounded:
@@ -83,18 +81,16 @@ class Ports:
 
 
 def announce(ports: Ports, change_set: ChangeSet, *, kick: bool) -> None:
-    """After the commit: the view first, then slow work, notices and callbacks, and last a kick.
+    """Publish a committed change: first to the view, then slow work, notices and callbacks, and a kick last.
 
-    May be cut off anywhere: the view is mended by the periodic tick, slow work and callbacks are sent again
-    by `recover`, and notices and kicks are only hints.
+    The process may die at any point: the periodic tick repairs the view, `recover` sends slow work and callbacks
+    again, and notices and kicks are only hints.
     """
     changes: Sequence[Change] = [*change_set.rows, *change_set.gone]
     if changes:
         ports.view_cache.publish(changes)
     send_slow_work(ports, change_set)
-    count_boots(ports.meter, change_set)
-    observe_times(ports.meter, change_set)
-    count_spending(ports.meter, change_set)
+    count_changes(ports.meter, change_set)
     send_notices(ports, change_set)
     push_to_hosts(ports, change_set)
     send_callbacks(ports, change_set.outgoing)
@@ -103,7 +99,7 @@ def announce(ports: Ports, change_set: ChangeSet, *, kick: bool) -> None:
 
 
 def send_slow_work(ports: Ports, change_set: ChangeSet) -> None:
-    """Ask the queues for the launches and terminations that this change decided."""
+    """Send the launches and terminations of this change to their queues."""
     slots = {row.id: row for row in change_set.rows if isinstance(row, Slot)}
     moved = {event.slot: event.name for event in change_set.events if event.slot}
     ports.dispatcher.send_launches([slots[s] for s, name in moved.items() if name == "slot_launching" and s in slots])
@@ -113,8 +109,10 @@ def send_slow_work(ports: Ports, change_set: ChangeSet) -> None:
 
 
 def send_notices(ports: Ports, change_set: ChangeSet) -> None:
-    """Tell the waiters of each reservation what became of it; of a new one there is nothing to tell, nor of what
-    changes neither its phase nor its place. Limits of cores that came with a lease are told with it.
+    """Publish a notice for each reservation that changed its phase or leases.
+
+    A reservation gets one notice, about its last event. New limits of cpus count as the last event only if nothing
+    else happened.
     """
     noticed = [event for event in change_set.events if event.name in _NOTICED]
     noticed.sort(key=lambda event: event.name != CORES)
@@ -126,7 +124,7 @@ def send_notices(ports: Ports, change_set: ChangeSet) -> None:
 
 
 def push_to_hosts(ports: Ports, change_set: ChangeSet) -> None:
-    """Tell static hosts that their slot or its leases changed: every lease that comes or goes writes its slot."""
+    """Send hints to the static hosts whose slot or leases changed. Each lease that comes or goes writes its slot."""
     if change_set.hosts:
         hint_to_hosts(ports, change_set.hosts)
 
@@ -137,12 +135,12 @@ def hint_to_hosts(ports: Ports, slots: Iterable[Slot]) -> None:
 
 
 def last_by_reservation(events: Iterable[Event]) -> Iterable[Event]:
-    """The last event of each reservation."""
+    """Return the last event of each reservation."""
     return {event.reservation: event for event in events if event.reservation}.values()
 
 
 def send_callbacks(ports: Ports, outgoing: Sequence[OutboxMessage]) -> None:
-    """Send what the broker takes and forget it; what it does not take, `recover` sends again."""
+    """Send callbacks and delete those that the broker accepted. `recover` sends the others again."""
     taken = []
     for each in outgoing:
         try:

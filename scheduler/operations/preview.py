@@ -1,7 +1,7 @@
-"""Preview: what other rules would do at once, by the engine itself: planned on a copy of the rows, nothing is written.
+"""Preview of changed rules: plan on a copy of the rows, write nothing.
 
-The plan under the new rules is held against the plan under the rules in force, on the same rows at the same time: what
-both decide is no consequence of the change.
+The plan under the new rules is compared with the plan under the rules in force, on the same rows at the same time. A
+decision in both is no consequence of the change.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,7 +36,7 @@ _HOPELESS: Final = frozenset({"never_fits", "no_pool"})
 
 
 class Departure(msgspec.Struct, frozen=True, kw_only=True):
-    """A slot whose machine is let go: it drains (its leases run on until they end), or its machine is terminated."""
+    """A slot that loses its machine: it drains (its leases continue until they end), or its machine is terminated."""
 
     slot: str
     action: str
@@ -46,7 +46,7 @@ class Departure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """A reservation that loses leases; `action` is the name of the decision."""
+    """A reservation that loses leases. `action` is the name of the decision."""
 
     reservation: str
     action: str
@@ -54,7 +54,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccountLoss(msgspec.Struct, frozen=True, kw_only=True):
-    """An account that has less; `after` None: the account is forgotten."""
+    """An account that loses balance. `after` None: the account is forgotten."""
 
     account: str
     before: Levels
@@ -62,7 +62,7 @@ class AccountLoss(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unservable(msgspec.Struct, frozen=True, kw_only=True):
-    """A pending reservation that no slot or offering could hold any more, even empty."""
+    """A pending reservation that no slot or offering could fit any more, even empty."""
 
     reservation: str
     code: str
@@ -70,28 +70,28 @@ class Unservable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """What changes, and what the next tick does for it that it would not do under the rules in force."""
+    """The changes of the rules, and what the next tick does because of them."""
 
     version: int
-    """Of the rules in force."""
+    """The version of the rules in force."""
     changed: bool
-    """Whether the document differs from the rules in force, if only by defaults that are written out."""
+    """Whether the document differs from the rules in force, including defaults that are written out."""
     changes: tuple[RuleChange, ...] = ()
     departures: tuple[Departure, ...] = ()
     endings: tuple[Ending, ...] = ()
     accounts: tuple[AccountLoss, ...] = ()
     unservable: tuple[Unservable, ...] = ()
     launches: dict[str, int] = {}
-    """Machines that are launched at once, by pool."""
+    """Number of machines that the next tick launches, by pool."""
 
     @property
     def takes_away(self) -> bool:
-        """Whether machines go, leases end or accounts lose balance."""
+        """Return whether machines are let go, leases end or accounts lose balance."""
         return bool(self.departures or self.endings or self.accounts)
 
 
 def preview_rules(store: Store, document: Mapping[str, Any], *, prefix: str = "") -> Preview:
-    """What this document would do as the rules. Locks and writes nothing. Raises InvalidInputError."""
+    """Return what this document would do as the rules. Locks and writes nothing. Raises InvalidInputError."""
     rules, stored = read_rules(dict(document), prefix), store.load_rules()
     if stored.version and stored.document == document:
         return Preview(version=stored.version, changed=False)
@@ -113,7 +113,7 @@ def preview_rules(store: Store, document: Mapping[str, Any], *, prefix: str = ""
 
 
 class _Rehearsal:
-    """What a ledger needs of a transaction as long as nothing is loaded or flushed."""
+    """The part of a transaction that a unit of work needs before it loads or flushes anything."""
 
     def __init__(self, now: float) -> None:
         self._now = now
@@ -123,10 +123,10 @@ class _Rehearsal:
 
 
 def _fit(rows: Iterable[Row], before: Rules, rules: Rules, now: float) -> list[Row]:
-    """The rows as `apply_rules` would leave them."""
+    """Return the rows as `apply_rules` would leave them."""
     known = {(type(row), row.id): row for row in rows}
     work = UnitOfWork(cast("Transaction", _Rehearsal(now)), "operator")
-    # Every reservation was submitted before an account is forgotten.
+    # A forgotten account still pays for reservations submitted before: here, all of them.
     work.submitted = max((getattr(row, "sequence", 0) for row in known.values()), default=0)
     fit_slots(work, [row for row in known.values() if isinstance(row, Slot)], rules)
     fit_accounts(work, [row for row in known.values() if isinstance(row, Account)], before, rules)
@@ -155,7 +155,7 @@ def _list_departures(view: View, before: Plan, after: Plan) -> tuple[Departure, 
 
 
 def _endings_of(planned: Plan) -> dict[str, Ending]:
-    """By reservation the first decision that takes leases from it, or ends it."""
+    """Return for each reservation the first decision that ends it or one of its leases."""
     found: dict[str, Ending] = {}
     for decision in planned.decisions:
         match decision:

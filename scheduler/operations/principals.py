@@ -1,4 +1,4 @@
-"""Adding, rotating and removing principals; each change is an event."""
+"""Add, rotate and remove principals. Each change appends an event."""
 
 from collections.abc import Mapping
 from typing import Any, Final, Literal
@@ -13,11 +13,11 @@ from scheduler.operations.retry import repeated_if_overtaken
 from scheduler.ports import Store, StoredPrincipal, Transaction
 
 GRACE_SECONDS: Final = 3600.0
-"""Default time for which the key that a rotation replaced is accepted."""
+"""Default of the seconds for which the key that a rotation replaced is still accepted."""
 
 
 class NewPrincipal(Document):
-    """What is given for a new principal. Only a producer has accounts."""
+    """The fields of a new principal. Only a producer has accounts."""
 
     name: Name
     role: Literal["producer", "operator", "host", "reader"]
@@ -43,8 +43,9 @@ def add_principal(store: Store, document: Mapping[str, Any]) -> StoredPrincipal:
 
 @repeated_if_overtaken
 def rotate_principal(store: Store, name: str, grace_seconds: float = GRACE_SECONDS) -> StoredPrincipal:
-    """Give a principal a new random key; the key of before is accepted for `grace_seconds`. Raises InvalidInputError
-    for an unknown name.
+    """Give a principal a new random key. The previous key is accepted for `grace_seconds`.
+
+    Raises InvalidInputError for an unknown name.
     """
     with store.transaction() as transaction:
         current = _find(transaction.load_principals(), name)
@@ -59,8 +60,9 @@ def rotate_principal(store: Store, name: str, grace_seconds: float = GRACE_SECON
 
 @repeated_if_overtaken
 def remove_principal(store: Store, name: str) -> StoredPrincipal:
-    """Delete a principal: messages with its signature are refused from then on. Raises InvalidInputError for an unknown
-    name, and for the principal of the cluster's own processes.
+    """Delete a principal. Messages with its signature are refused from then on.
+
+    Raises InvalidInputError for an unknown name, and for the principal of the cluster's own processes.
     """
     if name == WORKER:
         raise InvalidInputError([Fault("name", "a principal other than that of the workers", show(name))])

@@ -1,16 +1,17 @@
-"""Refused messages become events: a message that was refused without an answer is found by `leasehold events`."""
+"""Stores refused messages as events, so that `leasehold events` shows messages that were refused without an answer."""
 
 from scheduler.model.events import Event
 from scheduler.operations.ports import Ports
 from scheduler.ports import RefusedMessage, StoreUnavailableError
 
 MESSAGE_REFUSED = "message_refused"
-"""The event of a refused message: no change of state. Its cause is `holder`, as of whatever came from a queue."""
+"""The event of a refused message: no change of state. Its cause is `holder`, as for every message from a queue."""
 
 
 def record_refused(ports: Ports) -> int:
-    """Append an event for each refused message that was noted since the last call; how many. What the database does not
-    take stays noted. Raises StoreUnavailableError.
+    """Append an event for each refused message that was kept since the last call. Return their number.
+
+    Messages that cannot be written are kept again. Raises StoreUnavailableError.
     """
     refused = ports.meter.take_refused()
     if not refused:

@@ -1,6 +1,6 @@
-"""After an older state of the database was put in place: numbers jump, and what it does not know is settled.
+"""Restore: after an older state of the database was put in place, raise its numbers and correct what it does not know.
 
-The steps may be cut off anywhere and done again: the numbers jump once more, and the rest is compared again.
+The steps may be interrupted anywhere and repeated: the numbers are raised once more, and the rest is compared again.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,17 +23,17 @@ from scheduler.policy.cycle.ttl import expiry_of_pending
 from scheduler.ports import CloudError, ForeignMachineError, Remembered
 
 JUMP: Final = 10**10
-"""Terms and tokens jump by more than can have been handed out since the highest ones that are known."""
+"""Increase of terms and tokens: more than can have been used since the highest known ones."""
 NUMBERS_A_SECOND: Final = 10**4
-"""They jump to this many for each second since the epoch, at least: two restores of one backup never meet, even if
-nothing remembers the first one.
+"""Terms and tokens become at least this many for each second since the epoch. So two restores of one backup never use
+the same numbers, even if no record of the first restore is left.
 """
 MOST_TRUSTED: Final = 2**52
-"""Higher numbers in tags and in Redis are ignored: no cluster has handed them out."""
+"""Higher numbers in tags and in Redis are ignored: no cluster can have used them."""
 MOST_NUMBER: Final = 2**53
-"""Numbers stay below it: JSON readers of other languages keep them as floats."""
+"""Numbers stay below this, because JSON readers of other languages store them as floats."""
 RESTORED: Final = "restored"
-"""The event of a restore, and the reason of what it ended."""
+"""The event of a restore, and the reason of reservations that it ended."""
 CHUNK: Final = 500
 """Reservations in one transaction."""
 
@@ -41,7 +41,7 @@ Progress = Callable[[str], object]
 
 
 class LostReservation(msgspec.Struct, frozen=True, kw_only=True):
-    """A reservation that Redis remembers and the database does not."""
+    """A reservation that Redis has and the database lacks."""
 
     id: str
     phase: str
@@ -50,12 +50,12 @@ class LostReservation(msgspec.Struct, frozen=True, kw_only=True):
     principal: str | None
     token: int
     slots: list[str]
-    """Where it was leased."""
+    """The slots of its leases."""
     outcome: Literal["cancelled", "resubmitted"]
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
-    """What a restore came to."""
+    """The result of a restore."""
 
     identity: str
     restores: int
@@ -63,27 +63,27 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     token: int
     lost: list[LostReservation]
     ended: list[str]
-    """Reservations that the database believed alive, and Redis knows to be over."""
+    """Reservations that were active in the database, although they had ended according to Redis."""
     requeued: list[str]
-    """Reservations whose lease in the database had been replaced by a later one: they wait again."""
+    """Reservations whose lease in the database had been replaced by a later one. They are pending again."""
     notified: list[str]
-    """Reservations whose holders were told that the lease is over."""
+    """Reservations whose channel got a notice that the lease is over."""
     machines: Reconciled | None
-    """None: EC2 could not be asked."""
+    """None: EC2 could not be reached."""
     cloud_fault: str | None
-    """Why not, or whose machines were found."""
+    """Why EC2 could not be reached, or which other cluster's machines were found."""
 
 
 def find_jump(known: Iterable[int], now: float) -> int:
-    """A number beyond all that are known and all that can have been handed out. Raises ValueError without room."""
+    """Return a number above all known ones and all that can have been used. Raises ValueError if none is left."""
     target = max(max(number for number in (0, *known) if number < MOST_TRUSTED) + JUMP, int(now) * NUMBERS_A_SECOND)
     if target >= MOST_NUMBER:
-        raise ValueError(f"no room is left below 2**53 for another jump: the clock says {now:.0f}")
+        raise ValueError(f"no number is left below 2**53 for another restore: the clock reads {now:.0f}")
     return target
 
 
 def list_machines(ports: Ports) -> tuple[list[Machine], str | None]:
-    """The machines under the cluster's tags, and why they cannot be listed."""
+    """Return the machines with the cluster's tags, and why they cannot be listed."""
     try:
         return list(ports.fleet.sweep()), None
     except CloudError as error:
@@ -98,12 +98,13 @@ def restore(
     resubmit: bool = False,
     progress: Progress = lambda _: None,
 ) -> Restored:
-    """Make an older state of the database fit to work with: see docs/how-to/operations.md, "Backup and restore".
+    """Make an older state of the database usable. See docs/how-to/operations.md, "Backup and restore".
 
-    `remembered` and `kept`: what Redis knew before. `resubmit`: lost reservations that waited are submitted again.
+    `remembered` and `kept`: the record and the reservations in Redis. `resubmit`: lost reservations that were
+    pending are submitted again.
     """
     machines, fault = list_machines(ports)
-    progress(f"EC2 cannot be asked: {fault}" if fault else f"{len(machines)} machines run under the cluster's tag")
+    progress(f"EC2 cannot be reached: {fault}" if fault else f"{len(machines)} machines run under the cluster's tag")
     _jump(ports, remembered, machines)
     row = ports.store.read_cluster()
     progress(f"the term jumps to {row.term}, the highest token to {row.token}")
@@ -147,8 +148,9 @@ def _jump(ports: Ports, remembered: Remembered, machines: Sequence[Machine]) -> 
 
 
 def _settle_lost(ports: Ports, kept: Mapping[str, Reservation], *, resubmit: bool) -> list[LostReservation]:
-    """Reservations that the database does not know are written into it again, as pending or as cancelled: so their
-    holders and everything that waits for them get an answer, and their tokens stay known.
+    """Insert the reservations that the database lacks, as pending or as cancelled.
+
+    So their holders and the processes that wait for them get an answer, and their tokens stay known.
     """
     alive = sorted((row for row in kept.values() if not is_over(row)), key=lambda row: row.sequence)
     found: list[LostReservation] = []
@@ -203,7 +205,7 @@ def _describe_lost(row: Reservation, *, is_waiting: bool) -> LostReservation:
 
 
 def _settle_known(ports: Ports, kept: Mapping[str, Reservation]) -> tuple[list[str], list[str], list[str]]:
-    """Reservations that both know, and of which Redis knows more: (ended, requeued, notified)."""
+    """Correct the reservations of which Redis has a later state. Returns (ended, requeued, notified)."""
     ended: list[str] = []
     requeued: list[str] = []
     notified: list[str] = []
@@ -237,7 +239,7 @@ def _settle_one(
         return
     rules = ports.rules()
     if is_over(kept):
-        # What has expired expires by itself: no operator may end it so.
+        # Only a tick may move a reservation to `expired`; the cause here is an operator.
         phase = "cancelled" if kept.phase == "expired" else kept.phase
         end_reservation(work, rules, current, phase, kept.reason or RESTORED)
         ended.append(kept.id)
@@ -250,7 +252,7 @@ def _settle_one(
 
 
 def _notify(ports: Ports, name: str) -> None:
-    """Report the row as it is now to the holder of a lease that the database does not know."""
+    """Publish a notice with the present row to the channel of a reservation whose lease the database lacks."""
     for row in ports.store.find_reservations(ids=[name]):
         event = Event(at=row.changed_at, name=f"reservation_{row.phase}", cause="operator", reservation=name)
         ports.notifier.notify(name, describe_notice(event, row, {}))

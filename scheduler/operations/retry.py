@@ -1,4 +1,4 @@
-"""Doing a transaction again as a whole, where somebody else was quicker."""
+"""Repeats a transaction as a whole when another one changed its rows first."""
 
 from typing import Final
 
@@ -11,6 +11,7 @@ MOST_TRIES: Final = 5
 repeated_if_overtaken = retry(
     retry=retry_if_exception_type((StaleWriteError, ConflictError)), stop=stop_after_attempt(MOST_TRIES), reraise=True
 )
-"""For a function that reads all it needs in the transaction that it writes in: nothing of a lost one stays, so it is
-simply called again. The last try's error is raised.
+"""Decorator for a function that reads everything in the transaction in which it writes.
+
+A lost transaction leaves nothing behind, so the function is called again. The error of the last try is raised.
 """

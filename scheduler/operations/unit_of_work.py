@@ -1,5 +1,7 @@
-"""The ledger: the rows that one transaction reads and changes. Every change of state goes through it, and so
-through the tables of moves, and leaves an event; nothing is written before `flush`.
+"""The unit of work: the rows that one transaction reads and changes.
+
+Every change of state goes through it, is checked against the tables of moves, and appends an event. Nothing is
+written before `flush`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,35 +25,37 @@ from scheduler.ports import ConflictError, OutboxMessage, Transaction
 
 @dataclass
 class ChangeSet:
-    """What a transaction changed: the rows as they now are, rows that are gone, events, callbacks to send."""
+    """The changes of a transaction: the present rows, deleted rows, events and callbacks to send."""
 
     rows: list[Row] = field(default_factory=list)
     gone: list[Gone] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     outgoing: list[OutboxMessage] = field(default_factory=list)
     slots: dict[str, Slot] = field(default_factory=dict)
-    """The slots that it looked at, changed or not."""
+    """The slots that were loaded, changed or not."""
     hosts: list[Slot] = field(default_factory=list)
-    """The slots of static hosts of which more than a mark of time was written."""
+    """The slots of static hosts that changed by more than marks of time."""
     spent: dict[str, Levels] = field(default_factory=dict)
     """What accounts paid for the use of leases."""
     is_change: bool = False
-    """Whether more than marks of time was written: a tick should hear of that."""
+    """Whether more than marks of time was written: then a tick should run."""
 
     @property
     def turned_slots(self) -> bool:
-        """Whether a slot turned ready or empty: a tick should hear of that at once."""
+        """Return whether a slot became ready or empty: then a tick should run at once."""
         return any(event.name in {"slot_ready", "slot_empty"} for event in self.events)
 
 
 class UnitOfWork:
-    """Current rows of one transaction, by id; `seen` copies from a plan never get in here."""
+    """The current rows of one transaction, by id. Copies that a plan was made on are never used here."""
 
     def __init__(
         self, transaction: Transaction, cause: Cause, term: int | None = None, principal: Principal | None = None
     ) -> None:
-        """`term`: the leader's, which its events bear, so that anybody can see that terms never go back. `principal`:
-        the sender of the request that is carried out, which its events bear, too; None: no signed message asked for it.
+        """`term`: the leader's term, which is added to the events, so that their order of terms can be checked.
+
+        `principal`: the sender of the request that is carried out, which is added to the events; None: the request
+        was not signed, or there is none.
         """
         self.principal = principal
         self.transaction, self.cause, self._term = transaction, cause, term
@@ -61,14 +65,14 @@ class UnitOfWork:
         self.holds: dict[str, Hold] = {}
         self.accounts: dict[str, Account] = {}
         self.altered: set[str] = set()
-        """Slots with other resources or labels than the plan saw: their hosts were registered anew meanwhile."""
+        """Slots whose resources or labels changed since the plan: their hosts registered again meanwhile."""
         self.spent: dict[str, Levels] = {}
         """What accounts paid in this transaction for the use of leases."""
         self.submitted = 0
-        """The newest reservation's number, where `count_submitted` asked for it."""
+        """The newest reservation's number, set by `count_submitted`."""
         self._leases: dict[str, dict[tuple[str, str], Lease]] = {}
         self._read_slots: set[str] = set()
-        """Slots whose leases were all read."""
+        """Slots of which all leases were read."""
         self._changed: dict[tuple[type, str], Row] = {}
         self._marked: dict[tuple[type, str], Row] = {}
         self._deleted: list[Row] = []
@@ -84,13 +88,16 @@ class UnitOfWork:
         payers: bool = False,
         holders: bool = False,
     ) -> None:
-        """Read and lock these rows and the slots of these reservations' leases, and read all leases on those slots.
-        `parts`: reservations of which only leases on `slots` change; leases on their other slots are read on demand.
-        With them come the accounts that pay for leases of these reservations, or, with `payers`, all that would; with
-        `holders`, the reservations that have these leases. Raises ConflictError when a lease came meanwhile.
+        """Lock and read these rows and the slots of these reservations' leases. Read all leases on those slots.
 
-        Once a transaction: reservations are locked before slots, and these before accounts, as everywhere (see
-        Transaction). A slot of a lease cannot change before it is locked, for its reservation is.
+        `parts`: reservations of which only the leases on `slots` change; leases on their other slots are read on
+        demand.
+        `payers`: load the accounts of all these reservations; default: only of those with charged leases.
+        `holders`: load the reservations that have leases on `slots`, too.
+        Raises ConflictError when a lease was given meanwhile.
+
+        Call it once in a transaction: reservations are locked before slots, and slots before accounts (see
+        Transaction). The slot of a lease cannot change before it is locked, because its reservation is locked.
         """
         slots = list(slots)
         if holders:
@@ -105,13 +112,13 @@ class UnitOfWork:
         self.slots.update(self.transaction.load_slots(wanted))
         self._read_leases(near)
         if holders and any(owner not in self.reservations for owner, _ in self._list_leases(slots)):
-            raise ConflictError("a lease came while the rows of its slot were read")
+            raise ConflictError("a lease was given while the rows of its slot were read")
         names = {*accounts, *self._list_payers(all_of_them=payers)}
         if names:
             self.accounts.update(self.transaction.load_accounts(sorted(names)))
 
     def _read_leases(self, slots: Collection[str]) -> None:
-        """Index the leases on these slots. Those of loaded reservations are known, and may have been changed here."""
+        """Index the leases on these slots. Leases of loaded reservations are indexed already, with their changes."""
         for slot, leases in self.transaction.load_leases(slots).items():
             for owner, lease in leases:
                 if owner not in self.reservations:
@@ -119,17 +126,19 @@ class UnitOfWork:
         self._read_slots.update(slots)
 
     def _find_leases(self, slot: str) -> Mapping[tuple[str, str], Lease]:
-        """All leases that name this slot, in any epoch."""
+        """Return all leases that name this slot, in any epoch."""
         if slot in self.slots and slot not in self._read_slots:
             self._read_leases([slot])
         return self._leases.get(slot, {})
 
     def _list_leases(self, slots: Sequence[str]) -> list[tuple[str, Lease]]:
-        """(reservation, lease) of every lease on these slots."""
+        """Return (reservation, lease) of every lease on these slots."""
         return [each for leases in self.transaction.load_leases(slots).values() for each in leases] if slots else []
 
     def count_submitted(self) -> None:
-        """Note up to which one reservations are submitted, and let nobody submit until the end; before all else."""
+        """Note the number of the newest reservation. None is submitted until the end. Call it first in
+        the transaction.
+        """
         self.submitted = self.transaction.last_sequence()
 
     def _list_payers(self, *, all_of_them: bool) -> Iterator[str]:
@@ -139,7 +148,7 @@ class UnitOfWork:
                 yield account
 
     def account_of(self, reservation: Reservation) -> Account | None:
-        """The account that pays for it, as it now is, if it has one that exists and was loaded."""
+        """Return the present row of the account that pays for this reservation, if it exists and was loaded."""
         return find_account(self.accounts, reservation.request.account, reservation.sequence)
 
     def _index(self, owner: str, leases: Iterable[Lease]) -> None:
@@ -147,21 +156,21 @@ class UnitOfWork:
             self._leases.setdefault(lease.slot, {})[owner, lease.component] = lease
 
     def leases_on(self, slot: Slot) -> dict[tuple[str, str], Lease]:
-        """The leases of the slot's present epoch, under (reservation, component)."""
+        """Return the leases of the slot's present epoch, by (reservation, component)."""
         found = self._find_leases(slot.id)
         return {key: lease for key, lease in found.items() if lease.epoch == slot.epoch}
 
     def last_epoch(self, slot: str) -> int:
-        """The highest epoch of this slot that any lease names, though the slot may be gone; 0 for none."""
+        """Return the highest epoch of this slot that any lease names, even if the slot was deleted; 0 if none does."""
         return max((lease.epoch for lease in self._find_leases(slot).values()), default=0)
 
     def is_there(self, lease: Lease) -> bool:
-        """Whether the slot still is the one, in the epoch, that the lease was given on."""
+        """Return whether the slot of this lease is still in the lease's epoch and can hold it."""
         slot = self.slots.get(lease.slot)
         return slot is not None and slot.epoch == lease.epoch and slot.state in HOLDING
 
     def put(self, row: Row) -> None:
-        """Stage a row to be written with its version bumped."""
+        """Add a row to the change. Its version will increase."""
         match row:
             case Slot():
                 self.slots[row.id] = row
@@ -175,7 +184,7 @@ class UnitOfWork:
         self._marked.pop((type(row), row.id), None)
 
     def mark(self, row: Slot | Reservation) -> None:
-        """Stage marks of time: no version is bumped, unless the row is changed otherwise as well."""
+        """Add marks of time to the change. The version stays, unless the row is changed otherwise as well."""
         if (type(row), row.id) in self._changed:
             self.put(row)
             return
@@ -186,7 +195,7 @@ class UnitOfWork:
         self._marked[type(row), row.id] = row
 
     def delete(self, row: Row) -> None:
-        """Stage a row to be deleted."""
+        """Add the deletion of a row to the change."""
         if isinstance(row, Slot):
             self.slots.pop(row.id, None)
         self._deleted.append(row)
@@ -198,16 +207,18 @@ class UnitOfWork:
         self._events.append(self.sign(event))
 
     def sign(self, event: Event) -> Event:
-        """The event with the principal that caused it."""
+        """Return the event with the principal that caused it."""
         return event if self.principal is None else msgspec.structs.replace(event, principal=self.sender)
 
     @property
     def sender(self) -> str | None:
-        """The name of the principal that asked for the changes."""
+        """Return the name of the principal that requested the changes."""
         return None if self.principal is None else self.principal.name
 
     def move_slot(self, slot: Slot, to: SlotState, **changes: Any) -> Slot:
-        """Make a legal move of a slot, with its event; one that becomes empty forgets its machine."""
+        """Change the state of a slot by a legal move, and append the event. A slot that becomes empty
+        loses its machine.
+        """
         if to == "empty":
             changes = {**without_machine(slot), **changes}
         moved, event = move_slot(slot, to, self.cause, self.now, **changes)
@@ -216,14 +227,14 @@ class UnitOfWork:
         return moved
 
     def move_reservation(self, reservation: Reservation, to: Phase, **changes: Any) -> Reservation:
-        """Make a legal move of a reservation, with its event."""
+        """Change the phase of a reservation by a legal move, and append the event."""
         moved, event = move_reservation(reservation, to, self.cause, self.now, **changes)  # promise: table-of-moves
         self.put(moved)
         self.tell(event)
         return moved
 
     def free_slots(self, reservation: Reservation) -> None:
-        """Note on its slots that its leases are gone: each one's version goes up, the last one's end is kept."""
+        """Increase the versions of its slots because its leases ended. A slot without leases becomes idle now."""
         for slot_id in dict.fromkeys(lease.slot for lease in reservation.leases):
             slot = self.slots.get(slot_id)
             if slot is None:
@@ -233,7 +244,7 @@ class UnitOfWork:
             self.put(msgspec.structs.replace(slot, idle_since=self.now if idle else slot.idle_since))
 
     def free_slot(self, lease: Lease) -> None:
-        """The same for a single lease that is gone while its reservation stays."""
+        """Do what `free_slots` does for one lease that ended while its reservation stays."""
         slot = self.slots.get(lease.slot)
         if slot is not None:
             idle = slot.state in HOLDING and not self.leases_on(slot)
@@ -242,7 +253,7 @@ class UnitOfWork:
     def _put_reservation(self, row: Reservation) -> None:
         known = self.reservations.get(row.id)
         held = () if known is None else known.leases
-        # An instance that comes or goes leaves the others of its gang as they are, the very same objects.
+        # Unchanged leases are the same objects. Comparing identities is quick also for 10,000 leases.
         kept = {*map(id, held)} & {*map(id, row.leases)}
         gone = [lease for lease in held if id(lease) not in kept]
         come = {lease.component: lease for lease in row.leases if id(lease) not in kept}
@@ -256,21 +267,25 @@ class UnitOfWork:
         self._index(row.id, come.values())
 
     def _check_lease(self, row: Reservation, lease: Lease, follower: Lease | None) -> None:
-        """Hold what becomes of a lease against its table of moves: one that is no longer there has ended."""
+        """Check the change of a lease against the table of moves. A lease without a follower has ended."""
         to = "ended" if follower is None else follower.state
         if to != lease.state:
             check_move(LEASE_MOVES, "lease", f"{row.id}/{lease.component}", (lease.state, to), self.cause)
 
     def _bump_host(self, lease: Lease, follower: Lease | None) -> None:
-        """Raise the version of a static host's slot when a lease on it changes as its host sees it: the host compares
-        versions to learn that it has to ask. Leases that come or go raise it in any case.
+        """Increase the version of a static host's slot when its lease changes in a field that the host sees.
+
+        The host compares versions to learn that it has to ask. Leases that come or go increase the version in any
+        case.
         """
         slot = self.slots.get(lease.slot)
         if slot is not None and slot.machine is not None and follower is not None and _shown(lease) != _shown(follower):
             self.put(slot)
 
     def _bill_lease(self, row: Reservation, lease: Lease, follower: Lease | None) -> None:
-        """Note as due what a lease that ends, stops or changes its level has used since its account's last charge."""
+        """Add the use of a lease that ends, stops or changes its level to what its account owes since
+        its last charge.
+        """
         account = None if lease.charged_at is None else self.account_of(row)
         # promise: paid-once
         if account is not None and (billed := bill(account, lease, follower, self.now)) != account:
@@ -278,11 +293,11 @@ class UnitOfWork:
 
     @property
     def staged(self) -> tuple[list[Row], list[Row]]:
-        """The rows that are to be written, and those that are to be deleted."""
+        """Return the rows to be written and the rows to be deleted."""
         return list(self._changed.values()), list(self._deleted)
 
     def flush(self) -> ChangeSet:
-        """Write everything that was staged, with its events and callbacks."""
+        """Write all changes with their events and callbacks."""
         rows = self.transaction.save(list(self._changed.values())) if self._changed else []
         hosts = [row for row in (*rows, *self._deleted) if isinstance(row, Slot) and row.machine is not None]
         if self._marked:
@@ -314,5 +329,5 @@ class UnitOfWork:
 
 
 def _shown(lease: Lease) -> tuple[object, ...]:
-    """What the host of its slot sees of a lease."""
+    """Return the fields of a lease that the host of its slot sees."""
     return lease.slot, lease.token, lease.resources, lease.cores, lease.state, lease.revoke_by

@@ -1,7 +1,7 @@
-"""The seams: what the operations need from the outside, as Protocols whose docstrings are the contract.
+"""The interfaces between operations and adapters, as Protocols. The docstrings are the contract for implementers.
 
-Whoever implements one reads nothing else; one suite of tests a port runs on every implementation.
-Times are seconds since the epoch unless a name says otherwise.
+One test suite for each port runs on all its implementations. Times are seconds since the epoch unless a name states
+otherwise.
 """
 
 from scheduler.ports.cluster_record import ClusterRecord, Remembered

@@ -1,4 +1,4 @@
-"""Slow work and callbacks on their way to the queues."""
+"""The port that sends slow work and callbacks to the queues."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,19 +8,19 @@ from scheduler.ports.store import OutboxMessage
 
 
 class Dispatcher(Protocol):
-    """Sends the slow work to its queues, after commit. A message lost is sent again by `recover`."""
+    """Sends slow work to its queues after the commit. `recover` sends lost messages again."""
 
     def send_launches(self, slots: Sequence[Slot]) -> None:
-        """Ask the launch queue to carry out these slots' launches."""
+        """Send the launches of these slots to the launch queue."""
 
     def send_terminations(self, slots: Sequence[Slot]) -> None:
-        """Ask the terminate queue to end the machines of these slots, in these epochs."""
+        """Send the terminations of these slots' machines, in these epochs, to the terminate queue."""
 
     def send_checks(self, slots: Sequence[str]) -> None:
-        """Ask the health queue to look at these slots."""
+        """Send checks of these slots to the health queue."""
 
     def send_callback(self, outgoing: OutboxMessage) -> None:
-        """Send a callback to its task and queue; raises ConnectionError when the broker did not take it."""
+        """Send a callback to its task and queue. Raises ConnectionError when the broker did not accept it."""
 
     def wake_at(self, due: float | None, now: float) -> None:
-        """Have a tick sent at `due` (None: at no particular time); replaces what was asked before."""
+        """Schedule a tick for `due` (None: no scheduled tick). Replaces the time of the previous call."""

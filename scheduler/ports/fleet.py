@@ -1,4 +1,4 @@
-"""Reality: the cloud that launches machines and ends them, and the question whether one is ready to serve."""
+"""The port to the cloud, which launches and terminates machines, and the probe of a machine."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
@@ -12,11 +12,12 @@ Category = Literal["capacity", "quota", "throttled", "transient", "auth", "misco
 
 
 class CloudError(Exception):
-    """The cloud said no, or nothing. `category` tells what to do about it, `code` is the cloud's own word.
+    """The cloud refused a request, or its answer did not arrive. `code` is the cloud's own error code.
 
+    `category` decides what the caller does:
     capacity, quota, throttled, auth, misconfigured: a definite refusal, nothing was launched.
-    transient, unknown: nobody knows whether it happened; replay exactly the same request.
-    not_found: no such machine.
+    transient, unknown: the request may or may not have been carried out; send exactly the same request again.
+    not_found: the machine does not exist.
     """
 
     def __init__(self, category: Category, code: str, message: str) -> None:
@@ -25,51 +26,52 @@ class CloudError(Exception):
 
 
 class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What a launch is made of: everything that the frozen request is built from."""
+    """The facts from which a launch request is built."""
 
     slot: str
     pool: str
     launch_id: str
     generation: int
-    """Goes up only after a definite refusal of the earlier one: a new client token."""
+    """Increases only after a definite refusal of the earlier request. Each value gives a new client token."""
     offering: str | None
     """Key of the offering; None in a pool that lists none."""
     cluster_id: str = ""
     """Identity of the cluster; "" = not known."""
     highest: str = ""
-    """Highest term and token when the launch was frozen, as `TERM.TOKEN`; "" = not known."""
+    """Highest term and token when the request was stored, as `TERM.TOKEN`; "" = not known."""
 
 
 class Fleet(Protocol):
-    """Reality: the machines. Every method but `freeze` talks to the cloud and may raise CloudError."""
+    """The machines. Every method except `freeze` calls the cloud and may raise CloudError."""
 
     def freeze(self, order: LaunchOrder, rules: Rules) -> dict[str, Any]:
-        """The whole request to the cloud, as JSON values, with a client token derived from the launch id and
-        its generation. No I/O; the same order and rules give the same request. Raises CloudError
-        (misconfigured) when the pool's rules do not suffice for a launch.
+        """Return the complete request to the cloud as JSON values. No I/O.
+
+        The client token is derived from the launch id and the generation, so the same order and rules give the same
+        request. Raises CloudError (misconfigured) when the pool's rules lack something that a launch needs.
         """
 
     def launch(self, request: Mapping[str, Any]) -> Machine:
-        """Carry out a frozen request. The same request again gives the same machine, not another one."""
+        """Send a request that `freeze` returned. Sending the same request again returns the same machine."""
 
     def describe(self, machines: Sequence[str]) -> dict[str, Machine]:
-        """What is known of these ids; an id that the cloud does not (yet, or any more) know is left out."""
+        """Return the machines with these ids. Ids that the cloud does not know (yet, or any more) are missing."""
 
     def find_launch(self, launch_id: str) -> list[Machine]:
-        """The machines that bear this launch id, terminated ones left out."""
+        """Return the machines that are tagged with this launch id, without terminated ones."""
 
     def sweep(self) -> Iterator[Machine]:
-        """Every machine under our tags, terminated ones left out, page by page."""
+        """Return every machine with the cluster's tags, without terminated ones, page by page."""
 
     def claim(self, machines: Sequence[str], cluster_id: str) -> None:
-        """Write the cluster's identity on these machines; ids that the cloud does not know are no error."""
+        """Write the cluster's identity on these machines. Ids that the cloud does not know are ignored."""
 
     def terminate(self, machines: Sequence[str]) -> None:
-        """Ask for the end of these machines; idempotent; ids that the cloud does not know are no error."""
+        """Terminate these machines. Idempotent; ids that the cloud does not know are ignored."""
 
 
 class Probe(Protocol):
-    """Asks a machine whether it is ready to serve."""
+    """The check whether a machine is ready to serve."""
 
     def is_ready(self, slot: Slot, machine: Machine, rules: Rules) -> bool:
-        """Whether the machine of this slot answers its pool's probe; bounded in time, never raises."""
+        """Return whether the machine of this slot passes its pool's probe. Bounded in time; never raises."""

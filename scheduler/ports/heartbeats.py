@@ -1,4 +1,4 @@
-"""Heartbeats of hosts that are not launched."""
+"""The port that reads the heartbeats of hosts in static pools."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -9,10 +9,12 @@ from leasehold.common.heartbeats import Heartbeat
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """What heartbeats say. `ages`: for how many seconds each slot's machine has been silent; who was never heard of
-    is left out. `kept_for`: for how many seconds heartbeats have been kept where they are read. `versions`: the version
-    (`operations.hosts.name_version`) that each host knows; a host whose heartbeat names none is left out. `signed`: the
-    heartbeats that have a counter and a MAC. The pulse does not check them: `operations.heartbeats` does.
+    """The heartbeats that were read.
+
+    `ages`: seconds since the last heartbeat of each slot's machine; slots without a heartbeat are missing.
+    `kept_for`: seconds for which the storage has kept heartbeats (short after Redis was flushed).
+    `versions`: the version (`heartbeat_intake.name_version`) that each host knows; hosts that sent none are missing.
+    `signed`: the heartbeats with a counter and a MAC. The port does not verify them: `operations.heartbeats` does.
     """
 
     ages: dict[str, float]
@@ -22,11 +24,12 @@ class Heard(msgspec.Struct, frozen=True):
 
 
 class Heartbeats(Protocol):
-    """The heartbeats of static hosts, on a path that waits behind no queue. Losing them fails nobody."""
+    """The heartbeats of static hosts. They do not pass through a queue. Losing them never fails a host."""
 
     def listen(self, hosts: Mapping[str, str]) -> Heard:
-        """What is known of these slots, each given with the machine that it belongs to: no other is heard.
+        """Return the heartbeats of these slots, each from the machine that it is given with. Other machines are
+        ignored.
 
-        Ages are counted by the keeper's clock, not by any host's; a heartbeat from the future is none. Looking
-        changes nothing, so any number of processes may. Raises ViewUnavailableError.
+        The storage's clock counts the ages, not the clock of a host; a heartbeat from the future is ignored. Reading
+        changes nothing, so any number of processes may read. Raises ViewUnavailableError.
         """

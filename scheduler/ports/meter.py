@@ -1,4 +1,4 @@
-"""Counters and durations, for a metrics process to read; refused messages, until they are events in the database."""
+"""The port for counters and durations, and for refused messages until they are stored as events."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, Protocol
@@ -6,19 +6,21 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 Defect = Literal["envelope", "task", "arguments", "document", "address", "signature"]
-"""What is wrong with a refused message: its envelope, headers or body; the task that it names; the number or types of
-its arguments; the content of its document, where no place for an answer is named; the place for the answer; its
-signature (missing where one is required, not valid, or of a principal whose role does not allow the task).
+"""What is wrong with a refused message.
+
+envelope: its headers or body. task: the task name. arguments: their number or types. document: its content, when the
+message has no reply address. address: the reply address. signature: missing although one is required, not valid, or of
+a principal whose role does not allow the task.
 """
 MOST_REFUSED: Final = 10
-"""Refused messages with the same kind of defect that are noted in a minute, over all processes; all are counted."""
+"""Refused messages with the same defect that are kept in REFUSED_SECONDS, over all processes. All are counted."""
 REFUSED_SECONDS: Final = 60
 MOST_KEPT: Final = 1000
-"""Noted messages that are kept until they are taken; the oldest ones are dropped."""
+"""Refused messages that are kept until `take_refused`. Beyond that the oldest ones are dropped."""
 
 
 class RefusedMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that was refused without an answer: where it came from, and its first fault. No secrets, no body."""
+    """A message that was refused without an answer: its origin and its first fault. Contains no secrets and no body."""
 
     at: float
     queue: str
@@ -30,31 +32,35 @@ class RefusedMessage(msgspec.Struct, frozen=True, kw_only=True):
     expected: str
     got: str
     more_faults: int = 0
-    """How many faults it has beside this one."""
+    """Number of its other faults."""
 
 
 class Meter(Protocol):
-    """Counters and durations of the processes, added up where a metrics process can read them."""
+    """Counters and durations of the processes, summed up for a metrics process. Lost values are acceptable."""
 
     def count(self, name: str, labels: Mapping[str, str], amount: float = 1) -> None:
-        """Add to a counter; a lost count is no harm."""
+        """Add `amount` to a counter."""
 
     def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
         """Add one observation to a histogram."""
 
     def observe_all(self, name: str, labels: Mapping[str, str], values: Sequence[float]) -> None:
-        """Add many observations to a histogram at once; of none nothing is written."""
+        """Add many observations to a histogram at once. An empty sequence writes nothing."""
 
     def note_probes(self, slots: Sequence[str], at: float) -> None:
-        """The machines of these slots answered, or EC2 answered for them, at that time: the last time stands."""
+        """Note that the machines of these slots answered at that time, or that EC2 reported them. Only the last time of
+        each slot is kept.
+        """
 
     def note_refused(self, refused: RefusedMessage) -> None:
-        """Count a refused message, and keep it for `take_refused` unless MOST_REFUSED with its kind of defect were
-        kept within REFUSED_SECONDS. Needs no database; a lost note is no harm.
+        """Count a refused message, and keep it for `take_refused` unless MOST_REFUSED messages with the same defect
+        were kept within REFUSED_SECONDS. Needs no database.
         """
 
     def take_refused(self) -> list[RefusedMessage]:
-        """The refused messages that were kept, oldest first; each is taken by one process only. [] without Redis."""
+        """Return and remove the refused messages that were kept, oldest first. Only one process gets each. [] without
+        Redis.
+        """
 
     def put_back_refused(self, refused: Sequence[RefusedMessage]) -> None:
-        """Keep again what was taken and could not be written."""
+        """Keep these messages again. Used when they could not be written after `take_refused`."""

@@ -1,34 +1,36 @@
-"""Kicks, notices and answers: short words to whoever waits for them."""
+"""The port for kicks, notices and answers: short messages to processes that wait for them."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 
 class ForeignAddressError(ValueError):
-    """An answer was to be put somewhere else than where the answers to requests go; nothing was written."""
+    """An answer's address is not one of the reply addresses. Nothing was written."""
 
 
 class Notifier(Protocol):
-    """Kicks and notices: hints that make things quick. Losing one costs time, never correctness."""
+    """Kicks and notices are hints that make things quick. A lost one costs time, never correctness."""
 
     def kick(self) -> None:
-        """Ask for a tick; who asks first within two seconds sends the message, the others are spared it.
+        """Request a tick. The first call sends a message; further calls within two seconds send none.
 
-        Raises what sending it raised; from then on the next one to ask sends it. Those who were spared it meanwhile
-        have the periodic tick.
+        Raises what sending raised; then the next call sends. Callers that sent no message because of a kick that
+        failed rely on the periodic tick.
         """
 
     def hear(self) -> None:
-        """A tick has begun: kicks from now on ask for another."""
+        """Note that a tick has begun. Later kicks request another one."""
 
     def notify(self, reservation: str, notice: Mapping[str, Any]) -> None:
-        """Tell those who wait on this reservation's channel; nobody listening is fine."""
+        """Publish a notice on this reservation's channel. The channel may have no subscribers."""
 
     def push(self, news: Mapping[str, Mapping[str, Any]]) -> None:
-        """Send news to hosts, by slot: something of it changed, so that the host looks. No host has to listen."""
+        """Send a hint to each of these slots' hosts that the slot changed, so the host should ask for it. A hint may be
+        lost.
+        """
 
     def reply(self, address: str, answer: Mapping[str, Any]) -> None:
-        """Put an answer where the client waits for it; it is kept for a minute.
+        """Write an answer to the reply address, where it is kept for a minute.
 
         `address` came from outside: raises ForeignAddressError unless it is one of the reply addresses.
         """

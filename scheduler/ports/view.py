@@ -1,4 +1,4 @@
-"""Belief: the lagging view of the cluster, and the lock that decides who tries to lead. Both may be lost."""
+"""The ports to the view, which may lag behind the database, and to the leader lock. Losing both is harmless."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -11,115 +11,127 @@ from scheduler.model.view import Change, Row, View
 
 
 class ViewUnavailableError(Exception):
-    """The view cannot be reached or read: no Redis, or no valid view in it. Try later; nothing is lost."""
+    """The view cannot be read: Redis does not answer, or has no valid view. Try again later; no data is lost."""
 
 
 class SetAside(msgspec.Struct, frozen=True):
-    """A key that had a wrong type or unreadable contents and was renamed."""
+    """A Redis key that had a wrong type or unreadable contents and was renamed."""
 
     key: str
     found: str
-    """The type that it had, or `unreadable`."""
+    """The type that the key had, or `unreadable`."""
     record: bytes = b""
-    """As it is listed until its event is committed."""
+    """The entry in the list of renamed keys, which is removed when its event is committed."""
 
 
 class ViewCache(Protocol):
-    """Belief: the lagging view, kept where every process sees it (Redis), or in memory.
+    """The view: a lagging copy of the rows that every process can read. In Redis or in memory.
 
-    Every method raises ViewUnavailableError when Redis cannot be reached. Ended reservations and what is
-    remembered of deleted rows go by themselves, 10 minutes after they were published.
+    Every method raises ViewUnavailableError when Redis does not answer. Ended reservations and tombstones of deleted
+    rows expire 10 minutes after they were published.
     """
 
     def publish(self, changes: Sequence[Change]) -> bool:
-        """Lay changed rows over the view; of two copies the newer stays. False: there is no valid view to lay
-        them over (flushed, restarted, never built): the next tick rebuilds it, nothing is lost.
+        """Merge changed rows into the view; of two copies the newer stays. Return whether there is a valid view.
+
+        False: the view was flushed, lost in a restart, or never built. The next tick rebuilds it; no data is lost.
         """
 
     def catch_up(self) -> View | None:
-        """This process's own warm copy, brought up to date by deltas; None: it has no valid copy, or there
-        is no valid view to copy, and `load` or `rebuild` is due. The same View object as long as it lasts.
+        """Return this process's own copy, brought up to date with the changes since the last call.
+
+        None: the process has no valid copy or there is no valid view, and `load` or `rebuild` is needed. As long as
+        the copy is valid, every call returns the same View object.
         """
 
     def load(self) -> View | None:
-        """A copy read whole; None when there is no valid view."""
+        """Read the whole view. Return None when there is no valid view."""
 
     def read_kept(self) -> dict[str, Reservation]:
-        """The reservations that are kept, ended ones too, whether the view is valid or not: a restore looks there for
-        what the database lost. Rows that cannot be read are left out.
+        """Return the stored reservations, ended ones too, whether the view is valid or not. Unreadable rows are
+        skipped.
+
+        A restore looks there for what the database lost.
         """
 
     def rebuild(self, rows: Iterable[Row]) -> View:
-        """Make the view anew from the truth: drop what it held, write the generation last.
+        """Replace the view by these rows from the database. The generation, which makes the view valid, is written
+        last.
 
-        What is published meanwhile is merged by version. `rows` is first asked for a row after the old view was given
-        up, so with rows that are read lazily (`Store.read_rows()`) no publish falls in between.
-        Raises ViewUnavailableError when another process began a rebuild later: it finishes its own.
+        Changes that are published meanwhile are merged by version. The first of `rows` is requested after the old
+        view was invalidated, so if they are read lazily (`Store.read_rows()`) no change is missed in between. Raises
+        ViewUnavailableError when another process began a later rebuild: that one completes.
         """
 
     def matches_copy(self) -> bool:
-        """Whether as many rows of each kind are stored as the warm copy holds, after both were brought to the same
-        moment. False: what is stored was damaged (or there is no valid copy), and `rebuild` is due.
+        """Return whether Redis stores as many rows of each kind as this process's copy has at the same moment.
+
+        False: the stored rows were damaged, or there is no valid copy. Then `rebuild` is needed.
         """
 
     def set_aside_wrong_keys(self) -> list[SetAside]:
-        """Rename the keys that have a wrong type or unreadable contents, so that they are made again. After a key of
-        the view was renamed, there is no valid view until the next rebuild. What this call renamed.
+        """Rename the keys that have a wrong type or unreadable contents, and return what was renamed.
+
+        The keys are written again when they are needed. If a key of the view was renamed, the view is invalid until
+        the next rebuild.
         """
 
     def list_set_aside(self) -> list[SetAside]:
-        """What any process renamed, without what `forget_set_aside` was given. The oldest are dropped beyond 100."""
+        """Return the keys that any process renamed and `forget_set_aside` has not removed. At most 100, the newest."""
 
     def forget_set_aside(self, records: Sequence[SetAside]) -> None:
-        """List these no more."""
+        """Remove these entries from the list of renamed keys."""
 
     def publish_time(self, now: float) -> None:
-        """Publish cluster time, for processes that open no database: they take it from here, and carry it on."""
+        """Publish cluster time. Processes without a database connection continue from this value."""
 
     def write_report(self, report: Mapping[str, Any]) -> None:
-        """Keep what the last tick said (waiting codes, wake_at, term, duration) for people to read."""
+        """Store the report of the last tick (waiting codes, wake_at, term, duration) for the CLI and the client."""
 
     def read_report(self) -> dict[str, Any]:
-        """The last report, {} before the first."""
+        """Return the last report, {} before the first."""
 
     def read_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
-        """Those of these that the view knows (ended ones for 10 minutes), for people and holders.
+        """Return those of these reservations that the view has. Ended ones stay for 10 minutes.
 
         Raises ViewUnavailableError when there is no valid view.
         """
 
     def read_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
-        """Those of these slots that the view knows. Raises as `read_reservations` does."""
+        """Return those of these slots that the view has. Raises as `read_reservations` does."""
 
 
 class LeaderLock(Protocol):
-    """Who tries to lead. Redis decides who tries; the term in SQL decides who may write.
+    """The lock of the leader. The lock in Redis decides which process tries to lead; the term in SQL decides which one
+    writes.
 
-    One tick at a time a process: `take` while this very process holds it is refused and marked as any other.
-    The methods raise ViewUnavailableError when Redis cannot be reached.
+    A process runs one tick at a time: `take` while the same process has the lock is refused and marked like any
+    other. The methods raise ViewUnavailableError when Redis does not answer.
     """
 
     def take(self) -> bool:
-        """Become the holder for the lock's time; False: another holds it, and a mark (`again`) is left for it.
+        """Take the lock for its whole time. False: another process has it, and a mark (`again`) is left.
 
-        The holder sees the mark when it lets go, and ticks once more. Taking deletes the mark: the tick that
-        begins now is the one that was asked for.
+        The process that has the lock sees the mark at its release, and ticks once more. Taking the lock deletes the
+        mark: the tick that begins now is the one that was requested.
         """
 
     def renew(self) -> bool:
-        """Hold it for another whole time; False: it is not ours any more."""
+        """Extend the lock to its whole time. False: this process does not have it any more."""
 
     def release(self) -> bool:
-        """Let go if it is ours; whether somebody left the mark meanwhile: then tick once more.
+        """Release the lock if this process has it. Return whether a mark was left meanwhile: then tick once more.
 
-        The next take deletes the mark, whoever it is, so a repeated or half-heard release loses none. When ours
-        ran out and nobody holds it, the mark is told as well; another holder keeps lock and mark.
+        Only the next take deletes the mark, so a repeated release, or one whose answer was lost, loses no mark. If
+        the lock ran out and no process has it, the mark is returned as well. The lock and mark of another process
+        stay.
         """
 
     def seconds_until_free(self) -> float:
-        """After how long whoever holds it loses it if it is not renewed; 0 when nobody holds it."""
+        """Return after how many seconds the lock runs out unless it is renewed; 0 when no process has it."""
 
     def seconds_left(self) -> float:
-        """How much of the lock's time is left since the last successful take or renewal *began*, by this
-        process's monotonic clock; 0 when it is not held.
+        """Return how many seconds of the lock's time are left since the last successful take or renewal *began*.
+
+        Counted by this process's monotonic clock; 0 when this process does not have the lock.
         """

@@ -1,4 +1,4 @@
-"""The actions of a timeline: their names, and the documents of those that say more than an id."""
+"""The actions of a timeline: their names, and the documents of those whose value is more than an id."""
 
 from scheduler.model.rules import AccountKeys
 from scheduler.model.validation import Amount, Document, LabelMap, Name, Seconds, Signed, SignedLevels
@@ -6,14 +6,14 @@ from scheduler.simulation.cloud_documents import FoundDocument, OutageDocument
 
 
 class InterruptAction(Document):
-    """A spot notice: the slot's machine is gone in `deadline` seconds."""
+    """A spot interruption notice: the slot's machine is gone in `deadline` seconds."""
 
     slot: Name
     deadline: Seconds = 120.0
 
 
 class PartAction(Document):
-    """Of one component, or of the whole: it died (`fail`), or its holder gives it back (`surrender`)."""
+    """A reservation or one of its components died (`fail`), or its holder gives it back (`surrender`)."""
 
     reservation: Name
     component: Name | None = None
@@ -27,23 +27,23 @@ class PriorityAction(Document):
 
 
 class ConfirmAction(Document):
-    """It runs there."""
+    """The holder confirms that the reservation runs on the slot."""
 
     reservation: Name
     slot: Name
     as_of: Signed | None = None
-    """When that was, in seconds from the start; left out = now. So with the next two."""
+    """When that was observed, in seconds from the start; default: now. The next two documents have it, too."""
 
 
 class AbsentAction(Document):
-    """It neither runs nor waits."""
+    """The holder reports that the reservation neither runs nor waits."""
 
     reservation: Name
     as_of: Signed | None = None
 
 
 class IdleAction(Document):
-    """Nothing runs there."""
+    """The holder reports that nothing runs on the slot."""
 
     slot: Name
     labels: LabelMap | None = None
@@ -51,7 +51,7 @@ class IdleAction(Document):
 
 
 class AccountAction(AccountKeys):
-    """Create an account, or change what is named of it; the balance stays unless one is given."""
+    """Create an account, or change the given settings of it. The balance stays unless one is given."""
 
     id: Name
     balance: SignedLevels | None = None
@@ -61,7 +61,7 @@ MAY_BE_UNKNOWN = frozenset({"release", "cancel", "renew", "confirm", "absent", "
 """Actions whose ids need not be known."""
 
 ABOUT_SLOTS = frozenset({"remove", "seen", "rebalance", "lose", "cordon", "uncordon", "drain"})
-"""Actions whose value is the id of a slot; where another's value is an id, it is a reservation's or an account's."""
+"""Actions whose value is the id of a slot. Other ids are those of reservations or accounts."""
 
 ACTIONS: dict[str, type[Document] | None] = {
     "tick": None,
@@ -95,4 +95,4 @@ ACTIONS: dict[str, type[Document] | None] = {
     "drain": None,
     "outage": OutageDocument,
 }
-"""The actions, and the document of each; None = an id, or read by a method of its own."""
+"""The actions, and the document of each; None = an id, or a special method reads it."""

@@ -1,4 +1,4 @@
-"""The simulated cloud: machines that take their time, and refusals; behind the same ports as EC2."""
+"""The simulated cloud: machines with delays, and refusals, behind the same ports as EC2."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from scheduler.simulation.cloud_documents import CloudDocument, OutageDocument, 
 from scheduler.simulation.event_queue import EventQueue
 
 SHOWN_SECONDS = 3600.0
-"""EC2 shows a machine that is gone for about so long; then it does not know it any more."""
+"""Seconds for which EC2 lists a terminated machine, approximately. Then it does not know it any more."""
 
 
 @dataclass
 class _Machine:
-    """When a machine runs, serves and is gone (seconds on the virtual clock)."""
+    """A machine with the times when it runs, serves and is gone (seconds on the virtual clock)."""
 
     slot: str
     launch_id: str
@@ -32,20 +32,20 @@ class _Machine:
 
 
 class SimulatedCloud:
-    """Fleet and Probe on the virtual clock."""
+    """The Fleet and Probe ports on the virtual clock."""
 
-    def __init__(self, agenda: EventQueue, delays: CloudDocument) -> None:
-        self._agenda, self.delays = agenda, delays
+    def __init__(self, event_queue: EventQueue, delays: CloudDocument) -> None:
+        self._event_queue, self.delays = event_queue, delays
         self._machines: dict[str, _Machine] = {}
         self._launched: dict[str, str] = {}
-        """By launch id, the machine that came of it."""
+        """By launch id: the machine of that launch."""
         self._strangers = count(1)
         self._verdicts: dict[str, Category] = {}
         self.outages: list[OutageDocument] = list(delays.outages)
         self.calls = 0
 
     def judge(self, slots: Sequence[Slot], machines: int) -> None:
-        """Decide now what becomes of these launches; `machines` is how many there are without them."""
+        """Decide now which of these launches are refused. `machines`: the number of machines without these launches."""
         for slot in slots:
             verdict = self._find_outage(slot)
             if verdict is None and self.delays.quota is not None and machines + 1 > self.delays.quota:
@@ -57,18 +57,18 @@ class SimulatedCloud:
 
     @property
     def refused(self) -> int:
-        """Launches under way that will be refused."""
+        """Return the number of launches under way that will be refused."""
         return len(self._verdicts)
 
     def forget_verdict(self, launch_id: str) -> None:
-        """This launch was answered, or is not wanted any more."""
+        """Drop the decision on this launch, which was answered or is not wanted any more."""
         self._verdicts.pop(launch_id, None)
 
     def _find_outage(self, slot: Slot) -> Category | None:
         for outage in self.outages:
             names = (None, slot.offering, (slot.offering or "").split("/")[0])
             begins = outage.at if isinstance(outage, PlannedOutage) else 0.0
-            if outage.pool == slot.pool and outage.offering in names and begins <= self._agenda.now < outage.until:
+            if outage.pool == slot.pool and outage.offering in names and begins <= self._event_queue.now < outage.until:
                 return outage.error
         return None
 
@@ -83,20 +83,20 @@ class SimulatedCloud:
         verdict = self._verdicts.pop(request["launch_id"], None)
         if verdict is not None:
             raise CloudError(verdict, verdict, "refused by the scenario")
-        now = self._agenda.now
+        now = self._event_queue.now
         name = f"i-{request['launch_id']}"
         runs_at = now + self.delays.boot
         self.put(name, request["slot"], request["launch_id"], runs_at, runs_at + self.delays.bind)
         return self._describe(name)
 
     def put(self, name: str, slot: str, launch_id: str, runs_at: float, serves_at: float) -> None:
-        """Let a machine exist."""
+        """Create a machine."""
         self._machines[name] = _Machine(slot, launch_id, runs_at, serves_at)
         self._launched[launch_id] = name
 
     def find(self, pool: str, slot: str, offering: str | None) -> None:
-        """Let a machine exist that bears our tags and that nobody launched."""
-        runs_at = self._agenda.now + self.delays.boot
+        """Create a machine with the cluster's tags that no slot launched."""
+        runs_at = self._event_queue.now + self.delays.boot
         name = f"found-{next(self._strangers)}"
         self.put(f"i-{name}", slot, name, runs_at, runs_at + self.delays.bind)
         machine = self._machines[f"i-{name}"]
@@ -107,7 +107,7 @@ class SimulatedCloud:
         return {name: self._describe(name) for name in machines if name in self._machines}
 
     def _describe(self, name: str) -> Machine:
-        machine, now = self._machines[name], self._agenda.now
+        machine, now = self._machines[name], self._event_queue.now
         state = "terminated" if now >= machine.gone_at else "running" if now >= machine.runs_at else "pending"
         return Machine(
             id=name,
@@ -135,14 +135,14 @@ class SimulatedCloud:
         """See Fleet."""
         for name in machines:
             if name in self._machines:
-                self.end(name, self._agenda.now + self.delays.terminate)
+                self.end(name, self._event_queue.now + self.delays.terminate)
 
     def end(self, name: str, gone_at: float) -> None:
-        """The machine is gone at that time, if not sooner."""
+        """End the machine at that time, or earlier if it was ended before."""
         machine = self._machines.get(name)
         if machine is not None and gone_at < machine.gone_at:
             machine.gone_at = gone_at
-            self._agenda.note(gone_at + SHOWN_SECONDS, lambda: self._forget(name, gone_at))
+            self._event_queue.note(gone_at + SHOWN_SECONDS, lambda: self._forget(name, gone_at))
 
     def _forget(self, name: str, gone_at: float) -> None:
         machine = self._machines.get(name)
@@ -152,23 +152,23 @@ class SimulatedCloud:
 
     def is_ready(self, slot: Slot, machine: Machine, rules: Rules) -> bool:
         """See Probe."""
-        return slot.pool in rules.pools and self._agenda.now >= self._machines[machine.id].serves_at
+        return slot.pool in rules.pools and self._event_queue.now >= self._machines[machine.id].serves_at
 
     def next_turns(self, name: str) -> list[float]:
-        """The times, not past, at which there is something new to be seen of a machine."""
+        """Return the future times at which the machine changes its state."""
         machine = self._machines.get(name)
         if machine is None:
             return []
-        now = self._agenda.now
+        now = self._event_queue.now
         turns = {machine.runs_at, machine.serves_at, machine.gone_at}
         return sorted(at for at in turns if now <= at < inf) or [now]
 
 
 class SimulatedDispatcher:
-    """Plays the slow queues: each task at its own instant of the virtual clock."""
+    """Runs the slow tasks, each at its own time of the virtual clock."""
 
-    def __init__(self, agenda: EventQueue, cloud: SimulatedCloud) -> None:
-        self._agenda, self._cloud = agenda, cloud
+    def __init__(self, event_queue: EventQueue, cloud: SimulatedCloud) -> None:
+        self._event_queue, self._cloud = event_queue, cloud
         self.launch: Callable[[str, str], object] = lambda *_: None
         self.terminate: Callable[[str, int], object] = lambda *_: None
         self.check: Callable[[str], object] = lambda *_: None
@@ -177,37 +177,37 @@ class SimulatedDispatcher:
         self.due: float | None = None
 
     def send_launches(self, slots: Sequence[Slot]) -> None:
-        """See Dispatcher. The verdict falls now, its answer comes `launch` seconds later."""
+        """See Dispatcher. Refusals are decided now; the answers arrive `launch` seconds later."""
         if not slots:
             return
         self._cloud.judge(slots, self.count_machines() - len(slots) - self._cloud.refused)
         for slot in slots:
-            self.note_launch(slot, self._agenda.now + self._cloud.delays.launch)
+            self.note_launch(slot, self._event_queue.now + self._cloud.delays.launch)
 
     def note_launch(self, slot: Slot, at: float) -> None:
-        """The cloud answers this launch at that time."""
+        """Schedule the cloud's answer to this launch."""
 
         def answer() -> None:
             self.launch(slot.id, slot.launch_id or "")
             self._cloud.forget_verdict(slot.launch_id or "")
 
-        self._agenda.note(at, answer)
+        self._event_queue.note(at, answer)
 
     def send_terminations(self, slots: Sequence[Slot]) -> None:
-        """See Dispatcher. One that has no machine (yet) is empty after the same time as one that has."""
+        """See Dispatcher. A slot without a machine becomes empty after the same time as one with a machine."""
         for slot in slots:
             wait = 0.0 if slot.instance_id else self._cloud.delays.terminate
-            self._agenda.note(self._agenda.now + wait, lambda slot=slot: self.terminate(slot.id, slot.epoch))  # type: ignore[misc]
+            self._event_queue.note(self._event_queue.now + wait, lambda slot=slot: self.terminate(slot.id, slot.epoch))  # type: ignore[misc]
 
     def send_checks(self, slots: Sequence[str]) -> None:
-        """See Dispatcher. A slot is looked at whenever there is something new to be seen of its machine."""
+        """See Dispatcher. A slot is checked each time that its machine changes its state."""
         for name in slots:
             slot = self.find_slot(name)
             for at in self._cloud.next_turns((slot and slot.instance_id) or ""):
-                self._agenda.note(at, lambda name=name: self.check(name))  # type: ignore[misc]
+                self._event_queue.note(at, lambda name=name: self.check(name))  # type: ignore[misc]
 
     def send_callback(self, outgoing: OutboxMessage) -> None:
-        """See Dispatcher. Nobody listens in a simulation."""
+        """See Dispatcher. A simulation has no receivers of callbacks."""
 
     def wake_at(self, due: float | None, now: float) -> None:
         """See Dispatcher."""

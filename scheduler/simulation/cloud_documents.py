@@ -1,4 +1,4 @@
-"""The simulated cloud as files describe it: how long it takes, what it refuses, and what is found in it."""
+"""The documents that describe the simulated cloud: its delays, its refusals, and machines without a slot."""
 
 from typing import Annotated, Literal
 
@@ -9,7 +9,7 @@ from scheduler.model.validation import Amount, Count, Document, Name, Seconds, S
 
 
 class OutageDocument(Document):
-    """Launches of this pool (or only of one offering) fail until then."""
+    """Launches of this pool (or of only one offering) fail until that time."""
 
     pool: Name
     offering: Name | None = None
@@ -18,22 +18,22 @@ class OutageDocument(Document):
 
 
 class PlannedOutage(OutageDocument):
-    """An outage that is known from the start; `at` and `until` count from there."""
+    """An outage that is known from the start. `at` and `until` are seconds from the start."""
 
     pool: Name
     """The pool."""
     offering: Name | None = None
-    """The offering; left out = all of the pool's."""
+    """The offering; default: all of the pool's."""
     error: Literal["capacity", "quota", "throttled", "misconfigured"] = "capacity"
-    """What EC2 answers."""
+    """EC2's answer to a launch."""
     at: Seconds = 0.0
-    """When it begins."""
+    """When the outage begins."""
     until: Seconds
-    """When it ends."""
+    """When the outage ends."""
 
 
 class CloudDocument(Document):
-    """The simulated cloud: seconds that a slot spends in each state, what EC2 refuses, and what it takes back."""
+    """The simulated cloud: seconds that a slot spends in each state, refused launches, and interruptions."""
 
     launch: Seconds = 0.0
     """Until EC2 answers a launch."""
@@ -44,17 +44,17 @@ class CloudDocument(Document):
     terminate: Seconds = 0.0
     """Until a machine that is terminated is gone."""
     quota: Count | None = None
-    """EC2 refuses what would make more machines than this."""
+    """EC2 refuses a launch that would make more machines than this."""
     outages: Annotated[tuple[PlannedOutage, ...], Field(strict=False)] = ()
-    """When launches of a pool, or of one of its offerings, fail."""
+    """Times in which launches of a pool, or of one of its offerings, fail."""
     interruption_rate: Amount = 0.0
     """Spot notices per slot and hour, at random; in traces only."""
     seed: Signed = 0
-    """What the random choices start from: the same seed, the same notices."""
+    """The start of the random numbers: the same seed gives the same notices."""
 
 
 class FoundDocument(Document):
-    """A machine under our tags that SQL does not know."""
+    """A machine with the cluster's tags that the database does not know."""
 
     pool: Name
     slot: Name
@@ -62,7 +62,7 @@ class FoundDocument(Document):
 
 
 def read_simulated_cloud(document: object, rules: Rules) -> CloudDocument:
-    """The simulated cloud of these rules' pools; raises InvalidInputError."""
+    """Return the simulated cloud for these rules' pools. Raises InvalidInputError."""
     cloud = read_document(CloudDocument, document, "cloud")
     for number, outage in enumerate(cloud.outages):
         check_offering(outage, rules, f"cloud.outages[{number}]")
@@ -70,7 +70,9 @@ def read_simulated_cloud(document: object, rules: Rules) -> CloudDocument:
 
 
 def check_offering(named: OutageDocument | FoundDocument, rules: Rules, path: str) -> None:
-    """The pool is configured, and so is its offering, if one is named. An outage may mean all of one name."""
+    """Check that the pool is configured, and its offering if one is named. An outage may name all
+    offerings of one name.
+    """
     pool = rules.pools.get(named.pool)
     if pool is None:
         raise fault(f"{path}.pool", f"a pool of config{suggest(named.pool, rules.pools)}", named.pool)

@@ -1,4 +1,4 @@
-"""The stage: the same operations as in production, on memory adapters, a virtual clock and a simulated cloud."""
+"""The simulated cluster: the operations of production on memory adapters, a virtual clock and a simulated cloud."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from scheduler.policy.quota.lease_cost import weigh
 from scheduler.simulation.cloud import SimulatedCloud, SimulatedDispatcher
 from scheduler.simulation.cloud_documents import CloudDocument
 from scheduler.simulation.event_queue import EventQueue
-from scheduler.simulation.initial_state import WORN, GivenLease, GivenReservation, GivenSlot, list_said
+from scheduler.simulation.initial_state import SLOT_HISTORY, GivenLease, GivenReservation, GivenSlot, list_given
 from scheduler.store.memory import MemoryStore
 from scheduler.view.in_memory_redis import InMemoryRedis
 from scheduler.view.memory import MemoryHeartbeats, MemoryLeaderLock, MemoryMeter, MemoryNotifier, MemoryViewCache
@@ -36,9 +36,9 @@ from scheduler.view.memory import MemoryHeartbeats, MemoryLeaderLock, MemoryMete
 
 @dataclass
 class SimulatedCluster:
-    """What a simulation is played on."""
+    """The parts of a simulated cluster."""
 
-    agenda: EventQueue
+    event_queue: EventQueue
     cloud: SimulatedCloud
     dispatcher: SimulatedDispatcher
     store: MemoryStore
@@ -47,46 +47,46 @@ class SimulatedCluster:
     leader: Leader
 
     def find_slot(self, name: str) -> Slot | None:
-        """The slot as it is."""
+        """Return the present row of the slot."""
         return next(iter(self.store.find_slots(ids=[name])), None)
 
     def change(
         self,
-        words: Callable[[UnitOfWork], object],
+        apply: Callable[[UnitOfWork], object],
         load: Callable[[UnitOfWork], object],
         *,
         kick_for_marks: bool = False,
     ) -> ChangeSet:
-        """Let an operator's words be carried out on the rows that `load` loads, and announce what came of it.
+        """Run an operator's change on the rows that `load` loads, and announce it.
 
-        What only moves a mark of time (a renewal, a heartbeat) asks for no tick, unless it is said to.
+        A change that only moves marks of time (a renewal, a heartbeat) requests no tick unless `kick_for_marks`.
         """
         with self.store.transaction() as transaction:
             work = UnitOfWork(transaction, "operator")
             load(work)
-            words(work)
+            apply(work)
             change_set = work.flush()
         announce(self.ports, change_set, kick=change_set.is_change or (kick_for_marks and bool(change_set.rows)))
         return change_set
 
 
-def build_stage(config: dict[str, Any], delays: CloudDocument) -> SimulatedCluster:
-    """An empty fleet under these rules at time 0.
+def build_cluster(config: dict[str, Any], delays: CloudDocument) -> SimulatedCluster:
+    """Return an empty fleet under these rules at time 0.
 
-    Nothing comes late to the view here, so it remembers no deleted rows: an id may be used again at once.
+    Changes never reach the view late here, so it keeps no tombstones: an id may be used again at once.
     """
-    agenda = EventQueue()
-    cloud = SimulatedCloud(agenda, delays)
-    dispatcher = SimulatedDispatcher(agenda, cloud)
-    store = MemoryStore(lambda: agenda.now)
-    notifier = MemoryNotifier(clock=lambda: agenda.now, kick_seconds=inf)
+    event_queue = EventQueue()
+    cloud = SimulatedCloud(event_queue, delays)
+    dispatcher = SimulatedDispatcher(event_queue, cloud)
+    store = MemoryStore(lambda: event_queue.now)
+    notifier = MemoryNotifier(clock=lambda: event_queue.now, kick_seconds=inf)
     numbers = count(1)
     ports = Ports(
         store=store,
-        view_cache=MemoryViewCache(InMemoryRedis(lambda: agenda.now, kept_seconds=0.0)),
-        lock=MemoryLeaderLock(clock=lambda: agenda.now),
+        view_cache=MemoryViewCache(InMemoryRedis(lambda: event_queue.now, kept_seconds=0.0)),
+        lock=MemoryLeaderLock(clock=lambda: event_queue.now),
         notifier=notifier,
-        heartbeats=MemoryHeartbeats(lambda: agenda.now),
+        heartbeats=MemoryHeartbeats(lambda: event_queue.now),
         dispatcher=dispatcher,
         meter=MemoryMeter(),
         fleet=cloud,
@@ -95,92 +95,90 @@ def build_stage(config: dict[str, Any], delays: CloudDocument) -> SimulatedClust
         is_bounded=False,
     )
     leader = Leader(holder="simulation", interval=inf, lock_seconds=inf)
-    stage = SimulatedCluster(agenda, cloud, dispatcher, store, notifier, ports, leader)
-    _wire(stage)
-    apply_rules(ports, config)
-    notifier.hear()
-    return stage
-
-
-def _wire(stage: SimulatedCluster) -> None:
-    """Let the dispatcher call the operations that the slow queues would."""
-    ports, dispatcher = stage.ports, stage.dispatcher
+    cluster = SimulatedCluster(event_queue, cloud, dispatcher, store, notifier, ports, leader)
+    # The dispatcher calls the operations that workers run in production.
     dispatcher.launch = lambda slot, launch_id: launch(ports, slot, launch_id)
     dispatcher.terminate = lambda slot, epoch: terminate(ports, slot, epoch)
     dispatcher.check = lambda slot: check(ports, [slot])
-    dispatcher.find_slot = stage.find_slot
-    dispatcher.count_machines = lambda: _count_machines(stage)
+    dispatcher.find_slot = cluster.find_slot
+    dispatcher.count_machines = lambda: _count_machines(cluster)
+    apply_rules(ports, config)
+    notifier.hear()
+    return cluster
 
 
-def _count_machines(stage: SimulatedCluster) -> int:
-    """Machines of EC2, launching to terminating."""
-    pools = stage.ports.rules().pools
-    active = (slot for slot in stage.store.find_slots() if slot.state not in INACTIVE)
+def _count_machines(cluster: SimulatedCluster) -> int:
+    """Count the machines in EC2, from launching to terminating."""
+    pools = cluster.ports.rules().pools
+    active = (slot for slot in cluster.store.find_slots() if slot.state not in INACTIVE)
     return sum(slot.pool not in pools or pools[slot.pool].is_elastic for slot in active)
 
 
-def put_reservations(stage: SimulatedCluster, given: Iterable[GivenReservation]) -> None:
-    """Let reservations exist in the phases that the scenario says, in its order."""
-    rules, now = stage.ports.rules(), stage.agenda.now
-    rows = [_given_reservation(word, new_reservation(word, rules, word.created_at), rules, now) for word in given]
-    with stage.store.transaction() as transaction:
+def put_reservations(cluster: SimulatedCluster, given: Iterable[GivenReservation]) -> None:
+    """Insert reservations in the phases that the scenario gives, in its order."""
+    rules, now = cluster.ports.rules(), cluster.event_queue.now
+    rows = [
+        _given_reservation(document, new_reservation(document, rules, document.created_at), rules, now)
+        for document in given
+    ]
+    with cluster.store.transaction() as transaction:
         transaction.insert_reservations(rows)
 
 
-def _given_reservation(word: GivenReservation, row: Reservation, rules: Rules, now: float) -> Reservation:
-    if word.phase == "pending":
+def _given_reservation(document: GivenReservation, row: Reservation, rules: Rules, now: float) -> Reservation:
+    if document.phase == "pending":
         return row
-    held = word.phase in {"leased", "revoking"}
+    held = document.phase in {"leased", "revoking"}
     expires_at = row.expires_at
     if held and expires_at is None:
         expires_at = expiry_of_lease(row.request, rules, now)
     return msgspec.structs.replace(
         row,
-        phase=word.phase,
+        phase=document.phase,
         expires_at=expires_at,
         leased_at=now if held else None,
         finished_at=None if held else now,
     )
 
 
-def submit_all(stage: SimulatedCluster, words: Iterable[ReservationDocument]) -> ChangeSet:
-    """Producers ask."""
-    with stage.store.transaction() as transaction:
+def submit_all(cluster: SimulatedCluster, documents: Iterable[ReservationDocument]) -> ChangeSet:
+    """Submit these reservations."""
+    with cluster.store.transaction() as transaction:
         work = UnitOfWork(transaction, "holder")
-        _, change_set = submit(work, stage.ports.rules(), list(words))
-    announce(stage.ports, change_set, kick=change_set.is_change)
+        _, change_set = submit(work, cluster.ports.rules(), list(documents))
+    announce(cluster.ports, change_set, kick=change_set.is_change)
     return change_set
 
 
-def put_slot(stage: SimulatedCluster, given: GivenSlot) -> None:
-    """Create or replace a slot record, with the machine, the leases and the way to go that its state implies."""
-    now = stage.agenda.now
-    with stage.store.transaction() as transaction:
+def put_slot(cluster: SimulatedCluster, given: GivenSlot) -> None:
+    """Create or replace a slot record, with its machine and leases. A slot in flight gets its next changes of state."""
+    now = cluster.event_queue.now
+    with cluster.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
         work.load(slots=[given.id], reservations=[lease.reservation for lease in given.leases])
         known = work.slots.get(given.id)
-        slot = msgspec.structs.replace(_given_slot(stage, given, known, now), **list_said(given, WORN))
+        slot = msgspec.structs.replace(_given_slot(cluster, given, known, now), **list_given(given, SLOT_HISTORY))
         work.put(slot)
         for lease in given.leases:
             holder = work.reservations.get(lease.reservation)
             if holder is not None and holder.phase not in ENDED:
-                _put_lease(work, stage, slot, holder, lease)
+                _put_lease(work, cluster, slot, holder, lease)
         work.tell(Event(at=now, name="slot_given", cause="operator", slot=slot.id))
         change_set = work.flush()
-    announce(stage.ports, change_set, kick=True)
-    _go_on(stage, next(row for row in change_set.rows if isinstance(row, Slot) and row.id == given.id))
+    announce(cluster.ports, change_set, kick=True)
+    _go_on(cluster, next(row for row in change_set.rows if isinstance(row, Slot) and row.id == given.id))
 
 
-def put_absent_host(stage: SimulatedCluster, name: str) -> None:
-    """Let a slot of a static pool that no record declares be `empty`: its host may register later."""
-    pools = stage.ports.rules().pools.items()
+def put_absent_host(cluster: SimulatedCluster, name: str) -> None:
+    """Create an `empty` slot of a static pool that has no record: its host may register later."""
+    pools = cluster.ports.rules().pools.items()
     pool = next((pool for pool, rules in pools if name in list_slot_ids(pool, rules)), None)
-    if pool is not None and stage.find_slot(name) is None:
-        put_slot(stage, GivenSlot(id=name, pool=pool, state="empty"))
+    if pool is not None and cluster.find_slot(name) is None:
+        put_slot(cluster, GivenSlot(id=name, pool=pool, state="empty"))
 
 
-def _given_slot(stage: SimulatedCluster, given: GivenSlot, known: Slot | None, now: float) -> Slot:
-    pool = stage.ports.rules().pools[given.pool]
+def _given_slot(cluster: SimulatedCluster, given: GivenSlot, known: Slot | None, now: float) -> Slot:
+    pool = cluster.ports.rules().pools[given.pool]
     offering = pool.offering_by_key.get(given.offering or "")
     since = now if given.since is None else given.since
     epoch = known.epoch + _is_another_machine(known, given) if known else 0
@@ -213,19 +211,20 @@ def _given_slot(stage: SimulatedCluster, given: GivenSlot, known: Slot | None, n
 
 
 def _is_another_machine(known: Slot, given: GivenSlot) -> bool:
-    """Whether the record says that another host is there now: what the old one held is not on it."""
+    """Return whether the record names another host than before: leases on the old one are not on the new one."""
     return known.machine is not None and given.machine is not None and known.machine != given.machine
 
 
 def _put_lease(
-    work: UnitOfWork, stage: SimulatedCluster, slot: Slot, reservation: Reservation, given: GivenLease
+    work: UnitOfWork, cluster: SimulatedCluster, slot: Slot, reservation: Reservation, given: GivenLease
 ) -> None:
-    """A lease that a slot record names; it counts as confirmed, and its reservation as leased. One that is claimed
-    keeps the place for a reservation that is pending.
+    """Give a lease of a slot record. It counts as confirmed, and its reservation as leased.
+
+    A claimed lease nominates the slot for a pending reservation.
     """
     is_claim = given.state == "claimed"
     token = 0 if is_claim else reservation.token or work.transaction.next_tokens(1)[0]
-    lease = _make_lease(stage, slot, reservation, given, token)
+    lease = _make_lease(cluster, slot, reservation, given, token)
     if lease.kind == "elastic":
         lease = msgspec.structs.replace(lease, token=work.transaction.next_tokens(1)[0])
     others = tuple(each for each in reservation.leases if each.component != given.component)
@@ -233,7 +232,7 @@ def _put_lease(
     if is_claim:
         work.put(msgspec.structs.replace(reservation, leases=leases))
         return
-    expiry = expiry_of_lease(reservation.request, stage.ports.rules(), work.now)
+    expiry = expiry_of_lease(reservation.request, cluster.ports.rules(), work.now)
     work.put(
         msgspec.structs.replace(
             reservation,
@@ -247,9 +246,11 @@ def _put_lease(
     )
 
 
-def _make_lease(stage: SimulatedCluster, slot: Slot, reservation: Reservation, given: GivenLease, token: int) -> Lease:
-    """It runs up cost from now on where accounts pay for it."""
-    rules, now = stage.ports.rules(), stage.agenda.now
+def _make_lease(
+    cluster: SimulatedCluster, slot: Slot, reservation: Reservation, given: GivenLease, token: int
+) -> Lease:
+    """Return the lease of a slot record. It accumulates cost from now on if accounts pay for it."""
+    rules, now = cluster.ports.rules(), cluster.event_queue.now
     pool = rules.pools[slot.pool]
     settings = rules.settings_of(reservation.request.pool, reservation.request.system)
     is_metered = settings.queue == "quota"
@@ -275,21 +276,21 @@ def _make_lease(stage: SimulatedCluster, slot: Slot, reservation: Reservation, g
     )
 
 
-def _go_on(stage: SimulatedCluster, slot: Slot) -> None:
-    """A slot that is given on its way goes on from its `since`."""
-    delays = stage.cloud.delays
+def _go_on(cluster: SimulatedCluster, slot: Slot) -> None:
+    """Schedule the next changes of a slot in flight, counted from its `since`."""
+    delays = cluster.cloud.delays
     if slot.launch_id is None:
         return
     if slot.state == "launching":
-        stage.cloud.judge([slot], _count_machines(stage) - 1 - stage.cloud.refused)
-        stage.dispatcher.note_launch(slot, slot.since + delays.launch)
+        cluster.cloud.judge([slot], _count_machines(cluster) - 1 - cluster.cloud.refused)
+        cluster.dispatcher.note_launch(slot, slot.since + delays.launch)
         return
     runs_at = slot.since + (delays.boot if slot.state == "booting" else 0.0)
     serves_at = runs_at + (delays.bind if slot.state in {"booting", "binding"} else 0.0)
     name = slot.instance_id or ""
-    stage.cloud.put(name, slot.id, slot.launch_id, runs_at, serves_at)
+    cluster.cloud.put(name, slot.id, slot.launch_id, runs_at, serves_at)
     if slot.state == "terminating":
-        stage.cloud.end(name, slot.since + delays.terminate)
+        cluster.cloud.end(name, slot.since + delays.terminate)
     if slot.state not in HOLDING:
-        for at in stage.cloud.next_turns(name):
-            stage.agenda.note(at, lambda: check(stage.ports, [slot.id]))
+        for at in cluster.cloud.next_turns(name):
+            cluster.event_queue.note(at, lambda: check(cluster.ports, [slot.id]))

@@ -1,4 +1,4 @@
-"""The actions of a scenario that are words, as the documents that a request would carry."""
+"""Converts a scenario's action into the command document that a client would send."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from scheduler.model.validation import Document
 
 
 def make_document(action: str, value: Any) -> Document:
-    """What is said by this action with this value, which was checked."""
+    """Return the document for this action with this checked value."""
     match action:
         case "cancel":
             return ReasonDocument(reservation=value)

@@ -1,4 +1,4 @@
-"""Curves over time in bounded memory, for pictures of plays whose end is not known in advance."""
+"""Curves over time in bounded memory, for plots of runs whose end is not known in advance."""
 
 from array import array
 
@@ -8,7 +8,7 @@ MOST_BINS = 2048
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """The mean of a value in each of a row of equally wide bins, and the most that it was there; `width` in seconds."""
+    """The mean and the maximum of a value in each of a sequence of equally wide bins; `width` in seconds."""
 
     width: float
     means: tuple[float, ...]
@@ -16,7 +16,7 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 class CurveRecorder:
-    """Sums up a value that stays the same between changes. When its bins do not suffice, two become one."""
+    """Records a value that is constant between changes. When there are too many bins, each two become one."""
 
     def __init__(self, width: float = 60.0) -> None:
         self._width = width
@@ -24,7 +24,7 @@ class CurveRecorder:
         self._end = 0.0
 
     def add(self, value: float, begin: float, end: float) -> None:
-        """It was `value` from `begin` until `end`, which follows the last one that was added."""
+        """Record that the value was `value` from `begin` until `end`. Calls follow each other in time."""
         self._end = end
         while end > self._width * MOST_BINS:
             self._double()
@@ -42,7 +42,7 @@ class CurveRecorder:
                 self._peaks[index] = max(self._peaks[index], value)
 
     def _double(self) -> None:
-        """The cost is that of all bins, and comes up once for each doubling of the time that has passed."""
+        """Merge each two bins. The cost is that of all bins, once for each doubling of the recorded time."""
         sums, peaks = self._sums, self._peaks
         if len(sums) % 2:
             sums.append(0.0)
@@ -53,7 +53,7 @@ class CurveRecorder:
         self._width *= 2
 
     def finish(self) -> Curve:
-        """The curve so far; its last bin may be a part of one."""
+        """Return the curve so far. Its last bin may be incomplete."""
         means = [each / self._width for each in self._sums]
         if means:
             inside = self._end - (len(means) - 1) * self._width

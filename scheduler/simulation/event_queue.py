@@ -1,4 +1,4 @@
-"""The virtual clock, and what falls due on it."""
+"""The virtual clock, and the callbacks that are scheduled on it."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -7,7 +7,7 @@ from math import inf
 
 
 class EventQueue:
-    """Callbacks by time; those of one instant are played in the order in which they were noted."""
+    """Callbacks by time. Callbacks of one time run in the order in which they were added."""
 
     def __init__(self, now: float = 0.0) -> None:
         self.now = now
@@ -15,15 +15,15 @@ class EventQueue:
         self._numbers = count()
 
     def note(self, at: float, callback: Callable[[], object]) -> None:
-        """Have `callback` called at that time; a time that is past means now."""
+        """Schedule `callback` for that time. A past time means now."""
         heappush(self._due, (max(at, self.now), next(self._numbers), callback))
 
     @property
     def next_at(self) -> float:
-        """When the next thing falls due; infinity when nothing does."""
+        """Return the time of the next callback; infinity when there is none."""
         return self._due[0][0] if self._due else inf
 
     def run_due(self) -> None:
-        """Play everything that is due by now, also what that adds."""
+        """Run all callbacks that are due, including those that they add."""
         while self._due and self._due[0][0] <= self.now:
             heappop(self._due)[2]()

@@ -1,4 +1,4 @@
-"""A feed of notices in memory, for tests of what is done about them."""
+"""A feed of notices in memory, for tests of their handling."""
 
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -9,7 +9,7 @@ MOST_AT_ONCE = 10
 
 
 class MemoryFeed:
-    """See `scheduler.ports.NoticeFeed`. A message that was given out comes again after `hidden_seconds`."""
+    """The NoticeFeed in memory. A message that was received is delivered again after `hidden_seconds`."""
 
     def __init__(self, clock: Callable[[], float], hidden_seconds: float = 30.0) -> None:
         self._clock, self._hidden_seconds = clock, hidden_seconds
@@ -17,10 +17,10 @@ class MemoryFeed:
         self._numbers = count(1)
 
     def put(self, notice: Notice | None) -> None:
-        """The cloud sends a message; None: something that is no notice."""
+        """Add a message. None: a message that is no notice."""
         self._messages[str(next(self._numbers))] = (self._clock(), notice)
 
-    def receive(self, wait_seconds: float = 0.0) -> list[Message]:  # noqa: ARG002 - nobody sends while it waits
+    def receive(self, wait_seconds: float = 0.0) -> list[Message]:  # noqa: ARG002 - no message arrives during the wait
         """See NoticeFeed."""
         now = self._clock()
         due = [receipt for receipt, (due, _) in self._messages.items() if due <= now][:MOST_AT_ONCE]

@@ -1,4 +1,4 @@
-"""The fleet that a trace is played on: the rules of a `leasehold.toml`, for one of its systems, with so many slots."""
+"""The fleet for a trace: the rules of a `leasehold.toml` for one of its systems, with a given number of slots."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,23 +13,23 @@ from scheduler.simulation.initial_state import GivenSlot
 from scheduler.simulation.workload import PROCESSOR
 
 FOREVER = 1e12
-"""Seconds that no trace lasts: hosts of a trace send no heartbeats, and never fall silent."""
+"""Seconds longer than any trace. As offline timeout it keeps hosts alive, which send no heartbeats in a trace."""
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """Rules for a trace, as a document and checked; `system` is the one that its jobs ask for."""
+    """The rules for a trace, as a document and checked. `system`: the system that its jobs request."""
 
     document: dict[str, Any]
     rules: Rules
     cloud: CloudDocument
     system: str
     slots: Mapping[str, int]
-    """By pool that serves the system: how many slots it may have."""
+    """Most slots of each pool that serves the system."""
 
     @property
     def most_processors(self) -> int:
-        """As many as it could ever have at once; within `max_slots` of the scheduler and the cloud's quota."""
+        """Return the most processors at one time, within `max_slots` of the scheduler and the cloud's quota."""
         system = self.rules.settings_of(None, self.system)
         sizes = {name: count_processors_at_most(self.rules.pools[name]) for name in self.slots}
         both = [limit for limit in (self.rules.scheduler.max_slots, system.max_slots) if limit]
@@ -43,7 +43,7 @@ class Fleet:
         return total
 
     def list_hosts(self) -> list[GivenSlot]:
-        """The slots of its static pools, which are there from the start."""
+        """Return the slots of its static pools, which exist from the start."""
         static = ((name, count) for name, count in self.slots.items() if not self.rules.pools[name].is_elastic)
         return [GivenSlot(id=f"{name}-{number}", pool=name) for name, count in static for number in range(1, count + 1)]
 
@@ -51,15 +51,15 @@ class Fleet:
 def make_fleet(
     document: Mapping[str, Any], cloud: CloudDocument, *, slots: int | None = None, system: str | None = None
 ) -> Fleet:
-    """The fleet of these rules for the jobs of a trace. `slots`: so many in place of its pool's `max_slots`.
+    """Return the fleet of these rules for the jobs of a trace. `slots`: replaces `max_slots` of its pool.
 
-    Raises InvalidInputError for what a trace cannot be played on.
+    Raises InvalidInputError for rules that cannot run a trace.
     """
     rules = read_rules(dict(document), "")
     system = _choose_system(rules, system)
     names = rules.serving_pools(None, system)
     if slots is not None and len(names) > 1:
-        raise fault("--slots", f"one pool that serves {system}, whose slots these are", ", ".join(names))
+        raise fault("--slots", f"exactly one pool that serves {system}", ", ".join(names))
     changes = {name: _change_pool(rules.pools[name], slots) for name in names}
     document = merge_rules(dict(document), {"pools": changes, "scheduler": _keep_cores(rules, system)})
     rules = read_rules(document, "")
@@ -67,13 +67,13 @@ def make_fleet(
     for name in names:
         if not count_processors_at_most(rules.pools[name]):
             got = rules.pools[name].resources
-            raise fault(f"pools.{name}.resources", "room for a processor of a job (1 cpu) on a slot", got)
+            raise fault(f"pools.{name}.resources", "capacity for a processor of a job (1 cpu) on a slot", got)
     return Fleet(document, rules, cloud, system, counts)
 
 
 def _keep_cores(rules: Rules, system: str) -> dict[str, Any]:
-    """Nobody in a trace is told of limits of cores: they change nothing of when a job ends, and cost a decision for
-    each lease on a slot whenever one comes or goes there.
+    """Switch CPU bursting off. In a trace it does not change when a job ends, but it costs a decision for each lease on
+    a slot whenever one of them comes or goes.
     """
     own = {"system": {system: {"share_cores": False}}} if system in rules.scheduler.system else {}
     return {"share_cores": False, **own}
@@ -86,7 +86,9 @@ def _choose_system(rules: Rules, wanted: str | None) -> str:
     if not systems:
         raise fault("pools", "a pool that serves the jobs of the trace", "none")
     if wanted is None and len(systems) > 1:
-        raise fault("--system", "the one that the jobs of the trace ask for", f"{len(systems)}: {', '.join(systems)}")
+        raise fault(
+            "--system", "the system that the jobs of the trace request", f"{len(systems)}: {', '.join(systems)}"
+        )
     return wanted or systems[0]
 
 
@@ -97,18 +99,18 @@ def _change_pool(pool: Pool, slots: int | None) -> dict[str, Any]:
 
 def _count_slots(name: str, pool: Pool) -> int:
     if pool.max_slots is None:
-        raise fault(f"pools.{name}.max_slots", "how many hosts there are (or --slots)", None)
+        raise fault(f"pools.{name}.max_slots", "the number of hosts (or --slots)", None)
     return pool.max_slots
 
 
 def count_processors_at_most(pool: Pool) -> int:
-    """How many processors of jobs the largest slot of this pool holds."""
+    """Return the number of jobs' processors that fit on the largest slot of this pool."""
     offered = [each.resources if each.resources is not None else pool.resources for each in pool.offerings]
     return max(count_processors(pool, each) for each in (offered or [pool.resources]))
 
 
 def count_processors(pool: Pool, resources: Resources | None) -> int:
-    """How many processors of jobs fit on a slot that holds this much (None: only leases are counted)."""
+    """Return the number of jobs' processors that fit on a slot with these resources (None: only leases are counted)."""
     most: float = pool.lease_limit
     if resources is not None:
         asked = {**pool.default_resources, **PROCESSOR}

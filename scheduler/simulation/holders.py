@@ -1,19 +1,19 @@
-"""Simulated holders: reservations with a `runtime` are worked on, confirmed, renewed, let go and released."""
+"""Simulated holders: they confirm, renew, surrender and release the leases of reservations with a `runtime`."""
 
 from dataclasses import dataclass
 from math import inf
 
 from scheduler.model.command_schemas import ConfirmDocument, HolderDocument, ReasonDocument
 from scheduler.model.reservations import Reservation
-from scheduler.operations.commands.lease_commands import CommandRefused, release, renew, surrender
+from scheduler.operations.commands.lease_commands import release, renew, surrender
 from scheduler.operations.commands.reports import confirm
-from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.simulation.cluster import SimulatedCluster
+from scheduler.simulation.machine_loss import ignoring_refusals
 
 
 @dataclass
 class _Work:
-    """What is left of one reservation's work in instance-seconds, how fast it goes since when, and until when."""
+    """The work left of one reservation in instance-seconds, its rate since `since`, and its end."""
 
     left: float
     since: float
@@ -23,16 +23,16 @@ class _Work:
 
 
 class Holders:
-    """Progress at the rate (leased components) / (all its components) while the essential ones are leased."""
+    """Work progresses at the rate (leased components) / (all components) while the essential ones are leased."""
 
-    def __init__(self, stage: SimulatedCluster, *, confirm_needlessly: bool = True) -> None:
-        """`confirm_needlessly`: also where no `confirm_timeout` asks for it, so that `confirmed_at` says when."""
-        self._stage = stage
+    def __init__(self, cluster: SimulatedCluster, *, confirm_needlessly: bool = True) -> None:
+        """`confirm_needlessly`: confirm also without a `confirm_timeout`, so that `confirmed_at` has the time."""
+        self._cluster = cluster
         self._confirm_needlessly = confirm_needlessly
         self._works: dict[str, _Work] = {}
 
     def watch(self, reservation: Reservation) -> None:
-        """Look at a reservation that has changed."""
+        """React to a change of this reservation."""
         if reservation.request.runtime is None:
             return
         if reservation.phase == "leased":
@@ -40,10 +40,10 @@ class Holders:
         else:
             self._works.pop(reservation.id, None)
         if reservation.phase == "revoking" or any(lease.state == "revoking" for lease in reservation.leases):
-            self._note(reservation.id, reservation.token, self._stage.agenda.now, self._surrender)
+            self._note(reservation.id, reservation.token, self._cluster.event_queue.now, self._surrender)
 
     def _work(self, reservation: Reservation, runtime: float) -> None:
-        now = self._stage.agenda.now
+        now = self._cluster.event_queue.now
         work = self._works.get(reservation.id)
         if work is None or work.token != reservation.token:
             instances = sum(component.count for component in reservation.request.components)
@@ -55,10 +55,10 @@ class Holders:
         self._set_rate(reservation, work, float(len(reservation.leases)))
 
     def _set_rate(self, reservation: Reservation, work: _Work, rate: float) -> None:
-        """While the rate stays, so does the end: what is left is not worked out again and again with new roundings."""
+        """Change the rate. The same rate keeps the same end, so that rounding errors do not accumulate."""
         if rate == work.rate:
             return
-        now = self._stage.agenda.now
+        now = self._cluster.event_queue.now
         work.left = max(0.0, work.left - work.rate * (now - work.since))
         work.rate, work.since = rate, now
         work.ends_at = now + work.left / rate if rate else inf
@@ -67,49 +67,46 @@ class Holders:
 
     def _has_to_confirm(self, reservation: Reservation) -> bool:
         request = reservation.request
-        settings = self._stage.ports.rules().settings_of(request.pool, request.system)
+        settings = self._cluster.ports.rules().settings_of(request.pool, request.system)
         return self._confirm_needlessly or settings.confirm_timeout > 0
 
     def _note(self, name: str, token: int, at: float, act) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
-        self._stage.agenda.note(at, lambda: act(name, token))
+        self._cluster.event_queue.note(at, lambda: act(name, token))
 
     def _note_renewal(self, reservation: Reservation) -> None:
-        """It renews when half of its time is over."""
+        """Schedule a renewal at half of the remaining time."""
         if reservation.expires_at is not None:
-            now = self._stage.agenda.now
+            now = self._cluster.event_queue.now
             self._note(reservation.id, reservation.token, (now + reservation.expires_at) / 2, self._renew)
 
     def _is_working(self, name: str, token: int) -> bool:
         work = self._works.get(name)
         return work is not None and work.token == token
 
-    def _say(self, name: str, word, document: HolderDocument) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
-        def speak(work: UnitOfWork) -> None:
-            try:
-                word(work, self._stage.ports.rules(), document)
-            except CommandRefused:
-                return
-
-        self._stage.change(speak, lambda work: work.load(reservations=[name]))
+    def _send(self, name: str, command, document: HolderDocument) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+        rules = self._cluster.ports.rules()
+        self._cluster.change(
+            ignoring_refusals(lambda work: command(work, rules, document)), lambda work: work.load(reservations=[name])
+        )
 
     def _confirm(self, name: str, token: int) -> None:
         if self._is_working(name, token):
-            self._say(name, confirm, ConfirmDocument(reservation=name))
+            self._send(name, confirm, ConfirmDocument(reservation=name))
 
     def _renew(self, name: str, token: int) -> None:
         if self._is_working(name, token):
-            self._say(name, renew, HolderDocument(reservation=name))
-            row = self._stage.store.find_reservations(ids=[name])[0]
+            self._send(name, renew, HolderDocument(reservation=name))
+            row = self._cluster.store.find_reservations(ids=[name])[0]
             self._note_renewal(row)
 
     def _surrender(self, name: str, token: int) -> None:
-        row = self._stage.store.find_reservations(ids=[name])[0]
+        row = self._cluster.store.find_reservations(ids=[name])[0]
         is_revoked = row.phase == "revoking" or any(lease.state == "revoking" for lease in row.leases)
         if is_revoked and row.token == token:
-            self._say(name, surrender, ReasonDocument(reservation=name))
+            self._send(name, surrender, ReasonDocument(reservation=name))
 
     def _finish(self, name: str, token: int) -> None:
         work = self._works.get(name)
-        if work is not None and work.token == token and work.ends_at <= self._stage.agenda.now:
+        if work is not None and work.token == token and work.ends_at <= self._cluster.event_queue.now:
             del self._works[name]
-            self._say(name, release, HolderDocument(reservation=name))
+            self._send(name, release, HolderDocument(reservation=name))

@@ -1,7 +1,7 @@
-"""What a scenario gives from the start: slots, reservations and holds, as people write them or `snapshot` does.
+"""The initial state of a scenario: slots, reservations and holds, written by users or by `snapshot`.
 
-What a record leaves out is filled in by its defaults; what it says, null too, holds. Times are seconds from the
-start, negative ones before it.
+A missing field gets its default. A given field is used as it is, also null. Times are seconds from the start;
+negative ones are before it.
 """
 
 from collections.abc import Iterable
@@ -28,20 +28,20 @@ from scheduler.model.validation import (
 
 
 class GivenLease(Document):
-    """A lease that a slot record starts with; it counts as confirmed, and runs up cost from the start."""
+    """A lease in a slot record. It counts as confirmed, and accumulates cost from the start."""
 
     reservation: Name
     component: Name = "main"
     resources: ResourceMap | None = None
-    """What it was given; left out: what it asks for."""
+    """Its resources; default: those of its request."""
     level: Literal[0, 1, 2, 3, 4, 5] = 5
     cost: Levels = NOTHING
     state: Literal["held", "revoking", "claimed"] = "held"
-    """`claimed`: its reservation waits for this place."""
+    """`claimed`: its reservation waits for this slot."""
     revoke_by: Signed | None = None
     assigned_at: Signed | None = None
     cores: Amount | None = None
-    """The cpus of its slot that it may use; left out: its own."""
+    """The cpus of its slot that it may use; default: those of its resources."""
 
 
 class GivenSlot(Document):
@@ -55,9 +55,9 @@ class GivenSlot(Document):
     leases: Annotated[tuple[GivenLease, ...], Field(strict=False)] = ()
     offering: Name | None = None
     market: Market | None = None
-    """How its machine was bought; with this the offering is as it was then, whether or not it is still configured."""
+    """The market of its machine. If it is given, the offering need not be configured any more."""
     price: Amount | None = None
-    """What its machine costs an hour; left out: what its offering does."""
+    """The price of its machine per hour; default: that of its offering."""
     machine: Text | None = None
     cordoned: bool = False
     last_seen: Signed | None = None
@@ -98,10 +98,10 @@ class GivenReservation(ReservationDocument):
 
 
 class GivenHold(Document):
-    """What keeps launches back from the start, and what was learned: see `model.holds.Hold`."""
+    """A hold on launches that exists at the start: see `model.launch_backoff.Hold`."""
 
     pool: Text
-    """`*`: all of them."""
+    """`*`: all pools."""
     kind: Kind
     subject: Text = ""
     refused_at: Signed = 0.0
@@ -112,20 +112,20 @@ class GivenHold(Document):
     streak: Count = 1
 
 
-LIVED: Final = (
+RESERVATION_HISTORY: Final = (
     *("reason", "changed_at", "expires_at", "leased_at", "confirmed_at", "failed_at", "restarted_at", "finished_at"),
     *("restarts", "component_restarts", "unconfirmed", "interruptions", "suspended", "declined"),
     *("revoke_reason", "revoke_by"),
 )
-"""What a reservation has been through: fields that its record may say, under the names of its row."""
-WORN: Final = (
+"""The fields of a reservation's history that its record may contain, under the names of its row."""
+SLOT_HISTORY: Final = (
     *("resources", "last_seen", "drain_reason", "error", "interrupted_at", "interrupted_by", "uses"),
     *("unconfirmed", "failed_probes", "stranger", "noted_at"),
 )
-"""The same of a slot."""
+"""The fields of a slot's history that its record may contain."""
 
 
-def list_said(record: Document, names: Iterable[str]) -> dict[str, Any]:
-    """Of these fields those that the record says, with what it says; `uses` that are null say nothing."""
-    said = {name: getattr(record, name) for name in names if name in record.model_fields_set}
-    return {name: value for name, value in said.items() if (name, value) != ("uses", None)}
+def list_given(record: Document, names: Iterable[str]) -> dict[str, Any]:
+    """Return those of these fields that the record contains. A null in `uses` counts as missing."""
+    given = {name: getattr(record, name) for name in names if name in record.model_fields_set}
+    return {name: value for name, value in given.items() if (name, value) != ("uses", None)}

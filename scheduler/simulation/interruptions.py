@@ -1,4 +1,4 @@
-"""Hazards: spot notices at random, at a rate, the same ones for the same seed whatever the policy."""
+"""Random spot interruptions at a rate. The same seed gives the same ones under every policy."""
 
 from random import Random
 
@@ -8,28 +8,30 @@ from scheduler.simulation.cluster import SimulatedCluster
 from scheduler.simulation.machine_loss import interrupt_slot
 
 NOTICE_SECONDS = 120.0
-"""How long before it takes a machine EC2 says so."""
+"""Seconds between EC2's notice and the end of the machine."""
 HOUR = 3600.0
 
 
 class Interruptions:
-    """Interrupts spot machines `interruption_rate` times per slot and hour that it is there, on average."""
+    """Interrupts spot machines, on average `interruption_rate` times per slot and hour of its life."""
 
-    def __init__(self, stage: SimulatedCluster) -> None:
-        self._stage = stage
-        delays = stage.cloud.delays
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
+        delays = cluster.cloud.delays
         self._rate, self._seed = delays.interruption_rate, delays.seed
 
     def note_machine(self, slot: Slot) -> None:
-        """A machine was launched: when it will be interrupted depends on the seed and its slot's epoch alone."""
+        """Schedule the interruption of a launched machine. Its time depends only on the seed, the slot
+        and its epoch.
+        """
         if not self._rate or slot.market == "on-demand":
             return
-        # Not for secrets: it has to come out the same each time.
+        # Not for secrets: the result must be the same each time.
         seconds = Random(f"{self._seed}/{slot.id}/{slot.epoch}").expovariate(self._rate / HOUR)
         name, epoch = slot.id, slot.epoch
-        self._stage.agenda.note(self._stage.agenda.now + seconds, lambda: self._interrupt(name, epoch))
+        self._cluster.event_queue.note(self._cluster.event_queue.now + seconds, lambda: self._interrupt(name, epoch))
 
     def _interrupt(self, name: str, epoch: int) -> None:
-        slot = self._stage.find_slot(name)
+        slot = self._cluster.find_slot(name)
         if slot is not None and slot.epoch == epoch and slot.state in WITH_MACHINE:
-            interrupt_slot(self._stage, name, NOTICE_SECONDS)
+            interrupt_slot(self._cluster, name, NOTICE_SECONDS)

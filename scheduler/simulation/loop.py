@@ -1,6 +1,4 @@
-"""The clockwork: which instant comes next, what falls due in it, and the ticks that are asked for. Whatever is played
-on the stage, a scenario or a trace, is played by it.
-"""
+"""The event loop of a simulation: it advances the virtual clock, runs due events and runs requested ticks."""
 
 from collections.abc import Callable
 from math import inf
@@ -10,7 +8,7 @@ from scheduler.operations.tick.tick import Ticked, carry_out, decide, take_leade
 from scheduler.simulation.cluster import SimulatedCluster
 
 MOST_TICKS = 1000
-"""Ticks of one instant, each asked for by the one before; more than that never end."""
+"""Ticks at one time, each requested by the one before. More than that are taken for an endless loop."""
 
 
 def _nothing() -> None:
@@ -18,66 +16,68 @@ def _nothing() -> None:
 
 
 class EventLoop:
-    """Runs what is due and ticks, on one stage.
+    """Runs due events and ticks on one simulated cluster.
 
-    `tell` hands on the events that are new, and says whether there were any; `told` is called with each tick, between
-    its events and those that it causes.
+    `process_events` handles the new events and returns whether there were any. `on_tick` is called with each tick,
+    between its events and the events that they cause.
     """
 
     def __init__(
         self,
-        stage: SimulatedCluster,
-        tell: Callable[[], bool],
-        told: Callable[[Ticked], None],
+        cluster: SimulatedCluster,
+        process_events: Callable[[], bool],
+        on_tick: Callable[[Ticked], None],
         *,
         kicks: bool,
         wakes: bool,
     ) -> None:
-        self._stage, self._tell, self._told = stage, tell, told
+        self._cluster, self._process_events, self._on_tick = cluster, process_events, on_tick
         self._kicks, self._wakes = kicks, wakes
         self.ticks = 0
-        """How many were played."""
+        """Number of ticks so far."""
         self.before_tick: Callable[[], None] = _nothing
-        """What befalls the schedulers before each tick: nothing, unless a test wants them to die."""
+        """Called before each tick. Tests let schedulers die here."""
 
     def next_instant(self) -> float:
-        """When something falls due; infinity when nothing does."""
-        wake = self._stage.dispatcher.due if self._wakes else None
-        return min(self._stage.agenda.next_at, inf if wake is None else wake)
+        """Return the time of the next event or scheduled tick; infinity when there is none."""
+        wake = self._cluster.dispatcher.due if self._wakes else None
+        return min(self._cluster.event_queue.next_at, inf if wake is None else wake)
 
     def run_due(self) -> None:
-        """State changes of this instant, and what the holders do about them, until nothing is due."""
-        self._stage.agenda.run_due()
-        while self._tell():
-            self._stage.agenda.run_due()
+        """Run the state changes of this time, and the reactions of the holders, until nothing is due."""
+        self._cluster.event_queue.run_due()
+        while self._process_events():
+            self._cluster.event_queue.run_due()
 
     def tick_until_quiet(self, *, is_due: bool = False) -> None:
-        """The tick of this instant, if one is due or asked for, and more of them until it is quiet."""
+        """Run the tick of this time if one is due or requested, and more ticks until none is requested."""
         wanted, before = is_due or self._is_rung(), self.ticks
         while wanted:
             if self.ticks - before >= MOST_TICKS:
-                at = f"{MOST_TICKS} ticks at {self._stage.agenda.now:g} s"
-                raise fault("config", "rules that come to rest (a hold or timeout of 0 may never do)", at)
+                at = f"{MOST_TICKS} ticks at {self._cluster.event_queue.now:g} s"
+                raise fault(
+                    "config", "rules without an endless sequence of ticks (a hold or timeout of 0 may cause one)", at
+                )
             self.tick()
             wanted = self._is_rung()
 
     def _is_rung(self) -> bool:
-        kicked = self._kicks and self._stage.notifier.is_rung
-        due = self._stage.dispatcher.due
-        return kicked or (self._wakes and due is not None and due <= self._stage.agenda.now)
+        kicked = self._kicks and self._cluster.notifier.is_rung
+        due = self._cluster.dispatcher.due
+        return kicked or (self._wakes and due is not None and due <= self._cluster.event_queue.now)
 
     def tick(self, between: Callable[[], None] = _nothing) -> None:
-        """One scheduling pass, in the two halves of `operations.tick`, with something in between."""
+        """Run one tick in the two halves of `operations.tick`, and call `between` between them."""
         self.before_tick()
-        ports, leader = self._stage.ports, self._stage.leader
-        self._stage.notifier.hear()
-        self._stage.dispatcher.due = None
+        ports, leader = self._cluster.ports, self._cluster.leader
+        self._cluster.notifier.hear()
+        self._cluster.dispatcher.due = None
         leader_term = take_leader_term(ports, leader)
         ticked = decide(ports, leader, leader_term)
         between()
-        self._tell()
+        self._process_events()
         carry_out(ports, leader, leader_term, ticked)
         self.ticks += 1
-        self._told(ticked)
-        self._tell()
+        self._on_tick(ticked)
+        self._process_events()
         self.run_due()

@@ -1,6 +1,7 @@
-"""What becomes of a machine without anybody's word: the cloud takes it, after a notice or without one."""
+"""The loss of machines in a simulation: the cloud takes one, with or without a notice."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from scheduler.model.slots import Slot
 from scheduler.operations.commands import lease_commands
@@ -10,40 +11,43 @@ from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.simulation.cluster import SimulatedCluster
 
 
-def heed(act: Callable[[UnitOfWork], object]) -> Callable[[UnitOfWork], None]:
-    """The same, with words that cannot be heeded passed over: nothing changes then."""
+def ignoring_refusals(act: Callable[[UnitOfWork], object]) -> Callable[[UnitOfWork], None]:
+    """Return `act` as a function that ignores CommandRefused. A refused command changes nothing."""
 
     def attempt(work: UnitOfWork) -> None:
-        try:
+        with suppress(CommandRefused):
             act(work)
-        except CommandRefused:
-            return
 
     return attempt
 
 
-def interrupt_slot(stage: SimulatedCluster, name: str, deadline: float) -> None:
-    """The notice now; at its deadline (seconds from now) the machine is gone."""
-    gone_at = stage.agenda.now + deadline
-    stage.change(heed(lambda work: lease_commands.interrupt(work, name, gone_at)), lambda work: work.load(slots=[name]))
-    slot = stage.find_slot(name)
+def interrupt_slot(cluster: SimulatedCluster, name: str, deadline: float) -> None:
+    """Give the interruption notice now. Its machine is gone after `deadline` seconds."""
+    gone_at = cluster.event_queue.now + deadline
+    cluster.change(
+        ignoring_refusals(lambda work: lease_commands.interrupt(work, name, gone_at)),
+        lambda work: work.load(slots=[name]),
+    )
+    slot = cluster.find_slot(name)
     if slot is None or slot.interrupted_by is None:
         return
     epoch = slot.epoch
-    stage.agenda.note(slot.interrupted_by, lambda: _reclaim(stage, name, epoch))
+    cluster.event_queue.note(slot.interrupted_by, lambda: _reclaim(cluster, name, epoch))
 
 
-def _reclaim(stage: SimulatedCluster, name: str, epoch: int) -> None:
-    slot = stage.find_slot(name)
+def _reclaim(cluster: SimulatedCluster, name: str, epoch: int) -> None:
+    slot = cluster.find_slot(name)
     if slot is not None and slot.epoch == epoch:
-        lose_slot(stage, name)
+        lose_slot(cluster, name)
 
 
-def lose_slot(stage: SimulatedCluster, name: str) -> None:
-    """Its machine is gone."""
-    slot: Slot | None = stage.find_slot(name)
+def lose_slot(cluster: SimulatedCluster, name: str) -> None:
+    """End the slot's machine now, without a notice."""
+    slot: Slot | None = cluster.find_slot(name)
     if slot is not None and slot.instance_id:
-        stage.cloud.end(slot.instance_id, stage.agenda.now)
-        check(stage.ports, [name])
+        cluster.cloud.end(slot.instance_id, cluster.event_queue.now)
+        check(cluster.ports, [name])
     else:
-        stage.change(heed(lambda work: lease_commands.lose(work, name)), lambda work: work.load(slots=[name]))
+        cluster.change(
+            ignoring_refusals(lambda work: lease_commands.lose(work, name)), lambda work: work.load(slots=[name])
+        )

@@ -1,4 +1,4 @@
-"""Figures: what a play of a trace came to, summed up event by event."""
+"""The metrics of a trace run, summed up event by event."""
 
 from collections.abc import Sequence
 from math import ceil, floor
@@ -14,12 +14,12 @@ from scheduler.simulation.curves import Curve, CurveRecorder
 from scheduler.simulation.fleet import count_processors
 
 SHORT_RUN = 10.0
-"""Seconds; a slowdown is bounded by counting shorter runs as this."""
+"""Seconds. Shorter runs count as this long in the slowdown."""
 HOUR = 3600.0
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """How values are spread."""
+    """The mean and percentiles of values."""
 
     mean: float = 0.0
     p50: float = 0.0
@@ -28,14 +28,15 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What a play came to. Seconds of the virtual clock, but `wall_seconds`; `cost` in the unit of the prices.
+    """The results of a run. Times are seconds of the virtual clock, except `wall_seconds`. `cost` has the unit of the
+    prices.
 
-    `wait`: from the submit until all essential parts were leased for the first time; `turnaround`: until the end;
-    `slowdown`: turnaround / run time, with runs shorter than 10 s counted as 10 s, and 1 at least. `utilisation`: the
-    share of the processors of all machines that were there (static hosts always are) that was leased. `instance_hours`
-    and `cost` are those of launched machines, from the cloud's answer until they are terminated or the play ends.
-    `grants` and `revocations` count elastic instances that were leased, and that were taken back or lost before their
-    job's end. `left` jobs had not ended when the play did.
+    `wait`: from the submit to the first lease of all essential components. `turnaround`: from the submit to the end.
+    `slowdown`: turnaround / run time, where runs shorter than 10 s count as 10 s, and at least 1. `utilisation`: the
+    leased share of the processors of all present machines (static hosts always are). `instance_hours` and `cost`: of
+    launched machines, from the cloud's answer until they are terminated or the run ends. `grants` and `revocations`:
+    elastic instances that were leased, and that were reclaimed or lost before their job's end. `left`: jobs that had
+    not ended at the end of the run.
     """
 
     jobs: int
@@ -59,18 +60,18 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """What a plot shows: curves over the virtual clock, and each job's wait in seconds, sorted."""
+    """The data of a plot: curves over the virtual clock, and each job's wait in seconds, sorted."""
 
     waiting_jobs: Curve
     leased: Curve
     present: Curve
-    """Processors that are leased, and those of all machines that are there."""
+    """Processors that are leased, and those of all present machines."""
     machines: Curve
     waits: tuple[float, ...]
 
 
 class _Machine(msgspec.Struct, frozen=True):
-    """One that is there: how many processors of jobs it holds, its price an hour, since when, whether launched."""
+    """A present machine: the processors of jobs that fit, its price per hour, since when, whether it was launched."""
 
     processors: int
     price: float
@@ -85,7 +86,7 @@ class _Machine(msgspec.Struct, frozen=True):
 
 
 class RunMetrics:
-    """Sums, kept up with every change: what one change costs does not grow with the trace."""
+    """Sums that every change updates. The cost of an update does not grow with the trace."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
@@ -103,20 +104,20 @@ class RunMetrics:
         self._curves = [CurveRecorder() for _ in range(4)]
         self.launches = self.interruptions = self.preemptions = self.grants = self.revocations = 0
         self.ended_at = 0.0
-        """When the last job ended."""
+        """When the newest ended job ended."""
 
     @property
     def finished(self) -> int:
-        """How many jobs have ended."""
+        """Return the number of jobs that have ended."""
         return len(self._turnarounds)
 
     @property
     def all_wait(self) -> bool:
-        """Whether there are jobs, and none of them holds anything."""
+        """Return whether there are jobs, and none of them has a lease."""
         return bool(self._waiting) and not self._held
 
     def advance(self, now: float) -> None:
-        """All was as it is now until this instant."""
+        """Accumulate the present state up to `now`."""
         begin, seconds = self._now, now - self._now
         if seconds <= 0:
             return
@@ -128,7 +129,7 @@ class RunMetrics:
             curve.add(value, begin, now)
 
     def note_reservation(self, row: Reservation) -> None:
-        """A job changed."""
+        """Update the sums after a change of a job."""
         held = len(held_of(row))
         self._leased += held - self._held.get(row.id, 0)
         if held:
@@ -153,7 +154,7 @@ class RunMetrics:
         self.ended_at = max(self.ended_at, finished_at)
 
     def note_slot(self, slot: Slot | None, name: str) -> None:
-        """A slot changed, or is gone."""
+        """Update the sums after a change of a slot. None: the slot was deleted."""
         known = self._machines.get(name)
         pool = self._rules.pools.get(slot.pool) if slot is not None else None
         if slot is None or pool is None or slot.state not in WITH_MACHINE:
@@ -169,7 +170,7 @@ class RunMetrics:
             self._present += self._machines[name].processors
 
     def sum_up(self, *, jobs: int, skipped: int, ticks: int, wall_seconds: float) -> Summary:
-        """All of it, as it is now."""
+        """Return the results as of now."""
         present = self._machines.values()
         return Summary(
             jobs=jobs,
@@ -193,13 +194,13 @@ class RunMetrics:
         )
 
     def draw(self) -> Picture:
-        """What a plot shows of it."""
+        """Return the data of a plot."""
         waiting, leased, present, machines = (each.finish() for each in self._curves)
         return Picture(waiting, leased, present, machines, tuple(sorted(self._waits)))
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Mean and percentiles; all 0 where there are no values."""
+    """Return mean and percentiles; all 0 without values."""
     if not values:
         return Spread()
     ordered = sorted(values)
@@ -207,7 +208,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The value below which that share of the sorted values lies, linear between two of them."""
-    place = share * (len(ordered) - 1)
-    low, high = ordered[floor(place)], ordered[ceil(place)]
-    return low + (high - low) * (place - floor(place))
+    """Return the value below which that share of the sorted values is, by linear interpolation."""
+    position = share * (len(ordered) - 1)
+    low, high = ordered[floor(position)], ordered[ceil(position)]
+    return low + (high - low) * (position - floor(position))

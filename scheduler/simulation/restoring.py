@@ -1,4 +1,4 @@
-"""Restore: what given reservations have been through, and holds, laid over the rows as they were set up."""
+"""Adds the holds of a scenario, and the history of its reservations, to the rows of a simulation."""
 
 import msgspec
 
@@ -6,25 +6,25 @@ from scheduler.model.launch_backoff import Hold, hold_id
 from scheduler.operations.ports import announce
 from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.simulation.cluster import SimulatedCluster
-from scheduler.simulation.initial_state import LIVED, GivenHold, list_said
+from scheduler.simulation.initial_state import RESERVATION_HISTORY, GivenHold, list_given
 from scheduler.simulation.scenario import Scenario
 
 
-def restore(stage: SimulatedCluster, scenario: Scenario) -> None:
-    """Let holds exist, and lay over each reservation what its record says of its past, if any says something."""
-    lived = {each.id: said for each in scenario.reservations if (said := list_said(each, LIVED))}
-    if not (lived or scenario.holds):
+def restore(cluster: SimulatedCluster, scenario: Scenario) -> None:
+    """Insert the scenario's holds, and set the fields of the reservations' history that their records contain."""
+    history = {each.id: found for each in scenario.reservations if (found := list_given(each, RESERVATION_HISTORY))}
+    if not (history or scenario.holds):
         return
-    with stage.store.transaction() as transaction:
+    with cluster.store.transaction() as transaction:
         work = UnitOfWork(transaction, "operator")
-        work.load(reservations=lived)
-        for name, said in lived.items():
+        work.load(reservations=history)
+        for name, fields in history.items():
             if name in work.reservations:
-                work.put(msgspec.structs.replace(work.reservations[name], **said))
+                work.put(msgspec.structs.replace(work.reservations[name], **fields))
         for given in scenario.holds:
             work.put(_make_hold(given))
         change_set = work.flush()
-    announce(stage.ports, change_set, kick=False)
+    announce(cluster.ports, change_set, kick=False)
 
 
 def _make_hold(given: GivenHold) -> Hold:

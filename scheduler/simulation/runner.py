@@ -1,4 +1,4 @@
-"""Play a scenario on the virtual clock and say what happened, line by line."""
+"""Runs a scenario on the virtual clock and returns its events line by line."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +25,7 @@ from scheduler.policy.quota.accounting import settle
 from scheduler.simulation.cloud_documents import FoundDocument
 from scheduler.simulation.cluster import (
     SimulatedCluster,
-    build_stage,
+    build_cluster,
     put_absent_host,
     put_reservations,
     put_slot,
@@ -34,7 +34,7 @@ from scheduler.simulation.cluster import (
 from scheduler.simulation.commands import make_document
 from scheduler.simulation.holders import Holders
 from scheduler.simulation.loop import EventLoop
-from scheduler.simulation.machine_loss import heed, interrupt_slot, lose_slot
+from scheduler.simulation.machine_loss import ignoring_refusals, interrupt_slot, lose_slot
 from scheduler.simulation.restoring import restore
 from scheduler.simulation.scenario import Scenario
 from scheduler.simulation.steps import Step
@@ -50,52 +50,52 @@ PRINTED = frozenset(
         *(f"reservation_{phase}" for phase in ("expired", "failed", "pending")),
     }
 )
-"""The events that are printed: those of the contract."""
+"""The events that are printed, as the scenario contract lists them."""
 
 
 def play(scenario: Scenario) -> Iterator[Line]:
-    """The lines of one play: a line a tick, a line for every other change of state, one for the final state."""
+    """Return the lines of one run: one for each tick, one for every other change of state, one for the final state."""
     yield from Runner(scenario).play()
 
 
 class Runner:
-    """Plays instant by instant: what fell due, then the actions, then the ticks that are asked for."""
+    """Runs a scenario from one time to the next: first due events, then actions, then requested ticks."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
-        self.stage: SimulatedCluster = build_stage(scenario.config, scenario.cloud)
-        self._holders = Holders(self.stage)
-        self._seen = len(self.stage.store.events)
-        self._clockwork = EventLoop(
-            self.stage, self._tell_events, self._tell_tick, kicks=scenario.kicks, wakes=scenario.wakes
+        self.cluster: SimulatedCluster = build_cluster(scenario.config, scenario.cloud)
+        self._holders = Holders(self.cluster)
+        self._seen = len(self.cluster.store.events)
+        self._loop = EventLoop(
+            self.cluster, self._process_events, self._on_tick, kicks=scenario.kicks, wakes=scenario.wakes
         )
         self._next_tick, self._periods = 0.0 if scenario.tick_every else inf, 0
         self._lines: list[Line] = []
         self._set_up()
 
     def _set_up(self) -> None:
-        put_reservations(self.stage, self._scenario.reservations)
+        put_reservations(self.cluster, self._scenario.reservations)
         for slot in self._scenario.slots:
-            put_slot(self.stage, slot)
-        for row in self.stage.store.find_reservations(limit=len(self._scenario.reservations) or 1):
+            put_slot(self.cluster, slot)
+        for row in self.cluster.store.find_reservations(limit=len(self._scenario.reservations) or 1):
             self._holders.watch(row)
-        restore(self.stage, self._scenario)
-        self.stage.notifier.hear()
-        self._tell_events()
+        restore(self.cluster, self._scenario)
+        self.cluster.notifier.hear()
+        self._process_events()
         self._lines.clear()
 
     def play(self) -> Iterator[Line]:
-        """All lines, as they come."""
+        """Return all lines, as they occur."""
         steps = deque(self._scenario.timeline)
         end = max(self._scenario.until, steps[-1].at if steps else 0.0)
         while (now := self._next_instant(steps)) <= end:
-            self.stage.agenda.now = now
-            self._clockwork.run_due()
+            self.cluster.event_queue.now = now
+            self._loop.run_due()
             while steps and steps[0].at <= now:
                 self._play_step(steps.popleft())
-            self._clockwork.tick_until_quiet(is_due=self._is_tick_due())
+            self._loop.tick_until_quiet(is_due=self._is_tick_due())
             yield from self._take_lines()
-        self.stage.agenda.now = end
+        self.cluster.event_queue.now = end
         yield self._describe_state()
 
     def _take_lines(self) -> list[Line]:
@@ -103,30 +103,30 @@ class Runner:
         return lines
 
     def _next_instant(self, steps: deque[Step]) -> float:
-        return min(steps[0].at if steps else inf, self._clockwork.next_instant(), self._next_tick)
+        return min(steps[0].at if steps else inf, self._loop.next_instant(), self._next_tick)
 
-    def _tell_events(self) -> bool:
-        """Print the events that are new and let the holders see them; whether there were any."""
-        events = self.stage.store.events[self._seen :]
+    def _process_events(self) -> bool:
+        """Print the new events and let the holders react to them. Return whether there were any."""
+        events = self.cluster.store.events[self._seen :]
         self._seen += len(events)
         for event in events:
             if event.name in PRINTED:
                 self._lines.append(_describe_event(event))
         names = dict.fromkeys(event.reservation for event in events if event.reservation)
         if names:
-            for row in self.stage.store.find_reservations(ids=list(names), limit=len(names)):
+            for row in self.cluster.store.find_reservations(ids=list(names), limit=len(names)):
                 self._holders.watch(row)
         return bool(events)
 
     def _is_tick_due(self) -> bool:
-        now, every = self.stage.agenda.now, self._scenario.tick_every
+        now, every = self.cluster.event_queue.now, self._scenario.tick_every
         if every is None or now < self._next_tick:
             return False
         self._periods += 1
         self._next_tick = self._periods * every
         return True
 
-    def _tell_tick(self, ticked: Ticked) -> None:
+    def _on_tick(self, ticked: Ticked) -> None:
         self._lines.append(self._describe_tick(ticked))
 
     def _describe_tick(self, ticked: Ticked) -> Line:
@@ -134,88 +134,90 @@ class Runner:
         decisions = []
         for decision in ticked.plan.decisions:
             if isinstance(decision, Claim):
-                continue  # its revokes are printed, and its assignment when they are over
+                continue  # Only its revokes are printed, and later its assignment.
             line = describe_decision(decision)
             if id(decision) in reasons:
                 line["skipped"] = reasons[id(decision)]
             decisions.append(line)
         waiting = [msgspec.to_builtins(each) for each in ticked.plan.waiting]
-        return {"at": ticked.now, "tick": self._clockwork.ticks, "decisions": decisions, "waiting": waiting}
+        return {"at": ticked.now, "tick": self._loop.ticks, "decisions": decisions, "waiting": waiting}
 
     def _play_step(self, step: Step) -> None:
         if step.action == "tick":
-            self._clockwork.tick(lambda: self._act_all(step.value))
+            self._loop.tick(lambda: self._act_all(step.value))
         else:
             self._act(step)
-            self._clockwork.run_due()
+            self._loop.run_due()
 
     def _act_all(self, between: tuple[Step, ...]) -> None:
         for step in between:
             self._act(step)
 
     def _act(self, step: Step) -> None:
-        """Carry out one action; ids that nobody knows are no error where the contract says so."""
-        stage, value = self.stage, step.value
+        """Carry out one action. Unknown ids are ignored where the contract allows it."""
+        cluster, value = self.cluster, step.value
         match step.action:
             case "submit":
-                submit_all(stage, value)
+                submit_all(cluster, value)
             case "slot":
-                put_slot(stage, value)
+                put_slot(cluster, value)
             case "cordon":
-                put_absent_host(stage, value)
-                self._say(step.action, make_document(step.action, value))
+                put_absent_host(cluster, value)
+                self._command(step.action, make_document(step.action, value))
             case "rules":
-                apply_rules(stage.ports, value, prefix=step.path)
+                apply_rules(cluster.ports, value, prefix=step.path)
             case "outage":
-                stage.cloud.outages.append(value)
+                cluster.cloud.outages.append(value)
             case "register":
-                rules = stage.ports.rules()
+                rules = cluster.ports.rules()
                 self._change(lambda work: register(work, rules, value), kick_for_marks=True, slots=[value.slot])
             case "remove":
                 self._change(lambda work: _remove(work, value), slots=[value])
             case "interrupt" | "rebalance" | "lose" | "found":
-                self._let_happen(step)
+                self._act_as_cloud(step)
             case "seen":
                 self._change(lambda work: lease_commands.hear(work, value), slots=[value])
             case _:
-                self._say(step.action, make_document(step.action, value))
+                self._command(step.action, make_document(step.action, value))
 
-    def _let_happen(self, step: Step) -> None:
-        """What becomes of a machine without anybody's word, or is said ahead of it."""
+    def _act_as_cloud(self, step: Step) -> None:
+        """Carry out an action of the cloud: an interruption, a loss, or a machine without a slot."""
         match step.action:
             case "interrupt":
-                interrupt_slot(self.stage, step.value.slot, step.value.deadline)
+                interrupt_slot(self.cluster, step.value.slot, step.value.deadline)
             case "rebalance":
-                rules = self.stage.ports.rules()
+                rules = self.cluster.ports.rules()
                 self._change(lambda work: lease_commands.rebalance(work, rules, step.value), slots=[step.value])
             case "lose":
-                lose_slot(self.stage, step.value)
+                lose_slot(self.cluster, step.value)
             case _:
                 self._find(step.value)
 
-    def _say(self, verb: str, document: Document) -> None:
-        """As the intake does, with an operator's word; nobody hears of a refusal."""
-        rules = self.stage.ports.rules()
-        self.stage.change(
-            heed(lambda work: say(work, rules, verb, document)),
+    def _command(self, verb: str, document: Document) -> None:
+        """Carry out a command as the intake does, as an operator. Refusals are ignored."""
+        rules = self.cluster.ports.rules()
+        self.cluster.change(
+            ignoring_refusals(lambda work: say(work, rules, verb, document)),
             lambda work: load_rows(work, rules, verb, [document]),
             kick_for_marks=verb in NOTICE_WORDS,
         )
 
     def _change(self, act: Callable[[UnitOfWork], object], *, kick_for_marks: bool = False, slots: list[str]) -> None:
-        self.stage.change(heed(act), lambda work: work.load(slots=slots), kick_for_marks=kick_for_marks)
+        self.cluster.change(ignoring_refusals(act), lambda work: work.load(slots=slots), kick_for_marks=kick_for_marks)
 
     def _find(self, found: FoundDocument) -> None:
-        """A machine that nobody launched is noticed at once; one that has to go, once more when it is gone."""
-        stage = self.stage
-        stage.cloud.find(found.pool, found.slot, found.offering)
-        if reconcile(stage.ports).strangers:
-            gone_at = stage.agenda.now + stage.cloud.delays.terminate
-            stage.agenda.note(gone_at, lambda: reconcile(stage.ports))
+        """Create a machine that no slot launched, and reconcile now. If it is terminated, reconcile
+        again when it is gone.
+        """
+        cluster = self.cluster
+        cluster.cloud.find(found.pool, found.slot, found.offering)
+        if reconcile(cluster.ports).strangers:
+            gone_at = cluster.event_queue.now + cluster.cloud.delays.terminate
+            cluster.event_queue.note(gone_at, lambda: reconcile(cluster.ports))
 
     def _describe_state(self) -> Line:
-        store = self.stage.store
-        pools = list(self.stage.ports.rules().pools)
+        store = self.cluster.store
+        pools = list(self.cluster.ports.rules().pools)
         slots = sorted(
             store.find_slots(),
             key=lambda slot: (
@@ -223,7 +225,7 @@ class Runner:
                 slot_order(slot.id),
             ),
         )
-        reservations, now = store.find_reservations(limit=2**31), self.stage.agenda.now
+        reservations, now = store.find_reservations(limit=2**31), self.cluster.event_queue.now
         leases = _sort_leases(reservations)
         state = {
             "slots": [_describe_slot(slot, leases.get((slot.id, slot.epoch), ()), now) for slot in slots],
@@ -246,7 +248,7 @@ def _describe_event(event: Event) -> Line:
 
 
 def _describe_account(account: Account) -> Line:
-    """Its balance as of its last charge, and its settings."""
+    """Return its balance as of its last charge, and its settings."""
     return {
         "id": account.id,
         "balance": list(account.balance),
@@ -260,13 +262,13 @@ def _describe_account(account: Account) -> Line:
 
 
 def _describe_lease(owner: str, lease: Lease) -> Line:
-    told: Line = {"reservation": owner, "component": lease.component, "level": lease.level, "cost": list(lease.cost)}
-    told |= {} if lease.cores is None else {"cores": lease.cores}
-    return told if lease.state == "held" else {**told, "state": lease.state}
+    line: Line = {"reservation": owner, "component": lease.component, "level": lease.level, "cost": list(lease.cost)}
+    line |= {} if lease.cores is None else {"cores": lease.cores}
+    return line if lease.state == "held" else {**line, "state": lease.state}
 
 
 def _sort_leases(reservations: Iterable[Reservation]) -> dict[tuple[str, int], list[tuple[str, Lease]]]:
-    """Who holds what, by slot and epoch."""
+    """Return the leases by slot and epoch, as (reservation, lease)."""
     found: dict[tuple[str, int], list[tuple[str, Lease]]] = {}
     for row in reservations:
         for lease in row.leases:
@@ -275,7 +277,7 @@ def _sort_leases(reservations: Iterable[Reservation]) -> dict[tuple[str, int], l
 
 
 def _describe_slot(slot: Slot, leases: Iterable[tuple[str, Lease]], now: float) -> Line:
-    """Costs are counted up to now."""
+    """Return the fields of a slot and its leases, with their costs up to now."""
     kept = (
         "id",
         "pool",
@@ -288,8 +290,8 @@ def _describe_slot(slot: Slot, leases: Iterable[tuple[str, Lease]], now: float) 
         "since",
         "idle_since",
     )
-    told = [_describe_lease(owner, settle(lease, now)) for owner, lease in leases]
-    return {**{name: getattr(slot, name) for name in kept}, "last_seen": slot.last_seen, "leases": told}
+    lines = [_describe_lease(owner, settle(lease, now)) for owner, lease in leases]
+    return {**{name: getattr(slot, name) for name in kept}, "last_seen": slot.last_seen, "leases": lines}
 
 
 def _describe_reservation(row: Reservation) -> Line:
@@ -298,5 +300,5 @@ def _describe_reservation(row: Reservation) -> Line:
         *("confirmed_at", "restarted_at", "finished_at"),
     )
     leases = [{"component": lease.component, "slot": lease.slot} for lease in row.leases]
-    told = {name: getattr(row, name) for name in kept}
-    return {**told, "component_restarts": row.component_restarts or {}, "leases": leases}
+    fields = {name: getattr(row, name) for name in kept}
+    return {**fields, "component_restarts": row.component_restarts or {}, "leases": leases}

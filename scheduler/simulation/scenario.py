@@ -1,4 +1,4 @@
-"""Scenarios: the files that `leasehold simulate` plays, read and checked before anything is played."""
+"""Scenarios: the files that `leasehold simulate` runs. They are read and checked before anything runs."""
 
 import tomllib
 from pathlib import Path
@@ -16,7 +16,7 @@ from scheduler.simulation.steps import Step, StepReader
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """A checked scenario. `config` is the rules as a document, for later partial changes."""
+    """A checked scenario. `config` has the rules as a document, for later partial changes."""
 
     name: str
     config: dict[str, Any]
@@ -33,7 +33,7 @@ class Scenario(msgspec.Struct, frozen=True):
 
 
 class _TopDocument(Document):
-    """The keys of a scenario, each checked in detail by its own reader."""
+    """The keys of a scenario. A reader checks the value of each in detail."""
 
     name: Text = "scenario"
     config: dict[str, Any] = {}
@@ -49,7 +49,7 @@ class _TopDocument(Document):
 
 
 def load_scenario(path: Path) -> Scenario:
-    """Read a JSON or TOML file; raises InvalidInputError with one line for the first thing that is wrong."""
+    """Read a JSON or TOML file. Raises InvalidInputError with one line for the first fault."""
     try:
         text = path.read_text(encoding="utf-8")
         document = tomllib.loads(text) if path.suffix == ".toml" else parse_json(text)
@@ -61,9 +61,7 @@ def load_scenario(path: Path) -> Scenario:
 
 
 def read_scenario(document: object) -> Scenario:
-    """Check a whole scenario; nothing is played of one that is wrong anywhere. Raises InvalidInputError with the first
-    fault alone: bad input gets one line.
-    """
+    """Check a whole scenario. Raises InvalidInputError with only the first fault, so that bad input gives one line."""
     try:
         return _read_scenario(document)
     except InvalidInputError as error:

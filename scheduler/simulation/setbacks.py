@@ -1,4 +1,4 @@
-"""Setbacks: an end for plays that would have none, in which jobs lose their machines again and again, or get none."""
+"""Ends runs that would never end: jobs lose their machines again and again, or get none."""
 
 from collections import Counter
 from typing import Final
@@ -7,24 +7,24 @@ from scheduler.model.events import Event
 from scheduler.model.validation import InvalidInputError, fault
 
 MOST_SETBACKS: Final = 1000
-"""A job that has lost its leases, and its work with them, so often is taken never to end. One that is interrupted seven
-times in the time that it needs, on average, gets through once in about as many tries.
+"""A job that has lost its leases, and its work with them, this often is assumed never to end. A job that is interrupted
+seven times in its run time, on average, completes once in about this many tries.
 """
 MOST_IDLE_TICKS: Final = 50_000
-"""Ticks in a row that leave all jobs waiting: over a month of launches that are refused and tried again each minute."""
+"""Ticks in a row that leave all jobs waiting: over a month of refused launches, with one try a minute."""
 
 
 class Setbacks:
-    """Counts what brings jobs no further, and raises InvalidInputError when it is enough."""
+    """Counts events that bring no job forward, and raises InvalidInputError when there are too many."""
 
     def __init__(self, most_setbacks: int = MOST_SETBACKS, most_idle_ticks: int = MOST_IDLE_TICKS) -> None:
         self._most_setbacks, self._most_idle_ticks = most_setbacks, most_idle_ticks
         self._by_job: Counter[str] = Counter()
         self._moved_at = 0
-        """How many ticks there had been when a job held something, or none waited, for the last time."""
+        """The last tick at which a job had a lease, or none was waiting."""
 
     def note(self, event: Event) -> None:
-        """Something became of a job."""
+        """Count an event of a job."""
         job = event.reservation or ""
         if event.name == "reservation_released":
             del self._by_job[job]
@@ -35,7 +35,7 @@ class Setbacks:
                 raise _never_ends(f"{job} went back to the queue {self._most_setbacks:,} times ({reason})")
 
     def note_ticks(self, ticks: int, *, all_wait: bool) -> None:
-        """So many ticks were played; `all_wait`: there are jobs, and none of them holds anything."""
+        """Note the number of ticks so far. `all_wait`: there are jobs, and none of them has a lease."""
         if not all_wait:
             self._moved_at = ticks
         elif ticks - self._moved_at >= self._most_idle_ticks:

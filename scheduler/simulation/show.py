@@ -1,4 +1,4 @@
-"""Print a play: JSON lines for machines, sentences and a table for people."""
+"""Prints a run: JSON lines for programs, sentences and a table for users."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -14,15 +14,17 @@ from scheduler.simulation.runner import Line, Runner
 from scheduler.simulation.scenario import load_scenario
 
 MOST_EXPLAINED: Final = 20
-"""Of those who wait when a play is over."""
+"""Waiting reservations that are explained at the end of a run."""
 DECIMALS_FOR_PEOPLE: Final = 6
-"""What falls due strictly after 180 s is decided at 180.00000000000003: programs read that, and may play it again."""
+"""Decimals of times in sentences. JSON lines have all of them, for example 180.00000000000003 for an event strictly
+after 180 s, because programs compare them with another run.
+"""
 
 
 def simulate_file(path: Path, *, json_lines: bool, out: TextIO) -> int:
-    """Play a scenario file and print what was decided; 0 when it was played.
+    """Run a scenario file and print its decisions. Return 0.
 
-    Raises InvalidInputError, with nothing played or printed, when the file is wrong anywhere.
+    Raises InvalidInputError if the file has any fault; then nothing ran and nothing was printed.
     """
     player = Runner(load_scenario(path))
     for line in player.play():
@@ -30,19 +32,19 @@ def simulate_file(path: Path, *, json_lines: bool, out: TextIO) -> int:
         for text in texts:
             print(make_visible(text), file=out)
     if not json_lines:
-        for text in describe_waits(player.stage):
+        for text in describe_waits(player.cluster):
             print(make_visible(text), file=out)
     return 0
 
 
-def describe_waits(stage: SimulatedCluster) -> Iterator[str]:
-    """For those who wait at the end, why, and the smallest change that would end it: of the first ones."""
-    rules, now = stage.ports.rules(), stage.agenda.now
-    waiting = stage.store.find_reservations(phases=["pending"], limit=MOST_EXPLAINED + 1)
+def describe_waits(cluster: SimulatedCluster) -> Iterator[str]:
+    """Return for the first waiting reservations the reason, and the smallest change that would end the wait."""
+    rules, now = cluster.ports.rules(), cluster.event_queue.now
+    waiting = cluster.store.find_reservations(phases=["pending"], limit=MOST_EXPLAINED + 1)
     if waiting:
         yield ""
     for row in waiting[:MOST_EXPLAINED]:
-        found = explain_wait(View(stage.store.read_rows()), rules, row, now)
+        found = explain_wait(View(cluster.store.read_rows()), rules, row, now)
         why = found["waiting"]["code"] if found["waiting"] else "nothing, the next tick serves it"
         change = f"; smallest change: {found['change']['text']}" if found["change"] else ""
         yield f"{row.id} waits: {why}{change}"
@@ -51,7 +53,7 @@ def describe_waits(stage: SimulatedCluster) -> Iterator[str]:
 
 
 def tidy(value: Any, decimals: int | None = None) -> Any:
-    """The value with whole floats as whole numbers, 70 instead of 70.0; others with `decimals`, if given."""
+    """Return the value with whole floats as integers, 70 instead of 70.0; others rounded to `decimals` if given."""
     if isinstance(value, float):
         rounded = value if decimals is None else round(value, decimals)
         return int(rounded) if rounded.is_integer() and abs(rounded) < 2**53 else rounded
@@ -61,7 +63,7 @@ def tidy(value: Any, decimals: int | None = None) -> Any:
 
 
 def describe_line(line: Line) -> Iterator[str]:
-    """One line of a play as sentences, the final state as a table."""
+    """Return one line of a run as sentences, the final state as a table."""
     line = tidy(line, DECIMALS_FOR_PEOPLE)
     at = f"{line['at']:>10} s"
     if "event" in line:
@@ -102,12 +104,12 @@ def _describe_state(state: dict[str, Any], at: float) -> Iterator[str]:
     if state["accounts"]:
         yield ""
         balances = ((each["id"], each["balance"]) for each in state["accounts"])
-        told = [(name, " ".join(f"{amount:.6g}" for amount in balance)) for name, balance in balances]
-        yield from _describe_table(("ACCOUNT", "BALANCE BY LEVEL"), told)
+        lines = [(name, " ".join(f"{amount:.6g}" for amount in balance)) for name, balance in balances]
+        yield from _describe_table(("ACCOUNT", "BALANCE BY LEVEL"), lines)
 
 
 def _describe_lease(lease: dict[str, Any]) -> str:
-    """Whose it is, with its level where it is paid for."""
+    """Return its reservation, with its level if it is a paid one."""
     level = f" (level {lease['level']})" if lease["level"] in PAID else ""
     return f"{lease['reservation']}{level}"
 

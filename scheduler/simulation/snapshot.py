@@ -1,4 +1,4 @@
-"""Snapshot: the live state as a scenario that `leasehold simulate` plays: what if, from now on."""
+"""Snapshot: the live state as a scenario for `leasehold simulate`, to try changes from now on."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -12,35 +12,36 @@ from scheduler.model.slot_records import describe_slot_record
 from scheduler.model.slots import Slot, slot_order
 from scheduler.model.view import Row, View
 from scheduler.policy.quota.accounting import charge, settle, sum_running
-from scheduler.simulation.initial_state import LIVED, WORN
+from scheduler.simulation.initial_state import RESERVATION_HISTORY, SLOT_HISTORY
 
 _DIGITS: Final = 6
-"""Of a second: times are floats, and the epoch is far away."""
+"""Decimals of seconds. Times are floats, whose precision at the present distance from the epoch is limited."""
 _OF_HOLDS: Final = ("pool", "kind", "subject", "delay", "active", "streak")
-_ASKED: Final = ("system", "pool", "labels", "prefers", "account", "size", "ttl", "restart_policy", "on_interruption")
-_ASKED_TOO: Final = ("preemptible", "tags", "runtime")
+_OF_REQUESTS: Final = (
+    *("system", "pool", "labels", "prefers", "account", "size", "ttl", "restart_policy", "on_interruption"),
+    *("preemptible", "tags", "runtime"),
+)
 _OF_ACCOUNTS: Final = (
     *("charge_rate", "max_charge_seconds", "max_fanout", "per_label_task_limits", "disable_free_tasks", "description"),
     "balance",
 )
 _OF_MACHINES: Final = ("market", "price")
-"""As they were when it was launched; its offering may be another by now, or none."""
+"""Fields of the launch. The slot's offering may have changed since then, or not exist any more."""
 _UNSEEN: Final = ("ec2", "probe")
-"""Keys of pools that a simulation does not read, and that may tell more than whoever gets the file should know."""
+"""Keys of pools that a simulation does not read. They are removed because they may be confidential."""
 
 
 def make_snapshot(
     rows: Iterable[Row], document: Mapping[str, Any], rules: Rules, cloud: Mapping[str, Any], now: float
 ) -> dict[str, Any]:
-    """A scenario of these rows under these rules (as they were applied), whose time 0 is `now`.
+    """Return a scenario of these rows under these rules (`document` as it was applied), whose time 0 is `now`.
 
-    Reservations that are over are left out, and so are slots that are empty and nothing else. Callbacks and fencing
-    tokens are no part of it.
+    It has no ended reservations, no empty slots without other facts, no callbacks and no fencing tokens.
     """
     view = View(rows)
     live = sorted((each for each in view.reservations.values() if not is_over(each)), key=lambda each: each.sequence)
     pools = list(rules.pools)
-    slots = [each for each in view.slots.values() if each.pool in rules.pools and _says_something(each, rules)]
+    slots = [each for each in view.slots.values() if each.pool in rules.pools and _has_facts(each, rules)]
     slots.sort(key=lambda each: (pools.index(each.pool), slot_order(each.id)))
     holds = [each for each in view.holds.values() if each.pool in {*pools, "*"}]
     return {
@@ -56,7 +57,7 @@ def make_snapshot(
     }
 
 
-def _says_something(slot: Slot, rules: Rules) -> bool:
+def _has_facts(slot: Slot, rules: Rules) -> bool:
     return slot.state != "empty" or slot.cordoned or not rules.pools[slot.pool].is_elastic
 
 
@@ -80,18 +81,18 @@ def _describe_slot(view: View, slot: Slot, now: float) -> dict[str, Any]:
     for name in ("since", "idle_since"):
         if (at := getattr(slot, name)) is not None:
             record[name] = _since(at, now)
-    return record | {name: _told(slot, name, now) for name in WORN}
+    return record | {name: _field(slot, name, now) for name in SLOT_HISTORY}
 
 
 def _describe_quota(lease: Lease, now: float) -> dict[str, Any]:
-    """What it costs, and whether it is only claimed or has to be given back."""
+    """Return its level and cost, and its state and deadline unless it is simply held."""
     state = {"state": lease.state, "revoke_by": _since(lease.revoke_by, now)} if lease.state != "held" else {}
     cost = list(settle(lease, now).cost)
     return {"level": lease.level, "cost": cost, "assigned_at": _since(lease.assigned_at, now), **state}
 
 
 def _describe_accounts(view: View, rules: Rules, now: float) -> dict[str, Any]:
-    """The accounts as they are, whatever the rules say that they start with; what they owe up to now is paid."""
+    """Return the accounts with their present balances, charged up to now, in place of those in the rules."""
     tables = {}
     for account in sorted(view.accounts.values(), key=lambda each: each.id):
         if account.forgotten:
@@ -99,7 +100,7 @@ def _describe_accounts(view: View, rules: Rules, now: float) -> dict[str, Any]:
         if rules.has_quota:
             owned = (each for each in view.reservations.values() if view.account_of(each) == account)
             leases = [lease for each in owned for lease in each.leases]
-            account = charge(account, sum_running(account, leases, now), now)  # noqa: PLW2901 - the same one, later
+            account = charge(account, sum_running(account, leases, now), now)  # noqa: PLW2901 - the same account, charged
         tables[account.id] = {name: msgspec.to_builtins(getattr(account, name)) for name in _OF_ACCOUNTS}
     return {"accounts": tables} if tables or rules.accounts else {}
 
@@ -108,8 +109,8 @@ def _present(view: View, slot: Slot) -> list[Any]:
     return [(owner, lease) for owner, lease in view.leases_of(slot.id) if lease.epoch == slot.epoch]
 
 
-def _told(row: Slot | Reservation, name: str, now: float) -> Any:
-    """A field of a row; times are told from now."""
+def _field(row: Slot | Reservation, name: str, now: float) -> Any:
+    """Return a field of a row. Times are relative to now."""
     value = getattr(row, name)
     is_time = name.endswith("_at") or name in {"interrupted_by", "revoke_by", "last_seen"}
     return _since(value, now) if is_time else list(value) if isinstance(value, tuple) else value
@@ -117,10 +118,10 @@ def _told(row: Slot | Reservation, name: str, now: float) -> Any:
 
 def _describe_reservation(row: Reservation, view: View, now: float) -> dict[str, Any]:
     request = row.request
-    said = {name: getattr(request, name) for name in (*_ASKED, *_ASKED_TOO)}
+    fields = {name: getattr(request, name) for name in _OF_REQUESTS}
     if request.account in view.accounts and view.account_of(row) is None:
-        # Its account was forgotten after it was submitted: it has none, though there may be one of that name again.
-        said["account"] = None
+        # Its account was forgotten after the submit, so it has none, even if there is an account of that name again.
+        fields["account"] = None
     components = [
         {"name": each.name, "count": each.count, "kind": each.kind, "resources": each.resources, "labels": each.labels}
         for each in request.components
@@ -131,8 +132,8 @@ def _describe_reservation(row: Reservation, view: View, now: float) -> dict[str,
         "priority": row.priority,
         "created_at": _since(row.created_at, now),
         "components": components,
-        **{name: value for name, value in said.items() if value is not None},
-        **{name: _told(row, name, now) for name in LIVED},
+        **{name: value for name, value in fields.items() if value is not None},
+        **{name: _field(row, name, now) for name in RESERVATION_HISTORY},
     }
 
 

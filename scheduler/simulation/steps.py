@@ -1,4 +1,4 @@
-"""The steps of a timeline, read in their order: each speaks of what was declared before it."""
+"""Reads the steps of a timeline in order. A step may only name what was declared before it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from scheduler.simulation.initial_state import GivenHold, GivenLease, GivenSlot
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One timeline item: its time, its action's name, and the value, checked."""
+    """One timeline item: its time, its action's name, and the checked value."""
 
     at: float
     action: str
@@ -25,7 +25,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class StepReader:
-    """Reads timeline steps in order and knows what has been declared so far."""
+    """Reads timeline steps in order, and keeps the declared ids."""
 
     def __init__(self, rules: Rules, config: dict[str, Any]) -> None:
         self._at = 0.0
@@ -41,13 +41,13 @@ class StepReader:
         for name, pool in rules.pools.items():
             self._slots.update(list_slot_ids(name, pool))
 
-    def declare(self, words: Iterable[ReservationDocument]) -> None:
-        """From now on these reservations may be spoken of; of two with one id the first counts."""
-        for word in words:
-            self._reservations.setdefault(word.id, word)
+    def declare(self, documents: Iterable[ReservationDocument]) -> None:
+        """Declare these reservations for later steps. Of two with one id the first counts."""
+        for document in documents:
+            self._reservations.setdefault(document.id, document)
 
     def read_slot(self, value: object, path: str) -> GivenSlot:
-        """A slot record of a pool that is configured."""
+        """Read a slot record of a configured pool."""
         slot = read_document(GivenSlot, value, path)
         if slot.pool not in self._rules.pools:
             raise fault(f"{path}.pool", f"a pool of config{suggest(slot.pool, self._rules.pools)}", slot.pool)
@@ -60,24 +60,24 @@ class StepReader:
         return slot
 
     def read_hold(self, value: object, path: str) -> GivenHold:
-        """A hold on a pool that is configured, or on all of them (`*`)."""
+        """Read a hold on a configured pool, or on all of them (`*`)."""
         hold = read_document(GivenHold, value, path)
         if hold.pool != "*" and hold.pool not in self._rules.pools:
             raise fault(f"{path}.pool", f"a pool of config, or *{suggest(hold.pool, self._rules.pools)}", hold.pool)
         return hold
 
     def _read_registration(self, value: object, path: str) -> RegisterDocument:
-        """A slot record of a static pool with the machine that says so."""
+        """Read a slot record of a static pool with the machine that registers."""
         given = self.read_slot(value, path)
         if self._rules.pools[given.pool].is_elastic:
             raise fault(f"{path}.pool", "a pool of static hosts", given.pool)
         if not given.machine:
             raise fault(f"{path}.machine", "the id of a machine", given.machine)
-        said = given.model_dump(include={"pool", "machine", "resources", "labels"})
-        return RegisterDocument(slot=given.id, **said)
+        fields = given.model_dump(include={"pool", "machine", "resources", "labels"})
+        return RegisterDocument(slot=given.id, **fields)
 
     def _check_lease(self, lease: GivenLease, path: str) -> None:
-        """Leases of slot records are of components of reservations that the file has declared."""
+        """Check that a lease names a component of a declared reservation."""
         self._check_reservation(lease.reservation, f"{path}.reservation")
         request = self._reservations[lease.reservation].to_request()
         names = [each.name for kind in ("essential", "elastic") for each in list_instances(request, kind)]
@@ -90,7 +90,7 @@ class StepReader:
             raise fault(path, f"a reservation that was declared{near}", name)
 
     def read_step(self, value: object, path: str) -> Step:
-        """One timeline item: `at`, and exactly one action."""
+        """Read one timeline item: `at`, and exactly one action."""
         if not isinstance(value, Mapping):
             raise fault(path, "a table with `at` and one action", value)
         names = [name for name in value if name != "at"]
@@ -132,14 +132,14 @@ class StepReader:
         return Step(at, name, checked, where)
 
     def _read_account_name(self, value: object, path: str) -> str:
-        """The id of an account that was declared: it may have been forgotten since."""
+        """Read the id of a declared account, which may have been forgotten since."""
         if not isinstance(value, str) or value not in self._accounts:
             near = suggest(value, self._accounts) if isinstance(value, str) else ""
             raise fault(path, f"an account that was declared{near}", value)
         return value
 
     def _read_tick(self, at: float, value: object, path: str) -> tuple[Step, ...]:
-        """true, or actions to be played between the plan and the commit."""
+        """Read `true`, or actions to run between the plan and the commit."""
         if value is True:
             return ()
         if not isinstance(value, Mapping) or list(value) != ["between"] or not isinstance(value["between"], list):
@@ -154,7 +154,7 @@ class StepReader:
         return tuple(steps)
 
     def _read_rules(self, value: object, path: str) -> dict[str, Any]:
-        """A partial config; what it makes of the rules is checked now."""
+        """Read a partial config. The resulting rules are checked now."""
         if not isinstance(value, dict):
             raise fault(path, "a table", value)
         merged = merge_rules(self._config, value)
@@ -163,7 +163,7 @@ class StepReader:
         return merged
 
     def _read_plain(self, name: str, value: object, path: str) -> Any:
-        """An id or a document; who is spoken of has been declared, where that has to be."""
+        """Read an id or a document. Its ids must be declared, except for actions in MAY_BE_UNKNOWN."""
         model = ACTIONS[name]
         if model is None:
             return self._read_id(name, value, path)
@@ -200,7 +200,7 @@ class _Id(RootModel[Name]):
 
 
 def _read_submit(value: object, path: str) -> tuple[ReservationDocument, ...]:
-    """One reservation, or a list of them."""
+    """Read one reservation, or a list of them."""
     if isinstance(value, list):
         return tuple(
             read_document(ReservationDocument, each, format_path([index], path)) for index, each in enumerate(value)

@@ -1,8 +1,7 @@
-"""Reads workload logs in the Standard Workload Format, so that real demand can be played.
+"""Reads workload logs in the Standard Workload Format, so that real demand can be simulated.
 
-A log is text, plain or gzipped: comment lines that start with ``;``, then one job a line, 18 numbers each, -1
-for what is not known (Parallel Workloads Archive, version 2.2). What is wrong with a log is said in one line
-that names the place.
+A log is text, plain or gzipped: comment lines that start with ``;``, then one job in each line, 18 numbers each, -1
+for unknown (Parallel Workloads Archive, version 2.2). An error is one line that names the file and line.
 """
 
 import gzip
@@ -22,7 +21,7 @@ SHOWN_CHARACTERS = 40
 
 
 class TraceError(ValueError):
-    """A log that cannot be played: where, what stood to be expected there, and what stands there."""
+    """A log that cannot be used: the place, the expected contents and the found ones."""
 
     def __init__(self, path: Path | str, line: int, expected: str, got: str) -> None:
         place = f"{path}:{line}" if line else f"{path}"
@@ -35,10 +34,10 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job of a log: when it came, how long it ran on how many processors, and whose it was.
+    """One job of a log: its submit time, run time, processors and owner.
 
-    ``submit_seconds`` counts from the log's start. ``run_seconds`` is 1 at least: a run time below 1 s counts
-    as 1. ``requested_seconds`` is None where the log does not know; ids are -1 then.
+    ``submit_seconds`` counts from the log's start. ``run_seconds`` is at least 1: a run time below 1 s counts as 1.
+    ``requested_seconds`` is None if unknown; unknown ids are -1.
     """
 
     number: int
@@ -54,13 +53,13 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line of a file, for the errors."""
+    """A line of a file, for error messages."""
 
     path: Path
     line: int
 
     def error(self, expected: str, got: str) -> TraceError:
-        """What to raise about this line."""
+        """Return the error for this line."""
         return TraceError(self.path, self.line, expected, got)
 
 
@@ -70,12 +69,12 @@ def read_jobs(
     when_broken: Callable[[TraceError], object] | None = None,
     most_processors: float = math.inf,
 ) -> Iterator[Job]:
-    """Yield the jobs of a log in its own order (by submit time in a log that keeps to the format).
+    """Yield the jobs of a log in its own order (by submit time in a correct log).
 
-    Processors are the allocated ones, else the requested ones. A job that was cancelled before it ran used
-    nothing and is left out; ``when_left_out`` is called with its line. Raises TraceError at the first line
-    that is no job or that asks for more than ``most_processors``, and at the end when there was none; with
-    ``when_broken`` that is called with the error instead, and the log is read on as far as it can be.
+    Processors are the allocated ones, else the requested ones. A job that was cancelled before it ran is skipped;
+    ``when_left_out`` is called with its line. Raises TraceError at the first line that is no job or that has more
+    than ``most_processors``, and at the end if there was no job. If ``when_broken`` is given, it is called with the
+    error instead, and the next line is read.
     """
     found = 0
     lines = _read_lines(Path(path))
@@ -115,7 +114,7 @@ def read_header(path: Path | str) -> dict[str, tuple[str, ...]]:
 
 
 def _read_lines(path: Path) -> Iterator[tuple[Place, bytes]]:
-    """Yield the lines that are not blank; failures of the file or of its compression become a TraceError."""
+    """Yield the lines that are not blank. Errors of the file or of its compression become a TraceError."""
     line = 0
     try:
         with _open(path) as file:
@@ -131,7 +130,7 @@ def _read_lines(path: Path) -> Iterator[tuple[Place, bytes]]:
 
 @contextmanager
 def _open(path: Path) -> Iterator[io.BufferedIOBase]:
-    """Open a log, through gzip when its first bytes say so, whatever its name."""
+    """Open a log, through gzip if its first bytes are those of gzip, whatever its name."""
     with path.open("rb") as file:
         if file.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC):
             with gzip.GzipFile(fileobj=file) as unpacked:
@@ -150,24 +149,24 @@ def _parse(place: Place, line: bytes) -> list[float]:
     """Split a job line into its 18 numbers."""
     if not (line.isascii() and line.replace(b"\t", b" ").decode("ascii").isprintable()):
         raise place.error("text", "binary data")
-    words = line.decode("ascii").split()
-    if len(words) != FIELDS:
-        raise place.error(f"{FIELDS} fields", str(len(words)))
-    return [_parse_number(place, position, word) for position, word in enumerate(words, start=1)]
+    fields = line.decode("ascii").split()
+    if len(fields) != FIELDS:
+        raise place.error(f"{FIELDS} fields", str(len(fields)))
+    return [_parse_number(place, position, field) for position, field in enumerate(fields, start=1)]
 
 
-def _parse_number(place: Place, position: int, word: str) -> float:
+def _parse_number(place: Place, position: int, field: str) -> float:
     try:
-        number = float(word)
+        number = float(field)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise place.error(f"a number in field {position}", f'"{word[:SHOWN_CHARACTERS]}"')
+        raise place.error(f"a number in field {position}", f'"{field[:SHOWN_CHARACTERS]}"')
     return number
 
 
 def _never_ran(numbers: list[float]) -> bool:
-    """Say whether the job was cancelled while it waited: it has that status and no run time."""
+    """Return whether the job was cancelled while it waited: it has that status and no run time."""
     run_seconds, status = numbers[3], numbers[10]
     return status == CANCELLED and run_seconds <= 0
 
@@ -177,7 +176,7 @@ def _make_job(place: Place, numbers: list[float], most_processors: float) -> Job
     processors = _count_processors(place, allocated=numbers[4], requested=numbers[7])
     if processors > most_processors:
         raise place.error(
-            f"at most {most_processors:g} processors, as many as the fleet could ever have", str(processors)
+            f"at most {most_processors:g} processors, the most that the fleet could ever have", str(processors)
         )
     return Job(
         number=int(numbers[0]),
@@ -199,7 +198,7 @@ def _submitted(place: Place, seconds: float) -> float:
 
 
 def _known(place: Place, name: str, seconds: float) -> float | None:
-    """Return a duration, None for the format's -1; anything else below 0 is an error."""
+    """Return a duration, None for the format's -1. Raises TraceError for any other negative number."""
     if seconds < 0 and seconds != -1:
         raise place.error(f"a {name} >= 0, or -1 for unknown", f"{seconds:g}")
     return None if seconds < 0 else seconds

@@ -9,31 +9,31 @@ from scheduler.model.command_schemas import MOST_INSTANCES, ComponentDocument, R
 from scheduler.simulation.swf import Job, TraceError, read_jobs
 
 PROCESSOR = {"cpus": 1.0}
-"""What each processor of a job asks for."""
+"""The resources that each processor of a job requests."""
 ROUNDING = 1e-9
-"""Of 100 processors a share of 0.29 is 29, though the product is a little less."""
+"""Added before rounding down: a share of 0.29 of 100 processors is 29, although the float product is a little less."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """The jobs of one log in the order in which they came, and the lines of those that were left out."""
+    """The jobs of one log in the order of their submits, and the skipped lines."""
 
     path: Path
     jobs: tuple[Job, ...]
     skipped: tuple[str, ...]
-    """Why, a line each: broken, or cancelled before they ran."""
+    """One text for each skipped line: a fault, or cancelled before it ran."""
 
     @property
     def begins_at(self) -> float:
-        """When the first one came, in the log's seconds: where the virtual clock begins."""
+        """Return the submit time of the first job in the log's seconds: the start of the virtual clock."""
         return self.jobs[0].submit_seconds if self.jobs else 0.0
 
 
 def read_workload(path: Path, most_processors: int, *, limit: int | None = None, skip_bad: bool = False) -> Workload:
-    """The first `limit` jobs of a log, those that are left out counted with them.
+    """Return the first `limit` jobs of a log, including the skipped ones in the count.
 
-    A job that was cancelled before it ran is left out; a broken line, or one that asks for more than
-    `most_processors` (more than the fleet could ever have), raises TraceError, or is left out with `skip_bad`.
+    A job that was cancelled before it ran is skipped. A broken line, or a job with more than `most_processors` (the
+    most that the fleet could ever have), raises TraceError, or is skipped with `skip_bad`.
     """
     skipped: list[str] = []
     jobs: list[Job] = []
@@ -55,19 +55,19 @@ def read_workload(path: Path, most_processors: int, *, limit: int | None = None,
     return Workload(path, tuple(ordered), tuple(skipped[: limit - len(jobs)] if limit is not None else skipped))
 
 
-def list_wishes(
+def list_submissions(
     workload: Workload, system: str, elastic_share: float = 0.0
 ) -> Iterator[tuple[float, ReservationDocument]]:
-    """Each job's submit in seconds from the first one, and what its producer asks for.
+    """Return for each job its submit time, in seconds from the first one, and its reservation document.
 
-    `elastic_share` of its processors, rounded down, are an elastic component; one stays essential.
+    `elastic_share` of its processors, rounded down, become an elastic component; at least one stays essential.
     """
     for number, job in enumerate(workload.jobs, start=1):
-        yield job.submit_seconds - workload.begins_at, make_wish(job, f"job-{number}", system, elastic_share)
+        yield job.submit_seconds - workload.begins_at, make_reservation(job, f"job-{number}", system, elastic_share)
 
 
-def make_wish(job: Job, name: str, system: str, elastic_share: float) -> ReservationDocument:
-    """A job of n processors: n instances of one cpu each, all of them at once; its ttl is off."""
+def make_reservation(job: Job, name: str, system: str, elastic_share: float) -> ReservationDocument:
+    """Return the reservation of a job with n processors: n instances of one cpu each, without a ttl."""
     elastic = min(floor(job.processors * elastic_share + ROUNDING), job.processors - 1)
     components = [_make_component("main", "essential", job.processors - elastic)]
     if elastic:

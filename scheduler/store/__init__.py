@@ -1,1 +1,1 @@
-"""The truth: implementations of the Store port, in memory and on SQL."""
+"""Implementations of the Store port, in memory and on SQL."""

@@ -1,7 +1,7 @@
-"""Copies of a database: made while it is in use, read before they are trusted, and put back in one transaction.
+"""Backups of a database: written while it is in use, verified when read, and restored in one transaction.
 
-A copy of SQLite is a database file, one of PostgreSQL an archive of `pg_dump` (format `custom`): both can be put back
-by other means as well, `leasehold restore --in-place` then does the rest.
+A backup of SQLite is a database file, one of PostgreSQL an archive of `pg_dump` (format `custom`). Both can also be
+restored with the database's own tools; then `leasehold restore --in-place` does the rest.
 """
 
 import os
@@ -29,11 +29,11 @@ _NOT_OURS: Final = "expected a file that `leasehold backup` has written"
 
 
 class BackupError(StoreUnavailableError):
-    """A copy cannot be made, read or put back; the message says why in one line."""
+    """A backup cannot be written, read or restored. The message gives the reason in one line."""
 
 
 class Backup(msgspec.Struct, frozen=True, kw_only=True):
-    """What a copy says of itself."""
+    """The facts about a backup that its file contains."""
 
     path: str
     kind: Kind
@@ -43,9 +43,9 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def back_up(url: str, path: Path, *, overwrite: bool = False) -> Backup:
-    """Copy the database at `url` into a new file of mode 0600, as of one moment, while others read and write it.
+    """Copy the database at `url` into a new file of mode 0600, as of one moment, while it is in use.
 
-    A file that exists is kept unless `overwrite`; a copy that fails leaves nothing behind. Raises BackupError.
+    An existing file is kept unless `overwrite`. A copy that fails leaves no file. Raises BackupError.
     """
     kind = _find_kind(url)
     if path.exists() and not overwrite:
@@ -62,7 +62,9 @@ def back_up(url: str, path: Path, *, overwrite: bool = False) -> Backup:
 
 
 def read_backup(path: Path) -> Backup:
-    """What the copy says of itself. Raises BackupError for a file that is none, is damaged or of a newer version."""
+    """Return the facts about a backup. Raises BackupError for another file, a damaged one, or one of a
+    newer version.
+    """
     with path.open("rb") as file:
         head = file.read(len(_SQLITE))
     if head == _SQLITE:
@@ -81,11 +83,11 @@ def read_backup(path: Path) -> Backup:
 
 
 def put_back(backup: Backup, url: str) -> None:
-    """Replace what the database at `url` holds by the copy, in one transaction. Raises BackupError."""
+    """Replace the contents of the database at `url` by the backup, in one transaction. Raises BackupError."""
     kind = _find_kind(url)
     if kind != backup.kind:
         raise BackupError(
-            f"{backup.path}: expected a backup of {_name(kind)}, as database.url says, got one of {_name(backup.kind)}"
+            f"{backup.path}: expected a backup of {_name(kind)} as in database.url, got one of {_name(backup.kind)}"
         )
     if kind == "sqlite":
         _put_back_sqlite(Path(backup.path), _find_file(url))
@@ -113,7 +115,9 @@ def _find_file(url: str) -> Path:
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[Path]:
-    """An empty file beside `path` that only its owner may read; it is gone at the end unless it was renamed."""
+    """Make an empty file in the directory of `path` that only its owner may read. It is deleted at the
+    end unless renamed.
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     try:
@@ -123,7 +127,7 @@ def _new_file(path: Path) -> Iterator[Path]:
 
 
 def _sync(path: Path) -> None:
-    """Have it on the disk: a backup that a power cut takes is none."""
+    """Write the file to the disk, so that it survives a power failure."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
@@ -135,12 +139,14 @@ def _copy_sqlite(source: Path, target: Path) -> None:
         closing(_open_sqlite(target, "rw")) as write,
     ):
         read.backup(write)
-        # One file: the log that belongs to the other mode would have to be copied with it.
+        # This mode keeps everything in one file. In WAL mode the log would have to be copied with it.
         write.execute("PRAGMA journal_mode = DELETE")
 
 
 def _put_back_sqlite(source: Path, target: Path) -> None:
-    """Page by page in one transaction of the target, so that processes which have it open see all of it or nothing."""
+    """Copy all pages in one transaction of the target, so that processes which have it open see all of
+    it or nothing.
+    """
     if not target.parent.is_dir():
         raise BackupError(f"{target}: there is no such directory")
     with (
@@ -181,12 +187,12 @@ def _dump(url: str, path: Path) -> None:
 
 
 def _read_archive(path: Path) -> tuple[str, str]:
-    """The single values of two tables, from the archive's own text: no database is asked."""
+    """Read the single values of two tables from the archive's own text, without a database."""
     return _read_value(path, "cluster", "identity"), _read_value(path, "alembic_version", "version_num")
 
 
 def _read_value(path: Path, table: str, column: str) -> str:
-    """The value of a column in the only row of a table."""
+    """Return the value of a column in the only row of a table."""
     lines = iter(_run(["pg_restore", "--data-only", f"--table={table}", "--file=-", str(path)]).splitlines())
     for line in lines:
         if line.startswith("COPY "):
@@ -198,14 +204,14 @@ def _read_value(path: Path, table: str, column: str) -> str:
 
 
 def _without_password(url: str) -> str:
-    """The URL as a program of PostgreSQL may be given it: its arguments are shown to every user of the host."""
+    """Return the URL without its password, for the arguments of a program: every user of the host can see these."""
     parsed = make_url(url)
     bare = URL.create("postgresql", parsed.username, None, parsed.host, parsed.port, parsed.database, parsed.query)
     return bare.render_as_string()
 
 
 def _run(command: Sequence[str], url: str | None = None) -> str:
-    """Run a program of PostgreSQL; what it prints. Raises BackupError with its last line."""
+    """Run a program of PostgreSQL and return its output. Raises BackupError with its first error line."""
     program = shutil.which(command[0])
     if program is None:
         raise BackupError(
@@ -214,12 +220,11 @@ def _run(command: Sequence[str], url: str | None = None) -> str:
         )
     password = make_url(url).password if url else None
     environment = {**os.environ, "PGCONNECT_TIMEOUT": "5", **({"PGPASSWORD": password} if password else {})}
-    done = subprocess.run(  # noqa: S603 - words of our own, no shell
+    done = subprocess.run(  # noqa: S603 - fixed commands, no shell
         [program, *command[1:]], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        said = (
-            [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or ["no reason"]
-        )
-        raise BackupError(said[0].replace(password, "***") if password else said[0])
+        printed = done.stderr.splitlines()
+        line = next((each for each in printed if "error" in each), printed[0] if printed else "no reason")
+        raise BackupError(line.replace(password, "***") if password else line)
     return done.stdout

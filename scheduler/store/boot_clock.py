@@ -1,7 +1,8 @@
-"""Cluster time on SQLite: a base that is stored in the database, plus the time that the host's boot has run since.
+"""Cluster time on SQLite: a base time stored in the database, plus the time that has passed since in this boot of the
+host.
 
-The monotonic clock is the same for all processes of one boot. So neither a process whose wall clock is off nor a jump
-of the host's wall clock changes cluster time. The wall clock is read once a boot, by the first process.
+The monotonic clock is the same for all processes of one boot, so neither a process with a wrong wall clock nor a
+jump of the host's wall clock changes cluster time. The first process of a boot reads the wall clock, once.
 """
 
 import subprocess
@@ -26,7 +27,7 @@ _SET_BASE: Final = update(tables.cluster).where(tables.cluster.c.id == CLUSTER_I
 
 @cache
 def read_boot_id() -> str:
-    """What differs after every boot of this host; "unknown" on systems that have no such thing."""
+    """Return an id that changes with every boot of this host; "unknown" on systems that have none."""
     try:
         if sys.platform == "darwin":
             done = subprocess.run(_SYSCTL, capture_output=True, text=True, check=True)  # noqa: S603 - a constant
@@ -48,11 +49,13 @@ class BootClock:
         self._boot, self._monotonic, self._wall = boot, monotonic, wall
         self._has_base = False
         self._ahead: float | None = None
-        """Cluster time minus the monotonic clock when it was last read."""
+        """Cluster time minus the monotonic clock, as read last."""
 
     def prepare(self, engine: Engine) -> None:
-        """Store a base for this boot where there is none; in a transaction of its own, so that a rollback of the
-        caller's does not lose it. Costs nothing once a base was seen.
+        """Store a base time for this boot if there is none.
+
+        It uses its own transaction, which a rollback of the caller's does not undo. It does nothing once a base was
+        seen.
         """
         if self._has_base:
             return
@@ -62,8 +65,10 @@ class BootClock:
             self._set_base(engine)
 
     def read(self, stored: StoredCluster) -> float:
-        """Cluster time. Where the base is another boot's (the file was replaced, or may not be written by this user),
-        this process goes on with its own time.
+        """Return cluster time.
+
+        If the base belongs to another boot (the file was replaced, or this user has no permission to write), this
+        process continues with its own time.
         """
         elapsed = self._monotonic()
         if self._fits(stored) and stored.base_time is not None and stored.base_monotonic is not None:
@@ -76,7 +81,7 @@ class BootClock:
 
     def _set_base(self, engine: Engine) -> None:
         with engine.connect().execution_options(writes=True) as connection, connection.begin():
-            # Another process may have been quicker: the write lock is held since the transaction began.
+            # Test again under the write lock: another process may have stored a base meanwhile.
             if not self._fits(read_stored(connection, SELECT)):
                 elapsed = self._monotonic()
                 own = self._wall() if self._ahead is None else self._ahead + elapsed
@@ -85,6 +90,6 @@ class BootClock:
         self._has_base = True
 
     def _fits(self, stored: StoredCluster) -> bool:
-        """Whether the stored base was taken in this boot."""
+        """Return whether the stored base was taken in this boot."""
         base = stored.base_monotonic
         return stored.boot == self._boot() and base is not None and base <= self._monotonic()

@@ -1,4 +1,4 @@
-"""The row of the table `cluster`, with what is read beside it in the same statement."""
+"""The row of the table `cluster`, with the values of other tables that the same statement reads."""
 
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ _WRITTEN: Final = (
     tables.requests.c.at,
     tables.leader.c.ticked_at,
 )
-"""Columns that take the time of the write. Each has an index, or its table has one row."""
+"""Columns with the time of a write. Each has an index, or its table has one row."""
 _NEWEST: Final = select(
     *(func.coalesce(select(func.max(column)).scalar_subquery(), 0.0).label(f"newest_{number}")
       for number, column in enumerate(_WRITTEN))
@@ -28,10 +28,10 @@ _NEWEST: Final = select(
 
 
 class StoredCluster(msgspec.Struct, frozen=True):
-    """As it stands in the database; the fields have the order of the columns of `select_cluster`."""
+    """The stored values. The fields have the order of the columns of `select_cluster`."""
 
     reference: float
-    """The database's own clock; 0 where it has none."""
+    """The database's own clock; 0 if it has none."""
     identity: str
     clock_offset: float
     clock_changes: int
@@ -45,7 +45,7 @@ class StoredCluster(msgspec.Struct, frozen=True):
     token: int
 
     def at(self, now: float, offset: float) -> ClusterRow:
-        """What the port gives out of it, at this cluster time."""
+        """Return the port's row at this cluster time."""
         return ClusterRow(
             now=now,
             identity=self.identity,
@@ -58,7 +58,7 @@ class StoredCluster(msgspec.Struct, frozen=True):
 
 
 def select_cluster(reference: ColumnElement[float] | None = None) -> Select[Any]:
-    """The statement for `read_stored`; `reference`: the database's expression for its own clock."""
+    """Return the statement for `read_stored`. `reference`: the database's expression for its own clock."""
     columns = [_CLUSTER[name] for name in StoredCluster.__struct_fields__[1:9]]
     own = literal(0.0) if reference is None else reference
     found = select(own.label("reference"), *columns, _LEADER.term, _LEADER.ticked_at, _TOKEN)
@@ -66,7 +66,7 @@ def select_cluster(reference: ColumnElement[float] | None = None) -> Select[Any]
 
 
 def read_stored(connection: Connection, statement: Select[Any]) -> StoredCluster:
-    """The row. Raises StoreUnavailableError where it is missing."""
+    """Return the row. Raises StoreUnavailableError if it is missing."""
     row = connection.execute(statement).one_or_none()
     if row is None:
         raise StoreUnavailableError("the database has no row for the cluster: run `leasehold migrate`")
@@ -74,5 +74,5 @@ def read_stored(connection: Connection, statement: Select[Any]) -> StoredCluster
 
 
 def find_newest(connection: Connection) -> float:
-    """The newest time at which anything was written, by the stamps of rows; 0 in an empty database."""
+    """Return the newest time in any row; 0 in an empty database."""
     return float(max(connection.execute(_NEWEST).one()))

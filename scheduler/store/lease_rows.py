@@ -1,4 +1,4 @@
-"""The rows of leases in one transaction: only those that changed are written.
+"""The lease rows of one transaction: only changed ones are written.
 
 A reservation may have 10,000 leases, and most changes concern a few of them.
 """
@@ -13,23 +13,23 @@ from scheduler.store.statements import LeaseStatements
 
 
 class LeaseRows:
-    """What a transaction knows of the stored leases of the reservations that it has loaded and locked."""
+    """The stored leases of the reservations that a transaction has loaded and locked."""
 
     def __init__(
         self, session: Session, statements: LeaseStatements, write: Callable[[Bulk, Sequence[StoredLease]], None]
     ) -> None:
-        """`write`: writes these rows, and raises StaleWriteError when any of them was not written."""
+        """`write`: writes these rows, and raises StaleWriteError if one of them was not written."""
         self._session, self._statements, self._write = session, statements, write
         self._stored: dict[str, tuple[tuple[Lease, ...], int]] = {}
-        """By reservation: its leases as they are stored, and the position of the last one (-1: it has none)."""
+        """By reservation: its stored leases, and the position of the last one (-1: it has none)."""
 
     def note_loaded(self, rows: Iterable[Reservation], last: Mapping[str, int]) -> None:
-        """These reservations were read. `last`: the position of the last lease of each one that has any."""
+        """Note the leases of reservations that were read. `last`: by reservation, the position of its last lease."""
         for row in rows:
             self._stored[row.id] = row.leases, last.get(row.id, -1)
 
     def write(self, rows: Sequence[Reservation], *, are_new: bool = False) -> None:
-        """Write the leases of reservations. `are_new`: nothing is stored of them."""
+        """Write the leases of reservations. `are_new`: none of their leases is stored yet."""
         changed: list[StoredLease] = []
         gone: list[StoredLease] = []
         added: list[StoredLease] = []
@@ -62,20 +62,22 @@ class LeaseRows:
 
 
 def lay_out_leases(rows: Iterable[Reservation]) -> list[StoredLease]:
-    """All leases of these reservations as they are written."""
+    """Return all leases of these reservations as they are stored, numbered in order."""
     return [StoredLease(row.id, position, lease) for row in rows for position, lease in enumerate(row.leases)]
 
 
 def _find_kept(known: Sequence[Lease], leases: Sequence[Lease]) -> int | None:
-    """How many of the first leases are stored ones, in their stored order, if all others are new ones; else None."""
-    places = {lease.component: at for at, lease in enumerate(known)}
+    """Return the number of leading leases that are stored in this order, if all others are new; None
+    in any other case.
+    """
+    positions = {lease.component: at for at, lease in enumerate(known)}
     last, kept = -1, 0
     for lease in leases:
-        at = places.get(lease.component)
+        at = positions.get(lease.component)
         if at is None:
             break
         if at <= last:
             return None
         last, kept = at, kept + 1
-    is_rest_new = all(lease.component not in places for lease in leases[kept:])
+    is_rest_new = all(lease.component not in positions for lease in leases[kept:])
     return kept if is_rest_new else None

@@ -1,4 +1,4 @@
-"""Marks of time: what may be written into a row without bumping its version, in one place for every store."""
+"""Marks of time: the fields that may be written without increasing a row's version, in one place for every store."""
 
 import msgspec
 
@@ -8,9 +8,8 @@ from scheduler.model.view import Row
 
 
 def take_marks(current: Row, wanted: Row, now: float) -> Row:
-    """`current` with the marks of `wanted` (marks of time bump no version) and `marked_at` = now.
-
-    A hold has no marks but the time of the write itself.
+    """Return `current` with the time marks of `wanted` and `marked_at` = now. Holds and accounts have
+    only `marked_at`.
     """
     match current, wanted:
         case Slot(), Slot():
@@ -37,7 +36,7 @@ def take_marks(current: Row, wanted: Row, now: float) -> Row:
 
 
 def _mark_leases(current: tuple[Lease, ...], wanted: tuple[Lease, ...]) -> tuple[Lease, ...]:
-    """The leases with `confirmed_at` taken from those of the same component and token."""
+    """Return the leases with `confirmed_at` taken from the wanted leases of the same component and token."""
     if current == wanted:
         return current
     confirmed = {(lease.component, lease.token): lease.confirmed_at for lease in wanted}

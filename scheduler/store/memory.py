@@ -1,4 +1,4 @@
-"""The Store port in plain dicts, for the simulator and for tests. Rows are frozen, so nothing is copied."""
+"""The Store port in plain dicts, for the simulator and for tests. Rows are frozen, so they are never copied."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,7 @@ from scheduler.store.world import World
 class MemoryStore:
     """The Store port in memory. `clock`: seconds since the epoch, real or virtual.
 
-    One transaction at a time, from whatever thread; a second one waits for the first, as on SQLite.
+    There is one transaction at a time in all threads. A second one waits for the first, as on SQLite.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -37,7 +37,7 @@ class MemoryStore:
 
     @property
     def events(self) -> list[Event]:
-        """Everything that was appended and committed, oldest first; the list itself, to be read only."""
+        """Return all committed events, oldest first: the store's own list, which the caller must not change."""
         return self._world.events
 
     def transaction(self) -> MemoryTransaction:

@@ -1,4 +1,6 @@
-"""The Transaction port in plain dicts: every row written is guarded by the version it was read with, as on SQL."""
+"""The Transaction port in plain dicts. Each write is conditional on the version that the row was read
+with, as on SQL.
+"""
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,7 +40,7 @@ _LOCK_SECONDS = 5.0
 
 
 class MemoryTransaction:
-    """Writes lie over the committed world until the block ends well, then go into it all at once."""
+    """Collects writes, and applies all of them when the block ends without an error."""
 
     def __init__(self, world: World, lock: threading.Lock, clock: Callable[[], float]) -> None:
         self._world, self._lock, self._clock = world, lock, clock
@@ -56,7 +58,7 @@ class MemoryTransaction:
         self._now = self._clock()
         self._sequence, self._token = self._world.sequence, self._world.token
         self._buried, self._restores = self._world.buried, self._world.restores
-        self._tenure, self._rules = self._world.leader_term, self._world.rules
+        self._leader_term, self._rules = self._world.leader_term, self._world.rules
         return self
 
     def __exit__(
@@ -75,23 +77,23 @@ class MemoryTransaction:
 
     def check_term(self, leader_term: LeaderTerm) -> None:
         """See Transaction."""
-        if (self._tenure.term, self._tenure.holder) != (leader_term.term, leader_term.holder):
-            raise self._lose(DeposedError(f"term {leader_term.term} is over: it is {self._tenure.term} now"))
+        if (self._leader_term.term, self._leader_term.holder) != (leader_term.term, leader_term.holder):
+            raise self._lose(DeposedError(f"term {leader_term.term} is over: it is {self._leader_term.term} now"))
 
     def take_term(self, holder: str) -> LeaderTerm:
         """See Transaction."""
-        self._tenure = LeaderTerm(self._tenure.term + 1, holder, self._tenure.ticked_at)
-        return self._tenure
+        self._leader_term = LeaderTerm(self._leader_term.term + 1, holder, self._leader_term.ticked_at)
+        return self._leader_term
 
     def jump(self, term: int, token: int) -> None:
         """See Transaction."""
-        self._tenure, self._token = LeaderTerm(term, "", LONG_AGO), token
+        self._leader_term, self._token = LeaderTerm(term, "", LONG_AGO), token
         self._restores += 1
 
     def note_tick(self, leader_term: LeaderTerm, now: float) -> None:
         """See Transaction."""
         self.check_term(leader_term)
-        self._tenure = LeaderTerm(leader_term.term, leader_term.holder, now)
+        self._leader_term = LeaderTerm(leader_term.term, leader_term.holder, now)
 
     def load_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
         """See Transaction."""
@@ -264,7 +266,7 @@ class MemoryTransaction:
         return version + 1
 
     def _check_whole(self) -> None:
-        """Raise again what was raised before: a block that swallowed it may not commit."""
+        """Raise the error of an earlier write again: a block that caught it must not commit."""
         if self._lost is not None:
             raise self._lost
 
@@ -273,14 +275,16 @@ class MemoryTransaction:
         return error
 
     def _find(self, key: Key) -> Row | None:
-        return self._rows[key] if key in self._rows else self._world.find(key)
+        return self._rows[key] if key in self._rows else self._world.rows[key[0]].get(key[1])
 
     def _load(self, kind: type[Row], ids: Iterable[str]) -> dict[str, Row]:
         found = ((row_id, self._find((kind, row_id))) for row_id in ids)
         return {row_id: row for row_id, row in found if row is not None}
 
     def _guard(self, row: Row) -> Row | None:
-        """The row as it is, None for one that is to be inserted; StaleWriteError for any other version."""
+        """Return the present row, or None if this one will be inserted. Raises StaleWriteError for any
+        other version.
+        """
         current = self._find((type(row), row.id))
         is_new = current is None and row.version == 0 and type(row) is not Reservation
         if not is_new and (current is None or current.version != row.version):
@@ -299,7 +303,7 @@ class MemoryTransaction:
         for key, row in self._rows.items():
             if row is not None:
                 world.put(row)
-            elif world.find(key) is not None:
+            elif key[1] in world.rows[key[0]]:
                 world.drop(key)
         for event in self._events:
             world.event_number += 1
@@ -319,9 +323,9 @@ class MemoryTransaction:
         world.buried = self._buried
         if self._rules.version != world.rules.version:
             world.applied.append(AppliedRules(self._rules.version, self._now, self._rules.document))
-        world.leader_term, world.rules = self._tenure, self._rules
+        world.leader_term, world.rules = self._leader_term, self._rules
 
 
 def _stale(row: Row, current: Row | None) -> str:
-    found = "it is gone" if current is None else f"it has version {current.version}"
+    found = "it was deleted" if current is None else f"it has version {current.version}"
     return f"{KINDS[type(row)]} {row.id} was read with version {row.version}, {found}"

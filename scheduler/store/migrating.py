@@ -1,4 +1,6 @@
-"""Brings a database to the schema of this program (Alembic, without alembic.ini); says how far it is."""
+"""Migrates a database to the schema of this program (Alembic, without alembic.ini), and reports its
+present revision.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,23 +24,23 @@ _SCRIPTS: Final = Path(__file__).parent / "migrations"
 
 
 class SchemaState(msgspec.Struct, frozen=True):
-    """The revision that a database has (None: none yet) and the newest that this program knows."""
+    """The revision of a database (None: none yet) and the newest one that this program knows."""
 
     current: str | None
     head: str | None
 
     @property
     def is_current(self) -> bool:
-        """Whether nothing is left to migrate."""
+        """Return whether there is nothing to migrate."""
         return self.current == self.head
 
 
 def migrate(url: str) -> list[str]:
-    """Apply all missing revisions, all or none; the ids of those that were applied, oldest first.
+    """Apply all missing revisions, all or none. Return their ids, oldest first.
 
-    A SQLite file that is missing is made, a PostgreSQL database is not. Of two processes that migrate at once the
-    second one waits and finds nothing to do. Raises StoreUnavailableError, also for a database that a newer program
-    migrated, and InvalidInputError (for an unknown kind of URL).
+    Makes a missing SQLite file, but not a PostgreSQL database. If two processes migrate at once, the second one
+    waits and finds nothing to do. Raises StoreUnavailableError, also for a database that a newer program migrated,
+    and InvalidInputError for an unknown kind of URL.
     """
     if url == MEMORY:
         return []
@@ -52,7 +54,7 @@ def migrate(url: str) -> list[str]:
 
 
 def schema_state(url: str) -> SchemaState:
-    """How far the database at `url` is. Raises like `migrate`; a file that is missing is not made."""
+    """Return the revisions of the database at `url`. Raises as `migrate` does. A missing file is not made."""
     if url == MEMORY:
         return SchemaState(None, None)
     with _connected(url, create=False) as connection:
@@ -77,7 +79,7 @@ def _connected(url: str, *, create: bool) -> Iterator[Connection]:
 
 def _configure(connection: Connection) -> Config:
     config = Config()
-    # Alembic reads its settings through a ConfigParser, to which a percent sign is special.
+    # Alembic reads its settings with a ConfigParser, for which a percent sign has a meaning.
     config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
     config.attributes["connection"] = connection
     return config
@@ -93,6 +95,6 @@ def _find_missing(script: ScriptDirectory, current: str | None) -> list[str]:
     except (CommandError, RevisionError):
         raise StoreUnavailableError(
             f"the database is at revision {current}, which this program does not know:"
-            " migrate with the version that brought it there, or a newer one"
+            " migrate with the version that made this revision, or a newer one"
         ) from None
     return [revision.revision for revision in newer][::-1]

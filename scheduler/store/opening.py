@@ -1,4 +1,4 @@
-"""From the URL in the configuration to a store."""
+"""Opens the store for the URL in the configuration."""
 
 import time
 from collections.abc import Callable
@@ -23,11 +23,11 @@ _POSTGRESQL: Final = frozenset({"postgresql", "postgresql+psycopg"})
 
 
 def open_store(url: str, clock: Callable[[], float] | None = None) -> Store:
-    """The store at `url`: `sqlite:///relative.db`, `sqlite:////absolute.db`, `postgresql://user:password@host/name`
-    or `memory://`.
+    """Return the store at `url`: `sqlite:///relative.db`, `sqlite:////absolute.db`,
+    `postgresql://user:password@host/name` or
+    `memory://`. Raises InvalidInputError for any other URL.
 
-    Nothing is opened before the first use. `clock`: for tests, cluster time itself, in seconds since the epoch;
-    PostgreSQL takes its own clock all the same. Raises InvalidInputError for any other URL.
+    It connects on first use. `clock`: for tests, cluster time in seconds since the epoch; PostgreSQL ignores it.
     """
     if url == MEMORY:
         return MemoryStore(clock or time.time)
@@ -35,13 +35,13 @@ def open_store(url: str, clock: Callable[[], float] | None = None) -> Store:
 
 
 def choose_dialect(url: str, clock: Callable[[], float] | None = None, *, create: bool = False) -> Dialect:
-    """The dialect for a database's URL; `create`: it is to be migrated, and made if it is a file that is missing."""
+    """Return the dialect for a database URL. `create`: it will be migrated, so a missing file is made."""
     try:
         parsed = make_url(url)
     except ArgumentError:
         raise fault("database.url", _EXPECTED, mask_url(url)) from None
     if any("@" in str(part) for part in (parsed.host, parsed.database)) and parsed.drivername in _POSTGRESQL:
-        # SQLAlchemy ends a password at the first `@`: its rest would be a part of the host, which messages show.
+        # SQLAlchemy ends a password at the first `@`. The rest would become part of the host, which messages show.
         raise fault("database.url", f"{_EXPECTED} with an @ in the password written as %40", mask_url(url))
     if parsed.drivername in _POSTGRESQL and parsed.host and parsed.database:
         return PostgresDialect(parsed, migrates=create)

@@ -1,7 +1,7 @@
-"""PostgreSQL as the SQL store sees it: several hosts, many writers at a time, the server's clock as reference.
+"""PostgreSQL for the SQL store: several hosts, many writers at a time, the server's clock as reference.
 
-Every statement, every wait for a lock and every pause within a transaction is bounded, so that a process that
-is stopped or cut off keeps nobody waiting for long. Bulk statements bind one array a column (`unnest`).
+Every statement, every wait for a lock and every pause within a transaction has a time limit, so a process that is
+stopped or disconnected never blocks others for long. Bulk statements bind one array for each column (`unnest`).
 """
 
 import re
@@ -45,10 +45,10 @@ from scheduler.store.reference_clock import ReferenceClock
 from scheduler.store.schema import SchemaError
 
 LIMITS: Final = {"idle_in_transaction_session_timeout": "10s", "lock_timeout": "5s", "statement_timeout": "30s"}
-"""How long a transaction may pause, wait for one lock and work at one statement."""
+"""How long a transaction may pause, wait for one lock, and execute one statement."""
 _MIGRATING: Final = {"idle_in_transaction_session_timeout": "0", "lock_timeout": "60s", "statement_timeout": "0"}
 LONGEST_SECONDS: Final = 20.0
-"""With the pause before the commit 30 s, less than the 35 s that those who look for changed rows look back."""
+"""With the longest pause before the commit 30 s: less than the 35 s that a look for changed rows reads back."""
 _CONNECTING: Final = {
     "connect_timeout": "5",
     "keepalives": "1",
@@ -59,19 +59,20 @@ _CONNECTING: Final = {
     "application_name": "leasehold",
     "client_encoding": "utf8",
 }
-"""A host that vanished is noticed within half a minute. Without an encoding psycopg answers in bytes where the database
-has none (`SQL_ASCII`)."""
+"""Detects a lost host within half a minute. Without `client_encoding` psycopg returns bytes from a database in the
+encoding `SQL_ASCII`.
+"""
 _POOL: Final = {"pool_size": 5, "max_overflow": 50, "pool_timeout": 10.0, "pool_pre_ping": True}
 
 _EVENTS_LOCK: Final = 0x6C656173_65766E74
 _MIGRATION_LOCK: Final = 0x6C656173_6D696772
-"""Keys of advisory locks, which hold in one database: `leas` and `evnt` or `migr`."""
+"""Keys of advisory locks, which are valid in one database: `leas` and `evnt` or `migr`, in ASCII."""
 
 _CLUSTER: Final = select_cluster(literal_column("extract(epoch FROM clock_timestamp())::float8", Double))
 _ADVISORY: Final = text("SELECT pg_advisory_xact_lock(:key)")
 _ENCODING: Final = text("SELECT current_setting('server_encoding')")
 _ENCODINGS: Final = ("UTF8", "SQL_ASCII")
-"""Those in which every text can be kept."""
+"""Encodings that can store every text."""
 _ENCODE: Final = msgspec.json.Encoder().encode
 
 _MIGRATE: Final = "run `leasehold migrate`"
@@ -97,9 +98,9 @@ _NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
 
 
 class PostgresDialect:
-    """One database of a server. `clock`: for tests, cluster time itself in place of the server's clock.
+    """One database of a server. `clock`: for tests, cluster time in place of the server's clock.
 
-    `migrates`: a migration is not bounded in time as transactions are.
+    `migrates`: statements have no time limit, as a migration needs.
     """
 
     longest_seconds: Final = LONGEST_SECONDS
@@ -112,7 +113,7 @@ class PostgresDialect:
         self._reference = ReferenceClock(_CLUSTER)
 
     def create_engine(self) -> Engine:
-        """See Dialect. Raises StoreUnavailableError where psycopg is not installed."""
+        """See Dialect. Raises StoreUnavailableError if psycopg is not installed."""
         try:
             return create_engine(self._url, **_POOL)
         except ImportError as error:
@@ -172,14 +173,14 @@ class PostgresDialect:
         if found not in _ENCODINGS:
             raise StoreUnavailableError(
                 f"{self._shown}: expected a database in the encoding UTF8, got {found}:"
-                " create it anew with `ENCODING 'UTF8' TEMPLATE template0`"
+                " create it again with `ENCODING 'UTF8' TEMPLATE template0`"
             )
 
     def explain(self, error: SQLAlchemyError) -> Exception:
         """See Dialect."""
         state = _state_of(error)
         if state == _UNIQUE:
-            return StaleWriteError("a row is there already: somebody else was quicker")
+            return StaleWriteError("a row exists already: another transaction inserted it")
         line = f"{self._shown}: {self._find_cause(error, state)}"
         if state in _OF_TABLES:
             return SchemaError(line)
@@ -188,22 +189,22 @@ class PostgresDialect:
         return ConflictError(line) if state in _CONFLICTS else StoreUnavailableError(line)
 
     def _find_cause(self, error: SQLAlchemyError, state: str) -> str:
-        said = self._hide(_first_line(error.orig if isinstance(error, DBAPIError) else error))
+        message = self._hide(_first_line(error.orig if isinstance(error, DBAPIError) else error))
         if state in _CONFLICTS:
-            return f"another transaction was in the way ({said})"
+            return f"a conflict with another transaction ({message})"
         for prefix, cause in _CAUSES:
             if state.startswith(prefix):
-                return f"{cause} ({said})"
+                return f"{cause} ({message})"
         if missing := _NO_DATABASE.search(self._hide(str(error))):
             return f"{missing[0]}: create it, then {_MIGRATE}"
-        return said
+        return message
 
-    def _hide(self, said: str) -> str:
-        return said.replace(self._password, "***") if self._password else said
+    def _hide(self, message: str) -> str:
+        return message.replace(self._password, "***") if self._password else message
 
 
 def _complete(url: URL, limits: Mapping[str, str]) -> URL:
-    """The URL with our limits and patience, where it does not say otherwise itself."""
+    """Return the URL with our time limits and connection options. Options in the URL itself take precedence."""
     ours = " ".join(f"-c {name}={value}" for name, value in limits.items())
     theirs = url.query.get("options", "")
     given = {**_CONNECTING, **url.query, "options": f"{ours} {theirs if isinstance(theirs, str) else theirs[-1]}"}
@@ -211,7 +212,7 @@ def _complete(url: URL, limits: Mapping[str, str]) -> URL:
 
 
 def _bound(each: Column[Any]) -> str:
-    """The name under which a column's values are bound; its own name would be read as the value to be set."""
+    """Return the name under which a column's values are bound. Its own name would mean the value to be set."""
     return f"given_{each.name}"
 
 
@@ -223,7 +224,9 @@ def _type_of(each: Column[Any]) -> TypeEngine[Any]:
 
 
 def _array(name: str, kind: TypeEngine[Any]) -> Cast[Any]:
-    """The array of this type that is bound under this name, as text: psycopg is several times slower with lists."""
+    """Return the array of this type that is bound under this name as text: psycopg is several times
+    slower with lists.
+    """
     return cast(bindparam(name, type_=Text), ARRAY(kind))
 
 
@@ -232,7 +235,7 @@ def _write_array(values: Iterable[Any], write: Callable[[Any], str]) -> str:
 
 
 def _find_writer(each: Column[Any]) -> Callable[[Any], str]:
-    """How a value of this column is written within an array."""
+    """Return the function that writes a value of this column within an array."""
     if each.info.get("json"):
         return lambda value: _quote(_ENCODE(value).decode())
     if isinstance(each.type, Boolean):
@@ -248,14 +251,14 @@ def _quote(value: str) -> str:
 
 
 def _take(path: Sequence[int | str], rows: Sequence[msgspec.Struct]) -> Iterable[Any]:
-    """The values at the end of this way, of all rows."""
+    """Return the values at the end of this path, of all rows."""
     position, *deeper = path
     name = rows[0].__struct_fields__[int(position)]
     return map(attrgetter(".".join([name, *map(str, deeper)])), rows)
 
 
 def _state_of(error: SQLAlchemyError) -> str:
-    """The five characters by which PostgreSQL names its errors; "" for an error of none or of the driver's."""
+    """Return the SQLSTATE of the error: five characters, or "" for an error of SQLAlchemy or the driver."""
     if not isinstance(error, DBAPIError):
         return ""
     return getattr(error.orig, "sqlstate", None) or ("08" if error.connection_invalidated else "")

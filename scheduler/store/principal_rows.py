@@ -1,4 +1,4 @@
-"""The statements of a transaction about principals, and about what a principal or an account has pending."""
+"""Statements of a transaction about principals, and about the pending reservations of a principal or an account."""
 
 from collections.abc import Iterable, Sequence
 
@@ -15,7 +15,7 @@ _CHANGE_PRINCIPALS = update(tables.cluster).values(principals_version=tables.clu
 _PENDING = select(func.count(), func.coalesce(func.sum(func.coalesce(tables.reservations.c.instances, 1)), 0)).where(
     tables.reservations.c.phase == literal_column("'pending'")
 )
-_PENDING_OF_NOBODY = _PENDING.where(tables.reservations.c.principal.is_(None))
+_PENDING_UNSIGNED = _PENDING.where(tables.reservations.c.principal.is_(None))
 _PENDING_OF_PRINCIPAL = _PENDING.where(tables.reservations.c.principal == bindparam("name"))
 _PENDING_OF_ACCOUNT = _PENDING.where(
     tables.reservations.c.account.is_not(None), tables.reservations.c.account == bindparam("name")
@@ -43,7 +43,7 @@ def delete_principals(session: Session, statements: KeptStatements, names: Itera
 def count_pending_of_principal(session: Session, principal: str | None) -> Pending:
     """See Transaction.count_pending_of_principal."""
     if principal is None:
-        ((count, instances),) = session.fetch(_PENDING_OF_NOBODY)
+        ((count, instances),) = session.fetch(_PENDING_UNSIGNED)
     else:
         ((count, instances),) = session.fetch(_PENDING_OF_PRINCIPAL, name=principal)
     return Pending(int(count), int(instances))

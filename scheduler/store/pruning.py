@@ -1,4 +1,4 @@
-"""Forgets what is old, in bites: each a short transaction, so that nobody waits long for the database."""
+"""Deletes old rows in batches, each in a short transaction, so that other transactions never wait long."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -11,7 +11,7 @@ from scheduler.store.session import CHUNK_ROWS, Session
 from scheduler.store.statements import Statements
 
 BITE_ROWS: Final = 10 * CHUNK_ROWS
-"""Rows a transaction, where a row is small."""
+"""Rows in one transaction, for small rows."""
 
 Sessions = Callable[[], AbstractContextManager[Session]]
 
@@ -20,13 +20,13 @@ _ENDED = (
     .where(tables.reservations.c.ended_at < bindparam("before"))
     .order_by(tables.reservations.c.ended_at)
     .limit(CHUNK_ROWS)
-    # Others lock in the order of ids: what they hold is left to the next time.
+    # Other transactions lock in the order of ids. Rows that they have locked are left to the next run.
     .with_for_update(skip_locked=True)
 )
 
 
 def prune_before(sessions: Sessions, table: Table, before: float) -> int:
-    """Delete the rows of a table (with a time `at`) from before that time; how many went."""
+    """Delete the rows of a table whose `at` is before that time. Return their number."""
     key = tuple(table.primary_key.columns)
     bite = select(*key).where(table.c.at < bindparam("before")).order_by(table.c.at).limit(BITE_ROWS)
     bite = bite.with_for_update(skip_locked=True)
@@ -41,7 +41,7 @@ def prune_before(sessions: Sessions, table: Table, before: float) -> int:
 
 
 def prune_ended(sessions: Sessions, statements: Statements, before: float) -> int:
-    """Delete the reservations that ended before that time, with any lease that is left; how many went."""
+    """Delete the reservations that ended before that time, with any leases. Return their number."""
     total = 0
     while True:
         with sessions() as session:

@@ -1,4 +1,4 @@
-"""Reads that a transaction and the store beside it have in common."""
+"""Reads that the store and its transactions share."""
 
 from collections.abc import Iterator, Sequence
 
@@ -21,8 +21,8 @@ from scheduler.store.statements import Statements
 
 NO_RULES = StoredRules(version=0, document={}, rules=Rules())
 
-_TENURE = select(tables.leader.c.term, tables.leader.c.holder, tables.leader.c.ticked_at)
-_TENURE_LOCKED = _TENURE.with_for_update()
+_LEADER_TERM = select(tables.leader.c.term, tables.leader.c.holder, tables.leader.c.ticked_at)
+_LEADER_TERM_LOCKED = _LEADER_TERM.with_for_update()
 _PRINCIPALS = select(*PRINCIPALS.columns).order_by(tables.principals.c.name)
 _RULES = select(tables.rules.c.version, tables.rules.c.document).order_by(tables.rules.c.version.desc()).limit(1)
 _RULES_ROW = tables.rules.c
@@ -30,7 +30,7 @@ _ID = [column.name for column in RESERVATIONS.columns].index("id")
 
 
 def read_rules_history(session: Session, version: int | None, limit: int) -> Iterator[AppliedRules]:
-    """The newest versions of the rules, or this one alone, oldest first."""
+    """Return the newest versions of the rules, or only this one, oldest first."""
     found = select(_RULES_ROW.version, _RULES_ROW.applied_at, _RULES_ROW.document)
     if version is not None:
         found = found.where(_RULES_ROW.version == version)
@@ -39,22 +39,23 @@ def read_rules_history(session: Session, version: int | None, limit: int) -> Ite
 
 
 def load_leader_term(session: Session, *, lock: bool = False) -> LeaderTerm:
-    """The present leadership; `lock`: keep it as it is until the transaction ends."""
-    for row in session.fetch(_TENURE_LOCKED if lock else _TENURE):
+    """Return the present leadership. `lock`: lock its row until the transaction ends."""
+    for row in session.fetch(_LEADER_TERM_LOCKED if lock else _LEADER_TERM):
         return LeaderTerm(*row)
     raise StoreUnavailableError("the database has no row for the leader: run `leasehold migrate`")
 
 
 def read_principals(session: Session) -> list[StoredPrincipal]:
-    """Every principal in the order of the names."""
+    """Return every principal in the order of the names."""
     return PRINCIPALS.read_all(session.fetch(_PRINCIPALS))
 
 
 def read_reservations(
     session: Session, statements: Statements, rows: Sequence[Record], last: dict[str, int] | None = None
 ) -> Iterator[Reservation]:
-    """The reservations of a result that has RESERVATIONS.columns, each with its leases, in the same order. `last` is
-    filled with the position of the last lease of each reservation that has one.
+    """Return the reservations of a result with RESERVATIONS.columns, each with its leases, in the same order.
+
+    `last` is filled with the position of the last lease of each reservation that has one.
     """
     leases: dict[str, list[Lease]] = {}
     for *values, position, owner in session.fetch_for(statements.leases.load, (row[_ID] for row in rows)):
@@ -66,15 +67,15 @@ def read_reservations(
 
 
 class RulesReader:
-    """Reads the rules in force; parses a document once, however often it is asked for."""
+    """Reads the rules in force. It parses a document only once."""
 
     def __init__(self) -> None:
         self._last = ("", NO_RULES)
 
     def load(self, session: Session) -> StoredRules:
-        """The rules in force.
+        """Return the rules in force.
 
-        The text is compared, not the version alone: a version that was rolled back may come again.
+        The text is compared, not only the version: a version that was rolled back may be used again.
         """
         for version, text in session.fetch(_RULES):
             known_text, known = self._last

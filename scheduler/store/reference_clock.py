@@ -1,8 +1,8 @@
 """Cluster time on PostgreSQL: the server's clock plus an offset that is stored in the database.
 
 Every process compares the server's clock with its own monotonic clock. A difference of more than a second is a jump
-of the server's clock. The process that sees it first corrects the stored offset, once, by compare-and-set; every other
-process then reads the corrected offset. So a jump changes the offset, and cluster time goes on.
+of the server's clock. The process that sees it first corrects the stored offset, once, by compare-and-set. The
+others then read the corrected offset. So a jump changes the offset, and cluster time continues.
 """
 
 import threading
@@ -19,10 +19,10 @@ from scheduler.store import tables
 from scheduler.store.cluster import CLUSTER_ID, StoredCluster, find_newest, read_stored
 
 MOST_DRIFT: Final = 0.0005
-"""Seconds a second by which two clocks may drift apart without a jump: the rate at which NTP slews at most."""
+"""Seconds per second by which two clocks may drift apart without a jump: the highest rate at which NTP slews."""
 SURE_SECONDS: Final = 5.0
 """A process that starts while the server's clock is behind what was written waits this long for a correction by a
-process that remembers the time, and then corrects the offset itself."""
+process that started earlier, and then corrects the offset itself."""
 
 _CLUSTER = tables.cluster.c
 _CORRECT: Final = (
@@ -33,7 +33,7 @@ _CORRECT: Final = (
 
 
 class _Known(NamedTuple):
-    """Cluster time was `now` when the monotonic clock stood between `before` and `after`."""
+    """An earlier reading: cluster time was `now` when the monotonic clock was between `before` and `after`."""
 
     now: float
     before: float
@@ -41,20 +41,22 @@ class _Known(NamedTuple):
     changes: int
     restores: int
     sure_from: float
-    """By the monotonic clock: from then on this process may correct the stored offset."""
+    """Monotonic time from which on this process may correct the stored offset."""
 
     def carry(self, before: float, after: float) -> float:
-        """Cluster time between these two readings of the monotonic clock, by this process' clock alone."""
+        """Return cluster time between these two readings of the monotonic clock, by this process' clock alone."""
         return self.now + (before + after - self.before - self.after) / 2
 
     def has_jumped(self, now: float, before: float, after: float) -> bool:
-        """Whether cluster time cannot be `now`, read between these two readings, unless the reference jumped."""
+        """Return whether a time `now` that was read between these two readings is only possible if the server's clock
+        jumped.
+        """
         tolerance = LARGEST_STEP + MOST_DRIFT * (after - self.before)
         return not self.now + before - self.after - tolerance <= now <= self.now + after - self.before + tolerance
 
 
 class ReferenceClock:
-    """The clock of one PostgreSQL database in this process. For any number of threads.
+    """The clock of one PostgreSQL database in this process. Thread-safe.
 
     `select`: a statement made by `select_cluster` with the server's clock.
     """
@@ -65,7 +67,7 @@ class ReferenceClock:
         self._known: _Known | None = None
 
     def read(self, connection: Connection) -> ClusterRow:
-        """Cluster time, and the row. Corrects the stored offset, through a connection of its own, after a jump."""
+        """Return cluster time and the row. After a jump, correct the stored offset through another connection."""
         stored, before, after = self._ask(connection)
         if self._has_jumped(stored, before, after):
             return self._correct(connection.engine, stored, before, after)
@@ -78,17 +80,17 @@ class ReferenceClock:
     def _has_jumped(self, stored: StoredCluster, before: float, after: float) -> bool:
         known, now = self._known, stored.reference + stored.clock_offset
         if known is None or known.restores != stored.restores:
-            # Nothing to compare with, except that rows cannot be newer than the present.
+            # There is no earlier reading. Only a time before that of the last tick shows a jump.
             return now < stored.ticked_at - LARGEST_STEP
         if known.changes < stored.clock_changes:
-            # Another process corrected the offset. Whatever that one found holds for all.
+            # Another process corrected the offset. Its correction holds for all processes.
             return False
         if known.sure_from > after and now >= stored.ticked_at - LARGEST_STEP:
             return False
         return known.has_jumped(now, before, after)
 
     def _adopt(self, stored: StoredCluster, before: float, after: float) -> ClusterRow:
-        """Take the stored time. A difference within the tolerance never makes the time of this process go back."""
+        """Use the stored time. A difference within the tolerance never makes the time of this process go back."""
         now = stored.reference + stored.clock_offset
         with self._guard:
             known = self._known
@@ -106,14 +108,16 @@ class ReferenceClock:
         is_stale = known.changes > stored.clock_changes
         if is_stale or after < known.sure_from:
             return stored.at(now, now - stored.reference)
-        # Where the offset cannot be written (this user may only read), this process goes on with its own time.
+        # If the offset cannot be written (this user may only read), this process continues with its own time.
         with suppress(SQLAlchemyError):
             return self._write(engine, stored, now)
         return stored.at(now, now - stored.reference)
 
     def _write(self, engine: Engine, stored: StoredCluster, now: float) -> ClusterRow:
-        """Correct the offset so that cluster time was `now` when `stored` was read, unless another process did, or
-        rows show that the time of this process is behind: its host was paused. Then take what is stored.
+        """Correct the offset so that cluster time was `now` when `stored` was read, then use the stored offset.
+
+        Nothing is corrected if another process did it first, or if rows are newer than `now`: then this process'
+        time is behind because its host was paused.
         """
         with engine.connect() as connection, connection.begin():
             if find_newest(connection) <= now + LARGEST_STEP:

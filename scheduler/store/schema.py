@@ -1,4 +1,6 @@
-"""Compares the schema of a database with this program's, without Alembic: cheap enough for every failed statement."""
+"""Compares the schema of a database with this program's, without Alembic, so cheaply that every failed statement can do
+it.
+"""
 
 from functools import cache
 from pathlib import Path
@@ -16,17 +18,19 @@ _REVISION: Final = text(f"SELECT version_num FROM {_TABLE}")  # noqa: S608 - a c
 
 
 class SchemaError(StoreUnavailableError):
-    """The tables are not those of this program; the message says whether they are older or newer, and what mends it."""
+    """The tables do not fit this program. The message names whether they are older or newer, and the remedy."""
 
 
 @cache
 def list_revisions() -> tuple[str, ...]:
-    """The revisions that this program knows, oldest first; it needs the last one."""
+    """Return the revisions that this program knows, oldest first. It needs the last one."""
     return tuple(sorted(path.name.partition("_")[0] for path in _VERSIONS.glob("[0-9]*_*.py")))
 
 
 def judge_revision(current: str | None) -> str | None:
-    """What is wrong with a database at this revision (None: without tables), and what mends it; None if nothing is."""
+    """Return what is wrong with a database at this revision (None: without tables) and the remedy; None if nothing is
+    wrong.
+    """
     known = list_revisions()
     if current is None:
         return "the database has no tables of Leasehold: run `leasehold migrate`"
@@ -44,7 +48,7 @@ def judge_revision(current: str | None) -> str | None:
 
 
 def find_fault(url: str) -> str | None:
-    """See `find_schema_fault`, for the database of a URL. Raises InvalidInputError for an unknown kind of URL."""
+    """Return `find_schema_fault` for the database of a URL. Raises InvalidInputError for an unknown kind of URL."""
     # The dialects import this module.
     from scheduler.store.opening import MEMORY, choose_dialect  # noqa: PLC0415
 
@@ -52,7 +56,7 @@ def find_fault(url: str) -> str | None:
 
 
 def find_schema_fault(dialect: Dialect) -> str | None:
-    """What `judge_revision` says of this database; None, too, where the database cannot be asked."""
+    """Return `judge_revision` of this database; None also if the database cannot be reached."""
     engine = dialect.create_engine()
     try:
         with engine.connect().execution_options(**dialect.options(writes=False)) as connection, connection.begin():

@@ -1,4 +1,4 @@
-"""What one process has seen of the cluster's numbers: an older state of the database is noticed and refused."""
+"""The highest numbers that one process has read from the database, by which it detects an older state."""
 
 import threading
 
@@ -15,9 +15,10 @@ class HighestSeen:
         self._term = self._token = 0
 
     def read(self, session: Session) -> ClusterRow:
-        """The row of the cluster. Raises DatabaseWentBackError or ForeignClusterError.
+        """Return the row of the cluster. Raises DatabaseWentBackError or ForeignClusterError.
 
-        Only what was seen before the statement began is compared: another thread may see newer numbers meanwhile.
+        The row is compared with the numbers known before the statement began: another thread may read newer ones
+        meanwhile.
         """
         with self._guard:
             identity, term, token = self._identity, self._term, self._token

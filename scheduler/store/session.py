@@ -1,4 +1,6 @@
-"""One connection in one transaction: bounded chunks of rows, and the driver's errors as ours."""
+"""A session: one connection in one transaction, statements in chunks of rows, and driver errors as
+errors of the port.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,30 +17,30 @@ from scheduler.store.schema import SchemaError, find_schema_fault
 from scheduler.store.shapes import Record
 
 CHUNK_ROWS: Final = 1000
-"""Rows a statement: enough to make the cost of a statement small, few enough to keep what it binds small."""
+"""Rows in one statement: enough to make the cost of a statement small, few enough to limit the size of its values."""
 
 _COUNTED: Final = {"preserve_rowcount": True}
-"""Else psycopg's cursor has forgotten how many rows were inserted when it is asked."""
+"""Without this option psycopg's cursor does not keep the number of inserted rows."""
 
 Item = TypeVar("Item")
 
 
 class Session:
-    """What the store's reads and writes are said through. Single values are bound by name."""
+    """Executes the statements of the store's reads and writes. Single values are bound by name."""
 
     def __init__(self, connection: Connection, dialect: Dialect) -> None:
         self._connection, self._dialect = connection, dialect
         self._failure: Exception | None = None
 
     def check_whole(self) -> None:
-        """Raise again what a statement failed with: a database may have given up the transaction, and a commit
-        would not say so.
+        """Raise the error of an earlier statement again: the database may have rolled back, which a commit would not
+        report.
         """
         if self._failure is not None:
             raise self._failure
 
     def read_cluster(self) -> ClusterRow:
-        """Cluster time and what else holds for the whole cluster, by one statement."""
+        """Return cluster time and the other values of the cluster row, by one statement."""
         with self._explaining():
             return self._dialect.read_cluster(self._connection)
 
@@ -48,33 +50,33 @@ class Session:
             self._dialect.queue_for_events(self._connection)
 
     def fetch(self, statement: Executable, **values: object) -> Sequence[Record]:
-        """All rows of the result."""
+        """Return all rows of the result."""
         with self._explaining():
             return self._connection.execute(statement, values).all()
 
     def fetch_for(self, statement: Executable, ids: Iterable[str]) -> Iterator[Record]:
-        """All rows of a statement that takes ids, chunk by chunk, in the order of the ids."""
+        """Return all rows of a statement that takes ids, chunk by chunk, in the order of the ids."""
         for chunk in cut(sorted(set(ids))):
             yield from self.fetch(statement, **self._dialect.bind_ids(chunk))
 
     def stream(self, statement: Executable, **values: object) -> Iterator[Sequence[Record]]:
-        """The result in chunks, without holding all of it."""
+        """Return the result in chunks, without loading all of it."""
         with self._explaining():
             options = {"yield_per": CHUNK_ROWS}
             result = self._connection.execute(statement, values, execution_options=options)
             yield from result.partitions()
 
     def change(self, statement: Executable, **values: object) -> int:
-        """Carry out a write; how many rows it changed."""
+        """Execute a write. Return the number of changed rows."""
         with self._explaining():
             return self._connection.execute(statement, values, execution_options=_COUNTED).rowcount
 
     def change_for(self, statement: Executable, ids: Iterable[str]) -> int:
-        """Carry out a write that takes ids, chunk by chunk; how many rows it changed."""
+        """Execute a write that takes ids, chunk by chunk. Return the number of changed rows."""
         return sum(self.change(statement, **self._dialect.bind_ids(chunk)) for chunk in cut(sorted(set(ids))))
 
     def write(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> int:
-        """Carry out a write of whole rows, chunk by chunk; how many rows it changed."""
+        """Execute a write of whole rows, chunk by chunk. Return the number of changed rows."""
         bind = self._dialect.bind_rows
         return sum(self.change(bulk.statement, **bind(bulk.fields, chunk)) for chunk in cut(rows))
 
@@ -90,8 +92,8 @@ class Session:
 
 @contextmanager
 def open_session(engine: Engine, dialect: Dialect, *, writes: bool) -> Iterator[Session]:
-    """A session in a transaction of its own: committed when the block ends well, else rolled back."""
-    # An error here is not the session's: what it needs of the clock fails by itself, or it needs nothing.
+    """Open a session in its own transaction. It is committed when the block ends without an error, else rolled back."""
+    # Ignore an error here: a session that needs the clock fails when it reads it, and others do not need it.
     with suppress(SQLAlchemyError, StoreUnavailableError):
         dialect.prepare_clock(engine)
     with explaining(dialect):
@@ -104,7 +106,7 @@ def open_session(engine: Engine, dialect: Dialect, *, writes: bool) -> Iterator[
             yield session
             session.check_whole()
         except BaseException:
-            # The connection may be gone; what matters to the caller is why the block failed.
+            # The connection may be lost. The caller needs the error of the block, not that of the rollback.
             with suppress(SQLAlchemyError):
                 transaction.rollback()
             raise
@@ -116,7 +118,7 @@ def open_session(engine: Engine, dialect: Dialect, *, writes: bool) -> Iterator[
 
 
 def _commit(connection: Connection, transaction: Transaction) -> None:
-    """Commit; a connection that could not is thrown away, for its transaction may be open still."""
+    """Commit. If that fails, discard the connection, since its transaction may still be open."""
     try:
         transaction.commit()
     except SQLAlchemyError:
@@ -126,8 +128,9 @@ def _commit(connection: Connection, transaction: Transaction) -> None:
 
 @contextmanager
 def explaining(dialect: Dialect) -> Iterator[None]:
-    """Within it, an error of the driver comes out as the port's. Where the tables are not this program's, the message
-    says whether they are older or newer.
+    """Turn driver errors within the block into errors of the port.
+
+    If the tables do not fit this program, the message names whether they are older or newer.
     """
     try:
         yield
@@ -138,7 +141,7 @@ def explaining(dialect: Dialect) -> Iterator[None]:
 
 
 def cut(items: Iterable[Item]) -> Iterator[list[Item]]:
-    """The items in lists of at most CHUNK_ROWS."""
+    """Return the items in lists of at most CHUNK_ROWS."""
     walk = iter(items)
     while chunk := list(islice(walk, CHUNK_ROWS)):
         yield chunk

@@ -1,4 +1,4 @@
-"""How a frozen struct lies in a table: which columns hold it, and how it is read back from them."""
+"""How a frozen struct is stored in a table: which columns hold it, and how it is read from them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
@@ -20,7 +20,7 @@ Record = Row[*tuple[Any, ...]]
 """One row of a result."""
 
 MOST_ALIKE: Final = 10_000
-"""Different values of a column that are kept, so that equal ones are decoded once and lie in memory once."""
+"""Decoded values that are cached for a column, so that equal ones are decoded once and share their memory."""
 
 AnyStruct = TypeVar("AnyStruct", bound=msgspec.Struct)
 
@@ -28,8 +28,8 @@ AnyStruct = TypeVar("AnyStruct", bound=msgspec.Struct)
 class Shape(Generic[AnyStruct]):
     """One kind of struct and its table.
 
-    `columns`: what is read back, in the order in which `read` expects it. Every field is held by the column
-    of its name, but for `besides`, which lie elsewhere. `written`: the struct that is written, if another.
+    `columns`: the columns that are read, in the order that `read` expects. Every field is in the column of its name,
+    except `besides`, which are stored elsewhere. `written`: the struct that is written, if it is another one.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Shape(Generic[AnyStruct]):
         )
 
     def fields(self, columns: Iterable[Column[Any]]) -> list[Field]:
-        """These columns, each with where its value stands in a struct that is written."""
+        """Return these columns, each with the path to its value in a written struct."""
         found = []
         for column in columns:
             first, *deeper = column.info.get("path", (column.name,))
@@ -61,7 +61,7 @@ class Shape(Generic[AnyStruct]):
         return found
 
     def read(self, values: Sequence[Any], **besides: object) -> AnyStruct:
-        """The struct from the values of `columns`; `besides` are the fields that lie elsewhere."""
+        """Return the struct with these values of `columns`. `besides`: the fields that are stored elsewhere."""
         fields: dict[str, Any] = dict(zip(self._fields, values, strict=False))
         for field, reader in self._readers:
             value = fields[field]
@@ -70,7 +70,7 @@ class Shape(Generic[AnyStruct]):
         return self._struct(**fields, **besides)
 
     def read_all(self, rows: Sequence[Record]) -> list[AnyStruct]:
-        """The structs of a whole result, in its order."""
+        """Return the structs of a whole result, in its order."""
         return [self.read(row) for row in rows]
 
 
@@ -82,7 +82,7 @@ def _find_reader(column: Column[Any], annotation: Any) -> Callable[[Any], Any] |
 
 
 class StoredLease(msgspec.Struct, frozen=True):
-    """A lease as it is written: with its reservation and its place among that one's leases."""
+    """A lease as it is stored, with its reservation and its position among that reservation's leases."""
 
     reservation: str
     position: int

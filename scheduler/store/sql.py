@@ -62,7 +62,7 @@ _BALANCES = (
 )
 _NOT_OVER = or_(
     _RESERVATION.phase.in_([phase for phase in PHASES if phase not in ENDED]),
-    # As is_over() has it: a restart may follow.
+    # The same condition as is_over(): a failed reservation may be restarted.
     and_(_RESERVATION.phase == "failed", _RESERVATION.restart_policy == "on_failure"),
 )
 _RECENT = select(*RESERVATIONS.columns).where(or_(_NOT_OVER, _RESERVATION.ended_at > bindparam("ended_after")))
@@ -81,7 +81,7 @@ _DUE = (
 
 
 class SqlStore:
-    """The Store port on the database of `dialect`. Connects on first use, in each process anew."""
+    """The Store port on the database of `dialect`. Each process has its own connections, opened on first use."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
@@ -89,15 +89,15 @@ class SqlStore:
         self._rules = RulesReader()
         self._seen = HighestSeen()
         self._engines: dict[int, Engine] = {}
-        """By process: those that came through a fork are kept, open, since their connections are the parent's."""
+        """By process id. After a fork the parent's engine stays open here, because the parent uses its connections."""
 
     @property
     def engine(self) -> Engine:
-        """This process's engine; one for all its threads, also for those that ask first at the same time."""
+        """Return this process's engine: one for all its threads, even if several ask for it first at the same time."""
         process = os.getpid()
         engine = self._engines.get(process)
         if engine is None:
-            # What another thread was quicker to set is taken: an engine that is dropped has not connected yet.
+            # Another thread may set one first. Then that one is used; this one has not connected yet.
             engine = self._engines.setdefault(process, self._dialect.create_engine())
         return engine
 
@@ -193,7 +193,7 @@ class SqlStore:
                 found.sort(key=attrgetter("sequence"))
                 rows = [row for row in found if phases is None or row.phase in phases]
             elif phases is not None:
-                # Phase by phase, each in the order of its index: no whole phase has to be sorted.
+                # One query for each phase, in the order of its index, so that no whole phase is sorted.
                 parts = [session.fetch(_IN_PHASE, wanted_phase=phase, limit=limit) for phase in set(phases)]
                 rows = list(merge(*parts, key=attrgetter("sequence")))
             else:
@@ -267,7 +267,7 @@ class SqlStore:
 
 
 def _choose_slots(columns: Iterable[str]) -> Select[Any]:
-    """Slots whose columns of these names have one of the values that are given under them."""
+    """Return the slots whose columns of these names have one of the values bound under these names."""
     return _ALL_SLOTS.where(*(tables.slots.c[name].in_(bindparam(name, expanding=True)) for name in columns))
 
 

@@ -1,4 +1,4 @@
-"""The Transaction port on SQL. Every row that is written is guarded by the version it was read with."""
+"""The Transaction port on SQL. Each write is conditional on the version that the row was read with."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -61,7 +61,7 @@ _ACTIVE = select(func.count()).where(
 )
 _ACCOUNT, _LEASE, _OWNER = tables.accounts.c, tables.leases.c, tables.reservations.c
 _ALL_ACCOUNTS = select(*ACCOUNTS.columns).order_by(_ACCOUNT.id).with_for_update()
-# From when on a lease's use is neither paid nor due: see policy/quota/accounting.py.
+# The time up to which the use of a lease is charged: see policy/quota/accounting.py.
 _USED_FROM = case((_LEASE.charged_at > _ACCOUNT.charged_at, _LEASE.charged_at), else_=_ACCOUNT.charged_at)
 _RUNNING = (
     select(_ACCOUNT.id, _LEASE.level, func.sum(_LEASE.weight * (bindparam("now") - _USED_FROM)))
@@ -82,16 +82,16 @@ _JUMP_TERM = update(tables.leader).values(term=bindparam("to"), holder="", ticke
 _JUMP_TOKEN = update(tables.counters).where(tables.counters.c.name == "token").values(value=bindparam("to"))
 _COUNT_RESTORE = update(tables.cluster).values(
     restores=tables.cluster.c.restores + 1,
-    # A process may have cached principals under a version that is given out again after the backup.
+    # A process may have cached principals under a version that is used again after the restore.
     principals_version=tables.cluster.c.principals_version + VERSIONS_A_RESTORE,
 )
 
 
 class SqlTransaction:
-    """One transaction of a SqlStore; good until the block of `transaction()` ends."""
+    """One transaction of a SqlStore, valid until the block of `transaction()` ends."""
 
     def __init__(self, session: Session, statements: Statements, rules: RulesReader, now: float) -> None:
-        """`now`: cluster time when it began."""
+        """`now`: cluster time at the begin of the transaction."""
         self._session, self._statements, self._rules = session, statements, rules
         self._now = now
         self._events: list[Event] = []
@@ -99,13 +99,13 @@ class SqlTransaction:
         self._lost: StaleWriteError | DeposedError | None = None
 
     def check_whole(self) -> None:
-        """Raise again what was raised before: a block that swallowed it may not commit."""
+        """Raise the error of an earlier write again: a block that caught it must not commit."""
         if self._lost is not None:
             raise self._lost
 
     def finish(self) -> None:
-        """Write what is written last. Numbers of events are given out one transaction after the other, until its
-        commit; nothing is waited for after that.
+        """Write the events. Transactions number events one after the other, each until its commit, so
+        this comes last.
         """
         self.check_whole()
         if self._events:
@@ -202,7 +202,7 @@ class SqlTransaction:
 
     def insert_reservations(self, rows: Sequence[Reservation]) -> list[Reservation]:
         """See Transaction."""
-        # Before the look at who is known: nobody else can insert until this transaction ends.
+        # Lock the counter before reading known ids: no other transaction can insert until this one ends.
         self._count("sequence", 0)
         known = {
             row_id
@@ -245,7 +245,7 @@ class SqlTransaction:
         for row in rows:
             known = current.get((type(row), row.id))
             if known is None or known.version != row.version:
-                raise self._lose(StaleWriteError(f"{KINDS[type(row)]} {row.id}: not as it was when it was read"))
+                raise self._lose(StaleWriteError(f"{KINDS[type(row)]} {row.id} has changed since it was read"))
             marked.append(take_marks(known, row, self._now))
         for kind, alike in _by_kind(marked).items():
             self._write(self._statements_for(kind).mark, alike)
@@ -258,7 +258,8 @@ class SqlTransaction:
         """See Transaction."""
         gone = [Gone(KINDS[type(row)], row.id, row.version + 1) for row in rows]
         if gone:
-            # Before the rows go: who inserts one of these ids anew waits here, and so sees how deep they lie.
+            # Lock this before the rows are deleted: a transaction that inserts one of the ids again waits here, and
+            # so gives its row a version above that of the tombstone.
             self._session.fetch(_BURIED)
             self._session.change(_BURY, deepest=max(each.version for each in gone))
         for kind, alike in _by_kind(rows).items():
@@ -328,12 +329,12 @@ class SqlTransaction:
         return version + 1
 
     def _count(self, counter: str, count: int) -> range:
-        """The next `count` numbers of a counter."""
+        """Return the next `count` numbers of a counter."""
         ((last,),) = self._session.fetch(_COUNT, counter=counter, count=count)
         return range(last - count + 1, last + 1)
 
     def _first_version(self) -> int:
-        """What a new row starts with: more than any row that was deleted ever had, for tombstones outlive rows."""
+        """Return the version of a new row: higher than that of any deleted row, because the view keeps tombstones."""
         ((buried,),) = self._session.fetch(_BURIED)
         return int(buried) + 1
 
@@ -363,13 +364,13 @@ class SqlTransaction:
         return rows[kind]
 
     def _write(self, bulk: Bulk, rows: Sequence[msgspec.Struct]) -> None:
-        """Write rows, every one of which has to be written: else its version was another."""
+        """Write rows. Raises StaleWriteError if one was not written, because its version differs."""
         try:
             written = self._session.write(bulk, rows)
         except StaleWriteError as error:
             raise self._lose(error) from error
         if written != len(rows):
-            message = f"{len(rows) - written} of {len(rows)} rows are not as they were when they were read"
+            message = f"{len(rows) - written} of {len(rows)} rows have changed since they were read"
             raise self._lose(StaleWriteError(message))
 
     def _lose(self, error: Lost) -> Lost:
@@ -378,7 +379,7 @@ class SqlTransaction:
 
 
 def _by_kind(rows: Sequence[Row]) -> dict[type[Row], list[Row]]:
-    """The rows by kind, in the order in which kinds are locked."""
+    """Return the rows by kind, in the order in which kinds are locked."""
     found: dict[type[Row], list[Row]] = {Reservation: [], Slot: [], Hold: [], Account: []}
     for row in rows:
         found[type(row)].append(row)

@@ -1,4 +1,4 @@
-"""SQLite as the SQL store sees it: one file in WAL mode, every commit synced to disk, one writer at a time."""
+"""SQLite for the SQL store: one file in WAL mode, every commit synced to disk, one writer at a time."""
 
 import math
 import os
@@ -38,7 +38,7 @@ from scheduler.store.dialect import Field
 from scheduler.store.schema import SchemaError
 
 BUSY_SECONDS: Final = 10.0
-"""How long a writer waits for another one; transactions are short."""
+"""Seconds for which a writer waits for another one. Transactions are short."""
 
 _PRAGMAS: Final = (
     "PRAGMA journal_mode = WAL",
@@ -65,10 +65,10 @@ _CAUSES: Final = (
 
 
 class SqliteDialect:
-    """One database file. `clock`: for tests, cluster time itself in place of the boot's (boot_clock.py).
+    """One database file. `clock`: for tests, cluster time in place of the boot clock (boot_clock.py).
 
-    `create`: make the file if it is missing, as migrations do; nobody else makes an empty database by
-    mistyping its path.
+    `create`: make the file if it is missing. Only migrations do that, so a mistyped path never makes an empty
+    database.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] | None = None, *, create: bool = False) -> None:
@@ -78,7 +78,7 @@ class SqliteDialect:
         self._mode = _CREATES if create else "rw"
 
     longest_seconds: Final = math.inf
-    """A process that is stopped within its transaction keeps all others out: nothing can overtake it."""
+    """A process that is stopped within its transaction keeps the write lock, so no other one writes before it."""
 
     def create_engine(self) -> Engine:
         """See Dialect."""
@@ -93,7 +93,7 @@ class SqliteDialect:
     def given(self, fields: Sequence[Field]) -> FromClause:
         """See Dialect."""
         items = func.json_each(bindparam("rows", type_=Text)).table_valued("value", name="items")
-        # Materialized: else SQLite writes an item out anew for every column that is taken from it (4 x slower).
+        # Materialized: otherwise SQLite serializes an item again for every column taken from it (4 times slower).
         rows = select(items.c.value).cte("rows", nesting=True).prefix_with("MATERIALIZED")
         values = [
             func.json_extract(rows.c.value, _path(path), type_=column.type).label(column.name)
@@ -102,7 +102,7 @@ class SqliteDialect:
         return select(*values).subquery("given")
 
     def bind_rows(self, fields: Sequence[Field], rows: Sequence[msgspec.Struct]) -> dict[str, object]:  # noqa: ARG002 - `given` picks them out of whole rows
-        """See Dialect. One JSON array of arrays: shorter than objects, and quicker to look into."""
+        """See Dialect. One JSON array of arrays: shorter than objects, and quicker to read."""
         return {"rows": msgspec.json.encode([msgspec.structs.astuple(row) for row in rows]).decode()}
 
     def ids(self) -> Select[tuple[str]]:
@@ -117,7 +117,7 @@ class SqliteDialect:
     def replace(self, table: Table, fields: Sequence[Field]) -> Insert:
         """See Dialect."""
         given, columns = self.given(fields), [column for column, _ in fields]
-        # SQLite reads the ON of ON CONFLICT as a join's unless a WHERE stands before it.
+        # Without a WHERE before it, SQLite parses the ON of ON CONFLICT as that of a join.
         statement = insert(table).from_select(list(columns), select(given).where(true()))
         excluded = {column.name: statement.excluded[column.name] for column in columns}
         return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=excluded)
@@ -139,19 +139,19 @@ class SqliteDialect:
         """See Dialect: a migration begins as a writer."""
 
     def check_text(self, connection: Connection) -> None:
-        """See Dialect: SQLite keeps every text."""
+        """See Dialect: SQLite stores every text."""
 
     def explain(self, error: SQLAlchemyError) -> Exception:
         """See Dialect."""
         if isinstance(error, IntegrityError) and _name_of(error) != _NOT_NULL:
-            return StaleWriteError(f"a row is there already: {error.orig}")
+            return StaleWriteError(f"a row exists already: {error.orig}")
         line = f"{self.path}: {self._find_cause(error)}"
         if isinstance(error, DBAPIError) and _is_about_tables(error):
             return SchemaError(line)
         return NotPermittedError(line) if self._may_only_read(error) else StoreUnavailableError(line)
 
     def _may_only_read(self, error: SQLAlchemyError) -> bool:
-        """Whether a write was refused to this user alone, and not to all because the file system is read-only."""
+        """Return whether only this user lacks the permission to write, as opposed to a read-only file system."""
         refused = isinstance(error, DBAPIError) and _name_of(error).startswith("SQLITE_READONLY")
         if not refused or os.access(self.path, os.W_OK):
             return False
@@ -161,15 +161,11 @@ class SqliteDialect:
         if not isinstance(error, DBAPIError):
             return str(error).partition("\n")[0]
         name = _name_of(error)
-        said = str(error.orig).partition("\n")[0]
         for prefix, cause in _CAUSES:
             if name.startswith(prefix):
                 return cause
-        if name.startswith("SQLITE_CANTOPEN"):
-            return self._why_unopened()
-        return said
-
-    def _why_unopened(self) -> str:
+        if not name.startswith("SQLITE_CANTOPEN"):
+            return str(error.orig).partition("\n")[0]
         if not self.path.parent.is_dir():
             return "there is no such directory"
         return "it cannot be opened" if self.path.exists() else f"there is no such database: {_MIGRATE}"
@@ -181,9 +177,9 @@ class SqliteDialect:
             f"{self.path.as_uri()}?mode={self._mode}",
             uri=True,
             timeout=BUSY_SECONDS,
-            # We begin transactions ourselves, see _begin.
+            # _begin begins the transactions.
             isolation_level=None,
-            # The pool hands a connection to one thread at a time.
+            # The pool gives a connection to one thread at a time.
             check_same_thread=False,
         )
         try:
@@ -194,20 +190,20 @@ class SqliteDialect:
         return connection
 
     def _make_private_file(self) -> None:
-        """Make the file, if it is missing, with mode 0600; SQLite gives its journals the mode of the database."""
-        # What stands in the way is reported by SQLite, which opens the file next.
+        """Make the file with mode 0600 if it is missing. SQLite gives its journals the mode of the database."""
+        # Ignore errors: SQLite opens the file next and reports them.
         with suppress(OSError):
             os.close(os.open(self.path.resolve(), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE))
 
 
 def _is_about_tables(error: DBAPIError) -> bool:
-    """Whether a statement did not fit the tables: one is missing, or a column, or has no value in a new one."""
-    said = str(error.orig)
-    return said.startswith("no such table") or "column" in said or _name_of(error) == _NOT_NULL
+    """Return whether a statement did not fit the tables: a table or column is missing, or a new column has no value."""
+    message = str(error.orig)
+    return message.startswith("no such table") or "column" in message or _name_of(error) == _NOT_NULL
 
 
 def _name_of(error: DBAPIError) -> str:
-    """SQLite's name of the error; "" for one of the driver's own."""
+    """Return SQLite's name of the error; "" for an error of the driver."""
     return getattr(error.orig, "sqlite_errorname", "")
 
 
@@ -218,13 +214,17 @@ def _name_of(error: DBAPIError) -> str:
     reraise=True,
 )
 def _set_up(connection: sqlite3.Connection) -> None:
-    """Of two processes that turn a new file to WAL at once one is refused without being made to wait."""
+    """Set the pragmas. Retried, since of two processes that switch a new file to WAL at once, SQLite refuses one
+    immediately.
+    """
     for pragma in _PRAGMAS:
         connection.execute(pragma)
 
 
 def _begin(connection: Connection) -> None:
-    """A writer takes the lock at once: a reader that turns writer could find its picture outdated."""
+    """Begin a transaction. A writer locks at once: SQLite refuses a write after a read if another one has written
+    meanwhile.
+    """
     writes = connection.get_execution_options().get("writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 

@@ -1,4 +1,4 @@
-"""Every bulk statement of the SQL store, built once a dialect. They bind rows, ids or single values."""
+"""Every bulk statement of the SQL store, built once for each dialect. They bind rows, ids or single values."""
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -41,7 +41,7 @@ _MARKS = {
 
 
 class Statements:
-    """All of them, for one dialect."""
+    """All statements for one dialect."""
 
     def __init__(self, dialect: Dialect) -> None:
         self.slots = RowStatements(dialect, SLOTS)
@@ -75,23 +75,25 @@ class RowStatements:
 
     @cached_property
     def mark(self) -> Bulk:
-        """Write the marks of the rows, each over the row of its id and its very version."""
+        """Write the time marks of the rows, each over the row of its id with the same version."""
         return self._update(self._marks, raised=0)
 
     @cached_property
     def load(self) -> Select[Any]:
-        """The rows of these ids, locked in the order of their ids."""
+        """Lock and select the rows of these ids in the order of their ids."""
         found = select(*self._shape.columns).where(self._id.in_(self._dialect.ids()))
         return found.order_by(self._id).with_for_update()
 
     @cached_property
     def find(self) -> Select[Any]:
-        """The rows of these ids, not locked."""
+        """Select the rows of these ids without locking."""
         return select(*self._shape.columns).where(self._id.in_(self._dialect.ids()))
 
     @cached_property
     def find_by_machine(self) -> Select[Any]:
-        """The slots whose machine is one of `:ids`, not locked. No index: a fleet's slots are few and notices rare."""
+        """Select the slots whose machine is one of `:ids`, without locking. No index: a fleet has few slots, and
+        notices are rare.
+        """
         return select(*self._shape.columns).where(self._table.c.instance_id.in_(self._dialect.ids()))
 
     @cached_property
@@ -109,7 +111,7 @@ class RowStatements:
 
     @cached_property
     def changed(self) -> Select[Any]:
-        """The rows that were written at or after `:since`."""
+        """Select the rows that were written at or after `:since`."""
         return select(*self._shape.columns).where(self._table.c.marked_at >= bindparam("since"))
 
     def _update(self, columns: Sequence[Column[Any]], raised: int) -> Bulk:
@@ -123,7 +125,7 @@ class RowStatements:
 
 
 class LeaseStatements:
-    """Leases are written with their reservation, and found by it or by their slot."""
+    """The statements for leases, which are written with their reservation, and found by it or by their slot."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect, self._shape, self._table = dialect, LEASES, tables.leases
@@ -170,7 +172,9 @@ class LeaseStatements:
 
     @cached_property
     def load(self) -> Select[Any]:
-        """(lease's columns..., position, reservation) of the reservations of these ids, in the order of leases."""
+        """Select (lease's columns..., position, reservation) of the reservations of these ids, in the
+        order of leases.
+        """
         table = self._table.c
         found = select(*LEASES.columns, table.position, table.reservation).where(
             table.reservation.in_(self._dialect.ids())
@@ -179,49 +183,49 @@ class LeaseStatements:
 
     @cached_property
     def on_slots(self) -> Select[Any]:
-        """(lease's columns..., reservation) of every lease on the slots of these ids."""
+        """Select (lease's columns..., reservation) of every lease on the slots of these ids."""
         table = self._table.c
         found = select(*LEASES.columns, table.reservation).where(table.slot.in_(self._dialect.ids()))
         return found.order_by(table.reservation, table.position)
 
 
 class KeptStatements:
-    """Statements for what is kept beside the rows: events, answers and callbacks."""
+    """The statements for events, answers, callbacks, balances and principals."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
 
     @cached_property
     def append_events(self) -> Bulk:
-        """Append the rows; the database numbers them."""
+        """Append events; the database numbers them."""
         columns = [column for column in tables.events.c if column.name != "number"]
         return _insert(self._dialect, EVENTS, columns)
 
     @cached_property
     def insert_answers(self) -> Bulk:
-        """Insert the rows."""
+        """Insert answers."""
         return _insert(self._dialect, ANSWERS, tables.requests.c)
 
     @cached_property
     def find_answers(self) -> Select[Any]:
-        """The answers to the requests of these ids."""
+        """Select the answers to the requests of these ids."""
         return select(*ANSWERS.columns).where(tables.requests.c.id.in_(self._dialect.ids()))
 
     @cached_property
     def put_outgoing(self) -> Bulk:
-        """Insert or overwrite the rows."""
+        """Insert or overwrite callbacks."""
         fields = tuple(OUTGOING.fields(tables.outgoing.c))
         return Bulk(self._dialect.replace(tables.outgoing, fields), fields)
 
     @cached_property
     def put_balances(self) -> Bulk:
-        """Insert or overwrite the rows."""
+        """Insert or overwrite balance samples."""
         fields = tuple(BALANCES.fields(tables.balances.c))
         return Bulk(self._dialect.replace(tables.balances, fields), fields)
 
     @cached_property
     def put_principals(self) -> Bulk:
-        """Insert or overwrite the rows."""
+        """Insert or overwrite principals."""
         fields = tuple(PRINCIPALS.fields(tables.principals.c))
         return Bulk(self._dialect.replace(tables.principals, fields), fields)
 
@@ -237,7 +241,9 @@ class KeptStatements:
 
     @cached_property
     def known_reservations(self) -> Select[Any]:
-        """Those of these ids that are there, locked in order: none of them is pruned before the transaction ends."""
+        """Lock and select those of these ids that exist, in order, so that none is pruned before the
+        transaction ends.
+        """
         table = tables.reservations.c
         return select(table.id).where(table.id.in_(self._dialect.ids())).order_by(table.id).with_for_update()
 

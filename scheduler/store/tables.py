@@ -1,7 +1,7 @@
-"""The schema: a column for whatever is asked for or read by people, JSON text for the nested parts.
+"""The schema: columns for values that are searched or shown, JSON text for nested parts.
 
-Columns bear the names of the fields that they hold. One that is taken from deeper in the row says so in
-`info["path"]`; one whose value never changes after the insert has `info["fixed"]`.
+A column has the name of the field that it holds. If the field is nested, `info["path"]` has the path to it. A column
+whose value never changes after the insert has `info["fixed"]`.
 """
 
 from typing import Any, Final
@@ -29,10 +29,10 @@ metadata: Final = MetaData()
 _ENDED_PHASES: Final = ", ".join(repr(phase) for phase in sorted(ENDED))
 
 _TEXT: Final = Text().with_variant(Text(collation="C"), "postgresql")
-"""Compared byte by byte: the same order in every database, and that of a list sorted here."""
+"""Compared byte by byte: the same order in every database, which is that of a list sorted in Python."""
 
 _NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
-"""SQLite numbers rows by a column only if it is called INTEGER."""
+"""SQLite numbers rows by a column only if its type is INTEGER."""
 
 
 def _text(name: str, *, null: bool = False, **info: object) -> Column[Any]:
@@ -40,7 +40,7 @@ def _text(name: str, *, null: bool = False, **info: object) -> Column[Any]:
 
 
 def _json(name: str, *, null: bool = False, **info: object) -> Column[Any]:
-    """JSON text; `info["json"]` tells those who read it back, `info["alike"]` that many rows have the same."""
+    """A column of JSON text. `info["json"]`: the reader decodes it. `info["alike"]`: many rows have the same value."""
     return Column(name, _TEXT, nullable=null, info={"json": True, **info})
 
 
@@ -56,8 +56,8 @@ def _flag(name: str, **info: object) -> Column[Any]:
     return Column(name, Boolean, nullable=False, info=dict(info))
 
 
-def _wish(name: str, *, null: bool = True) -> Column[Any]:
-    """A part of a reservation's request that is looked for or shown."""
+def _request_text(name: str, *, null: bool = True) -> Column[Any]:
+    """A field of a reservation's request that is searched or shown."""
     return _text(name, null=null, path=("request", name), fixed=True)
 
 
@@ -71,10 +71,10 @@ reservations: Final = Table(
     _text("phase"),
     _text("reason", null=True),
     _real("changed_at"),
-    _wish("system"),
-    _wish("pool"),
-    _wish("account"),
-    _wish("restart_policy", null=False),
+    _request_text("system"),
+    _request_text("pool"),
+    _request_text("account"),
+    _request_text("restart_policy", null=False),
     _real("priority"),
     _json("request", fixed=True, alike=True),
     _real("created_at", fixed=True),
@@ -92,7 +92,7 @@ reservations: Final = Table(
     _json("declined", alike=True),
     _text("revoke_reason", null=True),
     _real("revoke_by", null=True),
-    # The time of the last change where that was the end: what is over is found by it and nothing else is.
+    # The time of the last change of an ended reservation, NULL for others: an index finds ended ones by it.
     Column("ended_at", Double, Computed(f"CASE WHEN phase IN ({_ENDED_PHASES}) THEN changed_at END", persisted=True)),
     _json("component_restarts", null=True, alike=True),
     _text("principal", null=True, fixed=True),
@@ -110,7 +110,7 @@ Index(
 )
 _PENDING: Final = reservations.c.phase == literal_column("'pending'")
 _OF_ACCOUNT: Final = and_(_PENDING, reservations.c.account.is_not(None))
-# What is pending is counted by these alone, without a look at any row.
+# These indexes alone count pending reservations, without reading rows.
 Index(
     "reservations_pending_by_principal",
     reservations.c.principal,
@@ -262,7 +262,7 @@ events: Final = Table(
     _text("reservation", null=True),
     _json("detail", null=True),
     _text("principal", null=True),
-    # Numbers are not given out again after the newest events were pruned.
+    # Numbers are not used again after the newest events were pruned.
     sqlite_autoincrement=True,
 )
 Index("events_by_time", events.c.at)
@@ -331,7 +331,7 @@ cluster: Final = Table(
     "cluster",
     metadata,
     Column("id", _NUMBER, primary_key=True, autoincrement=False),
-    # Which cluster this database belongs to: a random id that is made with the table and never changes.
+    # The id of the cluster: random, made with the table, never changed.
     _text("identity"),
     _real("created_at"),
     # Cluster time = the reference clock + this many seconds; `clock_changes` counts the changes of the offset.
@@ -342,12 +342,12 @@ cluster: Final = Table(
     _text("boot", null=True),
     _real("base_time", null=True),
     _real("base_monotonic", null=True),
-    # How often a backup was restored into it.
+    # The number of backups that were restored into this database.
     _whole("restores"),
-    # Raised with every change of the table `principals`.
+    # Increased with every change of the table `principals`.
     _whole("principals_version"),
 )
-"""What is true of the whole cluster, in one row (id 1), so that one statement reads all of it."""
+"""The values of the whole cluster, in one row (id 1), so that one statement reads all of them."""
 
 principals: Final = Table(
     "principals",
@@ -360,4 +360,4 @@ principals: Final = Table(
     _text("previous_key", null=True),
     _real("previous_until", null=True),
 )
-"""Who may send messages. `previous_key` is accepted, too, until `previous_until` (cluster time)."""
+"""The principals that may send messages. `previous_key` is also accepted until `previous_until` (cluster time)."""

@@ -1,4 +1,4 @@
-"""Tries a write: a database that answers may still refuse every write, because its disk is full."""
+"""Tries a write, because a database that answers may still refuse every write: its disk may be full."""
 
 import secrets
 from typing import Final
@@ -11,15 +11,15 @@ from scheduler.store.opening import MEMORY, choose_dialect
 from scheduler.store.session import open_session
 
 PROBE_CHARACTERS: Final = 64 * 1024
-"""More than a file has to spare, so that the database has to ask for space on the disk."""
+"""More than the free pages of a file, so that the database has to allocate space on the disk."""
 
 
 def try_write(url: str) -> None:
-    """Commit a row among the stored answers, then delete it. No schema change, and no other row is touched.
+    """Commit a row among the stored answers, then delete it. The schema and other rows do not change.
 
-    A write that is rolled back proves nothing: SQLite keeps it in memory. Should the deletion fail, `prune` deletes the
-    row when it is as old as other answers. Raises StoreUnavailableError with the reason: NotPermittedError where this
-    user of the database may only read.
+    A write that is rolled back would prove nothing, since SQLite keeps it in memory. If the deletion fails, `prune`
+    deletes the row with other old answers. Raises StoreUnavailableError with the reason, or NotPermittedError if
+    this database user may only read.
     """
     if url == MEMORY:
         return

@@ -1,4 +1,4 @@
-"""What the memory store holds once it is committed: plain dicts, and indexes that keep reading them cheap."""
+"""The committed contents of the memory store: plain dicts, and indexes that make reads cheap."""
 
 from collections.abc import Iterable, Iterator
 from heapq import nsmallest
@@ -16,7 +16,7 @@ from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.rules import Rules
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import ENDED, PHASES
-from scheduler.model.view import KINDS, Row
+from scheduler.model.view import Row
 from scheduler.ports import (
     AppliedRules,
     EventFilter,
@@ -29,13 +29,13 @@ from scheduler.ports import (
 from scheduler.store.retention import RECENT_SECONDS
 
 Key = tuple[type[Row], str]
-"""A row's type and id: under this it is known in a transaction and in the order of writes."""
+"""A row's type and id."""
 
 
 class World:
-    """Committed rows by id, and what is derived from them with every row that is put or dropped.
+    """Committed rows by id, and indexes that follow every change.
 
-    occupants: slot -> ids of the reservations with a lease on it; phases: phase -> ids of its reservations.
+    occupants: slot -> ids of the reservations with a lease on it. phases: phase -> ids of its reservations.
     """
 
     def __init__(self) -> None:
@@ -43,6 +43,13 @@ class World:
         self.reservations: dict[str, Reservation] = {}
         self.holds: dict[str, Hold] = {}
         self.accounts: dict[str, Account] = {}
+        self.rows: dict[type[Row], dict[str, Any]] = {
+            Slot: self.slots,
+            Reservation: self.reservations,
+            Hold: self.holds,
+            Account: self.accounts,
+        }
+        """The four dicts above, by type of row."""
         self.occupants: dict[str, dict[str, None]] = {}
         self.phases: dict[str, dict[str, None]] = {phase: {} for phase in PHASES}
         self.events: list[Event] = []
@@ -59,13 +66,8 @@ class World:
         self._written: dict[Key, float] = {}
         self._stamp = float("-inf")
 
-    def find(self, key: Key) -> Row | None:
-        """The committed row of this type and id."""
-        kind, row_id = key
-        return self._rows_of(kind).get(row_id)
-
     def put(self, row: Row) -> None:
-        """Take over a row as it now is."""
+        """Store a row."""
         match row:
             case Slot():
                 self.slots[row.id] = row
@@ -82,36 +84,36 @@ class World:
         self._note((type(row), row.id), row.marked_at)
 
     def drop(self, key: Key) -> None:
-        """Forget a row."""
+        """Delete a row."""
         kind, row_id = key
         if kind is Reservation:
             self._unlink(self.reservations[row_id], None)
-        del self._rows_of(kind)[row_id]
+        del self.rows[kind][row_id]
         self._written.pop(key, None)
 
     def present(self) -> Iterator[Row]:
-        """Every slot, hold, account and reservation, whatever its phase."""
+        """Return every slot, hold, account and reservation, whatever its phase."""
         yield from self.slots.values()
         yield from self.holds.values()
         yield from self.accounts.values()
         yield from self.reservations.values()
 
     def changed_since(self, since: float) -> Iterator[Row]:
-        """Rows with `marked_at` >= since, the latest written first; looks at no more rows than it has to."""
+        """Return rows with `marked_at` >= since, the latest written first. It reads no older rows."""
         for key, stamp in reversed(self._written.items()):
             if stamp < since:
                 return
-            row = self.find(key)
+            row = self.rows[key[0]].get(key[1])
             if row is not None and row.marked_at >= since:
                 yield row
 
     def in_phases(self, phases: Iterable[str], limit: int) -> list[Reservation]:
-        """The first `limit` reservations of these phases in order of submission."""
+        """Return the first `limit` reservations of these phases in order of submission."""
         found = (self.reservations[row_id] for phase in set(phases) for row_id in self.phases.get(phase, ()))
         return nsmallest(limit, found, key=attrgetter("sequence"))
 
     def is_recent(self, row: Row, now: float) -> bool:
-        """Whether a row belongs into a new view: all but reservations that were over 10 minutes ago."""
+        """Return whether a row belongs into a new view: all except reservations that ended more than 10 minutes ago."""
         return (
             not isinstance(row, Reservation)
             or row.phase not in ENDED
@@ -126,7 +128,7 @@ class World:
         return events[::-1] if which.newest else events
 
     def prune_events(self, before: float) -> int:
-        """Forget events and balances from before that time; how many went."""
+        """Delete events and balances from before that time. Return their number."""
         kept = [event for event in self.events if event.at >= before]
         gone = len(self.events) - len(kept)
         self.events[:] = kept
@@ -138,24 +140,20 @@ class World:
         return gone
 
     def prune_answers(self, before: float) -> int:
-        """Forget answers from before that time; how many went."""
+        """Delete answers from before that time. Return their number."""
         old = [row_id for row_id, answered in self.answers.items() if answered.at < before]
         for row_id in old:
             del self.answers[row_id]
         return len(old)
 
     def prune_ended(self, before: float) -> int:
-        """Forget reservations that ended before that time; how many went."""
+        """Delete reservations that ended before that time. Return their number."""
         over = [
             row_id for phase in ENDED for row_id in self.phases[phase] if self.reservations[row_id].changed_at < before
         ]
         for row_id in over:
             self.drop((Reservation, row_id))
         return len(over)
-
-    def _rows_of(self, kind: type[Row]) -> dict[str, Any]:
-        rows: dict[str, Any] = getattr(self, KINDS[kind])
-        return rows
 
     def _unlink(self, known: Reservation | None, follower: Reservation | None) -> None:
         if known is None:
@@ -169,7 +167,7 @@ class World:
                 self.occupants.pop(lease.slot, None)
 
     def _note(self, key: Key, marked_at: float) -> None:
-        """Move `key` to the end of the order of writes. The stamps never fall, even if the clock does."""
+        """Move `key` to the end of the order of writes. The times never decrease, even if the clock does."""
         self._stamp = max(self._stamp, marked_at)
         self._written.pop(key, None)
         self._written[key] = self._stamp

@@ -1,1 +1,1 @@
-"""Belief: the lagging view, leadership, kicks and counters, on Redis and in memory."""
+"""Implementations of the ports for the view, leadership, kicks and counters, on Redis and in memory."""

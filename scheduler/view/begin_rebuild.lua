@@ -1,4 +1,4 @@
--- Gives up the view and starts a new one: from here on publishes lie over what the rebuild is about to write.
+-- Deletes the view and starts a new generation. From now on publishes merge with the rows that the rebuild writes.
 --
 -- KEYS as in publish.lua, from view:generation to view:accounts
 -- ARGV[1] random part of the new generation

@@ -1,4 +1,4 @@
--- The deltas after the changes that the reader has already.
+-- Returns the deltas after the changes that the reader has already.
 --
 -- KEYS[1] view:generation  string
 -- KEYS[2] view:sequence    string
@@ -6,10 +6,10 @@
 --                                  array of them, those of "gone" last
 -- ARGV[1] generation of the reader's copy
 -- ARGV[2] number of the last change in it
--- ARGV[3] how many entries to return at most
+-- ARGV[3] most entries to return
 --
--- Returns {1 when that is all, sequence after it, field, JSON, field, JSON, ...} in order and without a gap; nil
--- when there is no valid view, it is another generation, or some of the deltas are not kept any more.
+-- Returns {1 when there are no more, sequence after them, field, JSON, field, JSON, ...} in order and without a gap;
+-- nil when there is no valid view, it is another generation, or some of the deltas are not kept any more.
 
 local generation = redis.call('GET', KEYS[1])
 if generation ~= ARGV[1] or not is_of_this_server(generation) then return nil end

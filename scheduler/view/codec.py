@@ -1,4 +1,4 @@
-"""How changes are written in Redis: JSON, with what Lua has to know of each beside it."""
+"""The encoding of changes in Redis: JSON, together with the values that the Lua scripts need."""
 
 from collections.abc import Iterable
 
@@ -17,22 +17,24 @@ _LISTS: dict[str, msgspec.json.Decoder[list[Change]]] = {
 
 
 def pack_changes(changes: Iterable[Change]) -> bytes:
-    """The changes as publish.lua takes them: MessagePack, for one argument is read faster than thousands."""
+    """Return the changes as publish.lua takes them: as one MessagePack argument, which Redis reads
+    faster than thousands.
+    """
     return _PACKER.encode([_describe(change) for change in changes])
 
 
 def decode_row(kind: Kind, body: bytes) -> Row:
-    """A row from its JSON. Raises msgspec.DecodeError for what another version of ours wrote differently."""
+    """Return a row from its JSON. Raises msgspec.DecodeError for JSON that another version wrote differently."""
     return _ROWS[kind].decode(body)
 
 
 def decode_deltas(field: str, body: bytes) -> list[Change]:
-    """Changes from one field (a kind, or `gone`) of an entry of the deltas. Raises as `decode_row` does."""
+    """Return the changes in one field (a kind, or `gone`) of a delta entry. Raises as `decode_row` does."""
     return _LISTS[field].decode(body)
 
 
 def _describe(change: Change) -> tuple[Kind, str, int, float, str, str]:
-    # As text, for the MessagePack of Redis 6 knows no bytes.
+    # As text, because the MessagePack of Redis 6 has no bytes.
     body = _ENCODER.encode(change).decode()
     if isinstance(change, Gone):
         return change.kind, change.id, change.version, 0.0, "gone", body

@@ -1,4 +1,4 @@
-"""How we talk to Redis: time limits of our own, errors by the names of our ports, Lua from its files."""
+"""Redis connections: time limits, errors of the ports, and Lua scripts from their files."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +13,9 @@ from scheduler.ports import ViewUnavailableError
 
 
 def make_redis(url: str, *, socket_seconds: float = 5.0, connect_seconds: float = 3.0) -> redis.Redis:
-    """A client that never hangs: each command gets `socket_seconds`, and one more try on a new connection.
+    """Return a client with time limits. Each command gets `socket_seconds`, and one more try on a new connection.
 
-    A pooled connection that idled through a restart of Redis fails once; hence the second try. All our
+    A pooled connection that was idle during a restart of Redis fails once, so a second try is needed. All our
     scripts may run twice. Answers are bytes.
     """
     return redis.Redis.from_url(
@@ -26,14 +26,14 @@ def make_redis(url: str, *, socket_seconds: float = 5.0, connect_seconds: float 
         health_check_interval=10,
         retry=Retry(ConstantBackoff(0.05), 1),
         protocol=2,
-        # A copy of the view comes in megabytes.
+        # A copy of the view has several megabytes.
         socket_read_size=1 << 20,
     )
 
 
 @contextmanager
 def redis_errors() -> Iterator[None]:
-    """Turn the client's errors into ViewUnavailableError; as a decorator or around a block."""
+    """Turn the client's errors into ViewUnavailableError, as a decorator or around a block."""
     try:
         yield
     except redis.RedisError as error:
@@ -41,6 +41,6 @@ def redis_errors() -> Iterator[None]:
 
 
 def load_script(client: redis.Redis, *names: str, package: str = "scheduler.view") -> Script:
-    """The script made of these files of this package, one after the other; sent to Redis on first use."""
+    """Return the script made of these files of this package, concatenated. It is sent to Redis on first use."""
     folder = files(package)
     return client.register_script("\n".join((folder / f"{name}.lua").read_text() for name in names))

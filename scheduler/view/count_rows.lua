@@ -1,4 +1,4 @@
--- How many rows are stored, for a reader that holds them against its copy.
+-- Returns the number of stored rows, which a reader compares with its copy.
 --
 -- KEYS as in publish.lua, from view:generation to view:accounts
 -- ARGV[1] generation of the reader's copy
@@ -9,7 +9,7 @@
 local generation = redis.call('GET', KEYS[1])
 if generation ~= ARGV[1] or not is_of_this_server(generation) then return nil end
 
--- What leaves is a tombstone or a reservation that is over, and each tombstone is one field of view:gone.
+-- view:leaving contains tombstones and ended reservations. Each tombstone is one field of view:gone.
 local over = redis.call('ZCARD', KEYS[6]) - redis.call('HLEN', KEYS[5])
 return {
   tonumber(redis.call('GET', KEYS[3])),

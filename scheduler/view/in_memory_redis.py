@@ -1,4 +1,4 @@
-"""What the memory adapters of one simulated cluster share: the stand-in for one Redis."""
+"""The stand-in for one Redis that the memory adapters of a simulated cluster share."""
 
 import threading
 from collections import deque
@@ -10,15 +10,16 @@ from scheduler.model.reservations import Reservation, is_over
 from scheduler.model.view import KINDS, Change, Gone, Kind, Row, is_newer
 
 KEPT_SECONDS = 600.0
-"""How long ended reservations stay readable, and how long tombstones refuse older copies."""
+"""Seconds for which ended reservations stay readable, and for which tombstones refuse older copies."""
 DELTAS = 100_000
-"""How many of the newest deltas are kept; who is further behind reloads."""
+"""Number of the newest deltas that are kept. A reader that is further behind loads the whole view."""
 
 
 class InMemoryRedis:
-    """Rows, tombstones and deltas of one view. `clock` gives seconds; several boards may share one shelf.
+    """Rows, tombstones and deltas of one view. `clock` returns seconds. Several view caches may share one.
 
-    `generation` is None while there is no valid view, `building` is the one that a rebuild is at. `sequence`
+    `generation` is None while there is no valid view. `building` is the generation of a rebuild under way.
+    `sequence`
     numbers the accepted changes without gaps.
     """
 
@@ -36,7 +37,7 @@ class InMemoryRedis:
         self._generations = 0
 
     def flush(self) -> None:
-        """Lose everything, as a FLUSHALL does."""
+        """Delete everything, as FLUSHALL does."""
         with self.guard:
             self.generation, self.sequence, self.report = None, 0, {}
             self._deltas.clear()
@@ -46,7 +47,7 @@ class InMemoryRedis:
                 rows.clear()
 
     def begin_generation(self, rows: Iterable[Row]) -> None:
-        """Make everything anew from these rows, and from what is published while they are read."""
+        """Replace the contents by these rows, and by changes that are published while they are read."""
         report = self.report
         self.flush()
         self._generations += 1
@@ -56,7 +57,7 @@ class InMemoryRedis:
         self.generation, self.report = self._generations, report
 
     def accept(self, changes: Iterable[Change]) -> None:
-        """Keep of each row the newer copy and append a delta for what was new; drop what is past its time."""
+        """Keep the newer copy of each row, append a delta for each new one, and drop expired rows."""
         for change in changes:
             taken = self._bury(change) if isinstance(change, Gone) else self._take(change)
             if taken:
@@ -65,12 +66,12 @@ class InMemoryRedis:
         self._forget()
 
     def count_rows(self) -> dict[Kind, int]:
-        """How many rows of each kind there are; reservations that are over are not counted."""
+        """Return the number of rows of each kind, without ended reservations."""
         counted = {kind: len(rows) for kind, rows in self.rows.items()}
         return counted | {"reservations": counted["reservations"] - len(self._ended)}
 
     def deltas_after(self, sequence: int) -> list[Change] | None:
-        """The changes accepted after this one, in order; None when some of them are not kept any more."""
+        """Return the changes accepted after this one, in order; None when some of them are not kept any more."""
         missing = self.sequence - sequence
         if not 0 <= missing <= len(self._deltas):
             return None
@@ -107,7 +108,7 @@ class InMemoryRedis:
         return True
 
     def _forget(self) -> None:
-        # Both are in the order of their times, for a later entry is always put last.
+        # Both are in the order of their times, because a later entry is always put last.
         before = self._clock() - self._kept_seconds
         while self._ended and self._ended[oldest := next(iter(self._ended))] <= before:
             del self._ended[oldest]

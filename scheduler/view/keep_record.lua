@@ -1,13 +1,13 @@
--- Keeps whose Redis this is, and the highest numbers that were seen. Numbers are compared as texts: above 2^53 Lua's
--- own would be rounded. Keys of another type than these are replaced.
+-- Stores the cluster's identity and the highest numbers. Numbers are compared as texts, because Lua would round
+-- numbers above 2^53. Keys of another type are replaced.
 --
 -- KEYS[1] cluster  string  identity of the cluster
--- KEYS[2] highest  hash    term, token: the highest that were seen; restoring: there while a restore is under way
+-- KEYS[2] highest  hash    term, token: the highest that were used; restoring: exists while a restore is under way
 -- ARGV[1] identity
 -- ARGV[2] term
 -- ARGV[3] token
 --
--- Returns the identity that is kept; numbers are raised only if it is this one.
+-- Returns the stored identity. The numbers are raised only if it is the given one.
 
 local function read(command, ...)
   local answer = redis.pcall(command, ...)

@@ -1,4 +1,6 @@
-"""Belief in memory: board, lock, bell, pulse and meter of the simulator and of unit tests."""
+"""The ports to Redis in memory, for the simulator and for unit tests: view cache, lock, notifier,
+heartbeats and meter.
+"""
 
 import time
 from collections import Counter
@@ -17,103 +19,103 @@ from scheduler.view.metric_table import REFUSED, find_label_values
 
 
 class MemoryViewCache:
-    """The Board in memory. Boards that share a `shelf` are processes that share a Redis."""
+    """The ViewCache in memory. View caches that share a `redis` act as processes that share a Redis."""
 
-    def __init__(self, shelf: InMemoryRedis | None = None, clock: Callable[[], float] = time.time) -> None:
-        self.shelf = shelf or InMemoryRedis(clock)
+    def __init__(self, redis: InMemoryRedis | None = None, clock: Callable[[], float] = time.time) -> None:
+        self.redis = redis or InMemoryRedis(clock)
         self._view: View | None = None
         self._position: tuple[int | None, int] = (None, 0)
 
     def publish(self, changes: Sequence[Change]) -> bool:
-        """See Board.publish."""
-        with self.shelf.guard:
-            if self.shelf.generation is None and self.shelf.building is None:
+        """See ViewCache.publish."""
+        with self.redis.guard:
+            if self.redis.generation is None and self.redis.building is None:
                 return False
-            self.shelf.accept(changes)
+            self.redis.accept(changes)
             return True
 
     def catch_up(self) -> View | None:
-        """See Board.catch_up."""
-        with self.shelf.guard:
+        """See ViewCache.catch_up."""
+        with self.redis.guard:
             generation, sequence = self._position
-            deltas = self.shelf.deltas_after(sequence)
-            if self._view is None or deltas is None or generation != self.shelf.generation:
+            deltas = self.redis.deltas_after(sequence)
+            if self._view is None or deltas is None or generation != self.redis.generation:
                 self._view = None
                 return None
             for change in deltas:
                 self._view.apply(change)
-            self._position = (generation, self.shelf.sequence)
+            self._position = (generation, self.redis.sequence)
             return self._view
 
     def load(self) -> View | None:
-        """See Board.load."""
-        with self.shelf.guard:
-            self._view = None if self.shelf.generation is None else self._copy()
+        """See ViewCache.load."""
+        with self.redis.guard:
+            self._view = None if self.redis.generation is None else self._copy()
             return self._view
 
     def read_kept(self) -> dict[str, Reservation]:
-        """See Board.read_kept."""
-        with self.shelf.guard:
-            rows = self.shelf.rows["reservations"].values()
+        """See ViewCache.read_kept."""
+        with self.redis.guard:
+            rows = self.redis.rows["reservations"].values()
             return {row.id: row for row in rows if isinstance(row, Reservation)}
 
     def rebuild(self, rows: Iterable[Row]) -> View:
-        """See Board.rebuild."""
-        with self.shelf.guard:
-            self.shelf.begin_generation(rows)
+        """See ViewCache.rebuild."""
+        with self.redis.guard:
+            self.redis.begin_generation(rows)
             self._view = self._copy()
             return self._view
 
     def set_aside_wrong_keys(self) -> list[SetAside]:
-        """See Board.set_aside_wrong_keys: there are no keys."""
+        """See ViewCache.set_aside_wrong_keys: there are no keys."""
         return []
 
     def list_set_aside(self) -> list[SetAside]:
-        """See Board.list_set_aside."""
+        """See ViewCache.list_set_aside."""
         return []
 
     def forget_set_aside(self, records: Sequence[SetAside]) -> None:
-        """See Board.forget_set_aside."""
+        """See ViewCache.forget_set_aside."""
 
     def matches_copy(self) -> bool:
-        """See Board.matches_copy."""
-        with self.shelf.guard:
+        """See ViewCache.matches_copy."""
+        with self.redis.guard:
             view = self.catch_up()
-            return view is not None and count_rows(view) == self.shelf.count_rows()
+            return view is not None and count_rows(view) == self.redis.count_rows()
 
     def publish_time(self, now: float) -> None:
-        """See Board.publish_time. Nothing reads it here: all processes in memory share one clock."""
+        """See ViewCache.publish_time. Nothing reads it here: all processes in memory share one clock."""
 
     def write_report(self, report: Mapping[str, Any]) -> None:
-        """See Board.write_report."""
-        self.shelf.report = dict(report)
+        """See ViewCache.write_report."""
+        self.redis.report = dict(report)
 
     def read_report(self) -> dict[str, Any]:
-        """See Board.read_report."""
-        return dict(self.shelf.report)
+        """See ViewCache.read_report."""
+        return dict(self.redis.report)
 
     def read_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
-        """See Board.read_reservations."""
+        """See ViewCache.read_reservations."""
         rows = self._valid_rows("reservations")
         return {id_: row for id_ in ids if isinstance(row := rows.get(id_), Reservation)}
 
     def read_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
-        """See Board.read_slots."""
+        """See ViewCache.read_slots."""
         rows = self._valid_rows("slots")
         return {id_: row for id_ in ids if isinstance(row := rows.get(id_), Slot)}
 
     def _valid_rows(self, kind: str) -> dict[str, Row]:
-        if self.shelf.generation is None:
+        if self.redis.generation is None:
             raise ViewUnavailableError("there is no valid view")
-        return self.shelf.rows[kind]
+        return self.redis.rows[kind]
 
     def _copy(self) -> View:
-        self._position = (self.shelf.generation, self.shelf.sequence)
-        return View(row for rows in self.shelf.rows.values() for row in rows.values())
+        self._position = (self.redis.generation, self.redis.sequence)
+        return View(row for rows in self.redis.rows.values() for row in rows.values())
 
 
 class LockHolder:
-    """What the locks of several processes contend for: who holds it until when, and the mark `again`."""
+    """The state of a lock that several processes share: its holder, until when, and the mark `again`."""
 
     def __init__(self) -> None:
         self.holder: object | None = None
@@ -122,57 +124,57 @@ class LockHolder:
 
 
 class MemoryLeaderLock:
-    """The Lock in memory; `clock` is the one by which `lock_seconds` pass. Not for use by several threads."""
+    """The LeaderLock in memory. `clock` measures `lock_seconds`. Not thread-safe."""
 
     def __init__(
         self,
-        seat: LockHolder | None = None,
+        lock_holder: LockHolder | None = None,
         lock_seconds: float = 15.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.seat = seat or LockHolder()
+        self.lock_holder = lock_holder or LockHolder()
         self._lock_seconds, self._clock = lock_seconds, clock
         self._me = object()
 
     def take(self) -> bool:
-        """See Lock.take."""
+        """See LeaderLock.take."""
         if self._holder() is not None:
-            self.seat.again = True
+            self.lock_holder.again = True
             return False
-        self.seat.holder, self.seat.again = self._me, False
-        self.seat.until = self._clock() + self._lock_seconds
+        self.lock_holder.holder, self.lock_holder.again = self._me, False
+        self.lock_holder.until = self._clock() + self._lock_seconds
         return True
 
     def renew(self) -> bool:
-        """See Lock.renew."""
+        """See LeaderLock.renew."""
         if self._holder() is not self._me:
             return False
-        self.seat.until = self._clock() + self._lock_seconds
+        self.lock_holder.until = self._clock() + self._lock_seconds
         return True
 
     def release(self) -> bool:
-        """See Lock.release."""
+        """See LeaderLock.release."""
         if self._holder() not in (self._me, None):
             return False
-        self.seat.holder, self.seat.until = None, 0.0
-        return self.seat.again
+        self.lock_holder.holder, self.lock_holder.until = None, 0.0
+        return self.lock_holder.again
 
     def seconds_until_free(self) -> float:
-        """See Lock.seconds_until_free."""
-        return self.seat.until - self._clock() if self._holder() is not None else 0.0
+        """See LeaderLock.seconds_until_free."""
+        return self.lock_holder.until - self._clock() if self._holder() is not None else 0.0
 
     def seconds_left(self) -> float:
-        """See Lock.seconds_left."""
-        return self.seat.until - self._clock() if self._holder() is self._me else 0.0
+        """See LeaderLock.seconds_left."""
+        return self.lock_holder.until - self._clock() if self._holder() is self._me else 0.0
 
     def _holder(self) -> object | None:
-        return self.seat.holder if self._clock() < self.seat.until else None
+        return self.lock_holder.holder if self._clock() < self.lock_holder.until else None
 
 
 class MemoryHeartbeats:
-    """The Pulse in memory. `beat` is what a host does; `forget` is what a flush does.
+    """The Heartbeats port in memory. `beat` acts as a host, `forget` as a flush of Redis.
 
-    `kept_since`: since when heartbeats are kept; in a scenario there was never a time without.
+    `kept_since`: the time from which heartbeats are kept; default: they were always kept.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, kept_since: float = float("-inf")) -> None:
@@ -180,19 +182,19 @@ class MemoryHeartbeats:
         self._beats: dict[str, tuple[Heartbeat, float]] = {}
 
     def forget(self) -> None:
-        """Lose all heartbeats."""
+        """Delete all heartbeats."""
         self._beats, self._kept_since = {}, self._clock()
 
     def beat(self, slot: str, machine: str, version: str | None = None) -> None:
-        """This machine is alive, and knows this version of its slot."""
+        """Store a heartbeat of this machine now. `version`: the version of its slot that it knows."""
         self.put(slot, Heartbeat(machine, version))
 
     def put(self, slot: str, beat: Heartbeat) -> None:
-        """This heartbeat arrives now."""
+        """Store this heartbeat as one that arrives now."""
         self._beats[slot] = (beat, self._clock())
 
     def listen(self, hosts: Mapping[str, str]) -> Heard:
-        """See Pulse.listen."""
+        """See Heartbeats.listen."""
         now = self._clock()
         found = {slot: each for slot, each in self._beats.items() if hosts.get(slot) == each[0].machine}
         ages = {slot: now - at for slot, (_, at) in found.items()}
@@ -202,9 +204,9 @@ class MemoryHeartbeats:
 
 
 class MemoryNotifier:
-    """The Bell in memory. Notices are kept as (reservation, notice), news as (slot, news), replies by address.
+    """The Notifier in memory. Notices are kept as (reservation, notice), news as (slot, news), replies by address.
 
-    `kicks` counts the asks, `ticks_sent` the messages that were sent for them.
+    `kicks` counts the calls of `kick`, `ticks_sent` the messages that they sent.
     """
 
     def __init__(
@@ -223,11 +225,11 @@ class MemoryNotifier:
 
     @property
     def is_rung(self) -> bool:
-        """Whether a tick was asked for and none has begun since (for `kick_seconds` at most)."""
+        """Return whether a tick was requested and none has begun since, within `kick_seconds`."""
         return self._clock() < self._flag_until
 
     def kick(self) -> None:
-        """See Bell.kick."""
+        """See Notifier.kick."""
         self.kicks += 1
         if self.is_rung:
             return
@@ -237,19 +239,19 @@ class MemoryNotifier:
         self._flag_until = self._clock() + self._kick_seconds
 
     def hear(self) -> None:
-        """See Bell.hear."""
+        """See Notifier.hear."""
         self._flag_until = float("-inf")
 
     def notify(self, reservation: str, notice: Mapping[str, Any]) -> None:
-        """See Bell.notify."""
+        """See Notifier.notify."""
         self.notices.append((reservation, dict(notice)))
 
     def push(self, news: Mapping[str, Mapping[str, Any]]) -> None:
-        """See Bell.push."""
+        """See Notifier.push."""
         self.news += [(slot, dict(each)) for slot, each in news.items()]
 
     def reply(self, address: str, answer: Mapping[str, Any]) -> None:
-        """See Bell.reply."""
+        """See Notifier.reply."""
         check_reply_address(address, DEFAULT_PREFIX)
         self.replies.setdefault(address, []).append(dict(answer))
 
@@ -267,7 +269,7 @@ class MemoryMeter:
     def count(self, name: str, labels: Mapping[str, str], amount: float = 1) -> None:
         """See Meter.count."""
         find_label_values(name, "counter", labels)
-        # Counter's type speaks of ints; it adds whatever it is given.
+        # Counter is typed for ints, but also adds floats.
         self.counts[name, tuple(sorted(labels.items()))] += amount  # type: ignore[assignment]
 
     def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
@@ -284,7 +286,7 @@ class MemoryMeter:
         self.probed.update(dict.fromkeys(slots, at))
 
     def note_refused(self, refused: RefusedMessage) -> None:
-        """See Meter.note_refused; the minute is that of the messages' own times."""
+        """See Meter.note_refused. The minute is measured by the messages' own times."""
         self.count(REFUSED, {"queue": refused.queue, "defect": refused.defect})
         begun, noted = self._noted.get(refused.defect, (refused.at, 0))
         if refused.at >= begun + REFUSED_SECONDS:

@@ -1,4 +1,4 @@
-"""Every counter and histogram that the processes add up: names, labels, and what is written as zero."""
+"""The declaration of every counter and histogram: its name, its labels, and the values that start at zero."""
 
 from collections.abc import Mapping
 from typing import Final, Literal, get_args
@@ -9,13 +9,13 @@ from scheduler.ports import Defect
 
 
 class UnknownMetricError(ValueError):
-    """A metric, or a set of its labels, that METRICS does not declare: a fault of ours."""
+    """A metric, or a set of its labels, that METRICS does not declare: an error in this program."""
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
-    """What is counted, by which labels. `zeros` are values of the labels that are there from the start.
+    """A counter or histogram with its labels. `zeros`: label values that are reported from the start.
 
-    A histogram has `buckets`: upper bounds (inclusive), ascending; the one without a bound is added to them.
+    A histogram has `buckets`: ascending upper bounds (inclusive). A last bucket without a bound is added.
     """
 
     name: str
@@ -38,11 +38,11 @@ LAUNCH_RESULTS: Final = (
     "unknown",
     "aborted",
 )
-"""`success`, the category of the cloud's error, or `aborted`: nobody wanted the machine any more."""
+"""`success`, the category of the cloud's error, or `aborted`: the machine was not wanted any more."""
 BOOT_OUTCOMES: Final = ("success", "failure", "aborted", "disappeared")
-"""Turned ready; timed out; was not wanted any more (interrupted, drained); its machine was gone."""
+"""Became ready; timed out; was not wanted any more (interrupted, drained); its machine disappeared."""
 NOTICE_KINDS: Final = ("interruption", "rebalance")
-"""What EC2 says ahead of a spot machine: that it takes it, or that it may."""
+"""EC2's notices about a spot machine: it will be interrupted, or it has a higher risk of interruption."""
 QUEUES: Final = ("reservations", "ticks", "launch", "health", "terminate")
 """The queues whose refused and expired messages are counted."""
 REFUSED: Final = "leasehold_messages_refused_total"
@@ -66,27 +66,27 @@ _ALL: Final = (
     _counter("leasehold_launches_total", "Attempts at launches by outcome", "pool", "offering", "result"),
     _counter(
         "leasehold_boot_outcomes_total",
-        "What became of machines between their launch and their first service",
+        "Outcomes of machines between their launch and their first service",
         *("pool", "outcome"),
     ),
     _counter(
         "leasehold_slot_disappeared_total",
-        "Machines that were gone without being asked to go, by the state of their slot",
+        "Machines that were gone without a termination, by the state of their slot",
         "state",
         zeros=(("booting",), ("binding",), ("ready",), ("draining",)),
     ),
     _counter(
         "leasehold_interruptions_total",
-        "Spot interruptions and rebalance hints that were heeded; repeats are not counted",
+        "Spot interruptions and rebalance hints that changed a slot; repeats are not counted",
         *("pool", "kind"),
     ),
     _counter(
         "leasehold_ticks_total",
-        "Scheduling passes by outcome; one that fails counts itself too",
+        "Ticks by outcome; a tick that fails counts itself too",
         "result",
         zeros=(("success",), ("error",)),
     ),
-    _histogram("leasehold_tick_duration_seconds", "Time that a scheduling pass took", zeros=((),)),
+    _histogram("leasehold_tick_duration_seconds", "Duration of a tick", zeros=((),)),
     _histogram("leasehold_time_to_lease_seconds", "Time from submit to the first lease", zeros=((),), buckets=_LONG),
     _histogram(
         "leasehold_boot_seconds", "Time from EC2's answer to a launch until the machine runs", "pool", buckets=_LONG
@@ -99,7 +99,7 @@ _ALL: Final = (
     ),
     _counter(
         "leasehold_view_repairs_total",
-        "Changes that had not reached the view in time and were published by a look or an audit; rebuilds",
+        "Changes that the view lacked and that a look or an audit published; rebuilds",
         "found",
         zeros=(("look",), ("audit",), ("rebuild",)),
     ),
@@ -111,12 +111,12 @@ _ALL: Final = (
     _counter("leasehold_account_spent_total", "What accounts paid for leases, by level", "account", "level"),
     _counter(
         "leasehold_preemptions_total",
-        "Reservations whose place was taken, by the account that took it and the level at which it pays",
+        "Reservations that were preempted, by the account that gained the slot and the level at which it pays",
         *("account", "level"),
     ),
     _counter(
         "leasehold_preempted_total",
-        "Reservations whose place was taken, by the account that they ran for and their level",
+        "Reservations that were preempted, by the account that they ran for and their level",
         *("account", "level"),
     ),
     _counter(
@@ -127,7 +127,7 @@ _ALL: Final = (
     ),
     _counter(
         "leasehold_heartbeats_refused_total",
-        "Heartbeats of hosts that did not count, at each look, by why: unsigned, signature, copy",
+        "Heartbeats of hosts that did not count, at each reading, by reason: unsigned, signature, copy",
         "reason",
         zeros=(("unsigned",), ("signature",), ("copy",)),
     ),
@@ -150,13 +150,13 @@ _ALL: Final = (
     ),
     _counter(
         "leasehold_shed_requests_total",
-        "Requests that were answered with retry_after because too many waited; none of them was accepted",
+        "Requests that were answered with retry_after because too many were queued; none of them was accepted",
         "verb",
         zeros=(("leases",), ("register",), ("submit",), ("renew",)),
     ),
     _counter(
         "leasehold_skipped_requests_total",
-        "Requests that were not carried out: copies of one that runs or was answered, questions that nothing waits for",
+        "Requests that were not carried out: copies of one that runs or was answered, and abandoned questions",
         "reason",
         zeros=(("copy",), ("abandoned",)),
     ),
@@ -171,9 +171,9 @@ METRICS: Final[dict[str, Metric]] = {metric.name: metric for metric in _ALL}
 
 
 def find_label_values(name: str, kind: Literal["counter", "histogram"], labels: Mapping[str, str]) -> list[str]:
-    """The values of a metric's labels in the declared order.
+    """Return the values of a metric's labels in the declared order.
 
-    Raises UnknownMetricError unless it is declared, of this kind and with just these labels.
+    Raises UnknownMetricError unless the metric is declared, of this kind and with exactly these labels.
     """
     metric = METRICS.get(name)
     if metric is None or metric.kind != kind or set(metric.labels) != set(labels):

@@ -1,4 +1,4 @@
--- Where the view stands, for a reader that is about to copy it whole.
+-- Returns the position of the view, for a reader that will copy the whole view.
 --
 -- KEYS[1] view:generation  string
 -- KEYS[2] view:sequence    string

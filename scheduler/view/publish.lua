@@ -1,24 +1,24 @@
--- Lays changed rows over the view: of two copies the newer stays, what was accepted is one entry of deltas.
+-- Merges changed rows into the view. Of two copies the newer stays. The accepted changes become one entry of deltas.
 --
 -- KEYS[1] view:generation    string  the valid view; absent while there is none
--- KEYS[2] view:building      string  the generation that a rebuild is at
+-- KEYS[2] view:building      string  the generation of a rebuild under way
 -- KEYS[3] view:sequence      string  number of changes accepted in this generation
 -- KEYS[4] view:deltas        stream  "<sequence after it>-0" -> "count" = how many changes, then by kind a JSON
 --                                    array of them, those of "gone" last
 -- KEYS[5] view:gone          hash    "<kind>/<id>" -> version of the tombstone
--- KEYS[6] view:leaving       zset    "<hash>/<field>" that goes at that time (ms): tombstones, ended reservations
+-- KEYS[6] view:leaving       zset    "<hash>/<field>" -> when it expires (ms): tombstones, ended reservations
 -- KEYS[7] view:slots         hash    id -> JSON of the row, "version" and "marked_at" first
 -- KEYS[8] view:reservations  hash    the same
 -- KEYS[9] view:holds         hash    the same
 -- KEYS[10] view:accounts     hash    the same
 --
--- ARGV[1] "" for a publish; a rebuild's own generation for its rows, which make no deltas
+-- ARGV[1] "" for a publish; the generation of a rebuild for its rows, which make no deltas
 -- ARGV[2] ms for which tombstones and ended reservations are kept
--- ARGV[3] for how many changes deltas are kept, about
+-- ARGV[3] number of changes whose deltas are kept, approximately
 -- ARGV[4] MessagePack: the changes, each [kind, id, version, marked_at, "row" or "over" or "gone", JSON];
 --         at most a thousand
 --
--- Returns 1, or 0 when there is no valid view (nor one being built), or the rebuild is another's by now.
+-- Returns 1; 0 when there is no view, neither valid nor under construction, or another rebuild has begun.
 
 local own_rebuild = ARGV[1]
 local building = redis.call('GET', KEYS[2])
@@ -41,7 +41,7 @@ local function known_copy(kind, id)
   return tonumber(version), tonumber(marked_at)
 end
 
--- A tombstone counts only where there is no copy: a copy that lies there is newer than it.
+-- A tombstone counts only where there is no copy: a stored copy is newer than it.
 local function tombstone(kind, id)
   return tonumber(redis.call('HGET', KEYS[5], kind .. '/' .. id) or -1) or -1
 end
@@ -52,8 +52,8 @@ local function is_newer(kind, id, version, marked_at)
   return version > known_version or (version == known_version and marked_at > known_mark)  -- promise: newer-row-stays
 end
 
--- The accepted changes' JSON, by kind or "gone". Deletions come last in an entry: a reader has no tombstones, so
--- one that met "gone at 2" before "row at 1" of the same publish would keep the row.
+-- The JSON of the accepted changes, by kind or "gone". Deletions come last in an entry. A reader has no tombstones, so
+-- if it read "gone at 2" before "row at 1" of the same publish, it would keep the row.
 local FIELDS = { 'slots', 'reservations', 'holds', 'accounts', 'gone' }
 local deltas, accepted = {}, 0
 
@@ -97,7 +97,7 @@ local function append_deltas()
   redis.call('XADD', KEYS[4], 'MINID', '~', oldest, string.format('%d-0', sequence), unpack(entry))
 end
 
-local function forget_what_is_past()
+local function delete_expired()
   local past = redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', now, 'LIMIT', 0, 1000)
   for _, name in ipairs(past) do
     local kind, field = string.match(name, '^(%a+)/(.*)$')
@@ -115,5 +115,5 @@ for _, change in ipairs(changes) do
   end
 end
 if accepted > 0 and own_rebuild == '' then append_deltas() end
-forget_what_is_past()
+delete_expired()
 return 1

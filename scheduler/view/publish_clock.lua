@@ -1,3 +1,5 @@
+-- Stores the difference between cluster time and the clock of this Redis.
+--
 -- KEYS[1]  <prefix>clock  string  cluster time minus the time of this Redis, in seconds
 -- ARGV[1]  cluster time now
 

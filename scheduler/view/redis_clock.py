@@ -1,11 +1,12 @@
-"""Cluster time for processes that open no database: the time of Redis plus the offset that the leader publishes.
+"""Cluster time for processes without a database connection: the time of Redis plus the offset that the leader
+publishes.
 
     <prefix>clock     string  cluster time minus the time of Redis, in seconds; written by every tick
     <prefix>clocks    hash    "<process> <host>" -> JSON of [its wall clock minus cluster time in seconds, when it was
-                              measured]; what is older than KEPT_SECONDS is ignored, and deleted by the others
+                              measured]; entries older than KEPT_SECONDS are ignored, and deleted by other processes
 
-Redis is asked when the clock is first read, and then in the background. Between two looks, and while Redis does not
-answer, the monotonic clock carries the time on.
+Redis is read when the clock is first used, and then in the background. Between two readings, and while Redis does
+not answer, the monotonic clock continues the time.
 """
 
 import socket
@@ -23,15 +24,15 @@ from scheduler.view.addresses import DEFAULT_PREFIX
 
 LOOK_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 1.0
-"""Before the next look while Redis was never reached, or while it disagrees with the carried time."""
+"""Seconds before the next reading while Redis was never reached, or disagrees with the continued time."""
 _FAILURES: Final = (redis.RedisError, ValueError)
 
 
 class RedisClock:
-    """Cluster time in a process. For any number of threads; a forked process makes its own.
+    """Cluster time in a process. Thread-safe. A forked process makes its own.
 
     `client` None: no Redis is configured, and this is the wall clock.
-    `process`: the name under which this process writes down how far its wall clock is off; "" writes nothing.
+    `process`: the name under which this process publishes the error of its wall clock; "" publishes nothing.
     """
 
     def __init__(
@@ -49,18 +50,18 @@ class RedisClock:
         self._looker: threading.Thread | None = None
 
     def now(self) -> float:
-        """Cluster time in seconds since the epoch; the wall clock of this host until Redis answered once."""
+        """Return cluster time in seconds since the epoch; the wall clock of this host until Redis answered once."""
         if self._looker is None and self._client is not None:
             self._start()
         return self._clock.now() if self._clock.has_looked else self._wall()
 
     @property
     def offset(self) -> float:
-        """Cluster time minus the wall clock of this host."""
+        """Return cluster time minus the wall clock of this host."""
         return self.now() - self._wall()
 
     def look(self) -> float:
-        """Ask Redis now; cluster time. Without an answer the carried time goes on."""
+        """Read Redis now and return cluster time. Without an answer the monotonic clock continues the time."""
         if self._client is not None:
             with suppress(*_FAILURES):
                 self._clock.look()

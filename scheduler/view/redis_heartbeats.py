@@ -1,9 +1,9 @@
-"""Heartbeats on Redis: a key a host, whose age is what Redis has counted down of its time to live.
+"""Heartbeats on Redis: one key for each host. Its age follows from its remaining time to live.
 
-    <prefix>heartbeat:<slot>    string  see leasehold/common/heartbeats.py; goes after KEPT_SECONDS
+    <prefix>heartbeat:<slot>    string  see leasehold/common/heartbeats.py; expires after KEPT_SECONDS
     <prefix>heartbeats:since    string  "<run id of the server> <its time>": heartbeats are kept here since then
 
-Hosts write with one plain SET, so they need no script, and no clock but the server's has a say.
+Hosts write with one plain SET, so they need no script, and only the server's clock matters.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ HOSTS_A_CALL: Final = 1000
 
 
 class RedisHeartbeats:
-    """The Pulse on Redis."""
+    """The Heartbeats port on Redis."""
 
     def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX) -> None:
         self._client, self._since = client, f"{prefix}heartbeats:since"
@@ -30,7 +30,7 @@ class RedisHeartbeats:
 
     @redis_errors()
     def listen(self, hosts: Mapping[str, str]) -> Heard:
-        """See Pulse.listen. A server that was flushed or restarted keeps heartbeats only since then."""
+        """See Heartbeats.listen. A server that was flushed or restarted keeps heartbeats only since then."""
         ages: dict[str, float] = {}
         versions: dict[str, str] = {}
         signed: dict[str, Heartbeat] = {}
@@ -45,7 +45,7 @@ class RedisHeartbeats:
         return Heard(ages, self._kept_for(), versions, signed)
 
     def _read(self, hosts: Mapping[str, str]) -> Iterator[tuple[str, Heartbeat, float]]:
-        """(slot, heartbeat, age) of those slots whose own machine has sent one."""
+        """Return (slot, heartbeat, age) of the slots whose own machine has sent one."""
         with self._client.pipeline(transaction=False) as pipeline:
             for slot in hosts:
                 pipeline.get(self._start + slot)

@@ -1,4 +1,4 @@
-"""Who tries to lead: the leader lock on Redis."""
+"""The leader lock on Redis, which decides which process tries to lead."""
 
 import secrets
 import time
@@ -11,10 +11,11 @@ from scheduler.view.connection import load_script, redis_errors
 
 
 class RedisLeaderLock:
-    """The Lock on Redis, under `<prefix>leader` and `<prefix>again`; one a process.
+    """The LeaderLock on Redis, under `<prefix>leader` and `<prefix>again`; one for each process.
 
-    Every take has a token of its own, so a take that got no answer is made again with the same one. `clock`
-    is monotonic, in seconds. `renew` and `seconds_left` may be called by another thread than the rest.
+    Every take has its own token. A take without an answer is repeated with the same token. `clock` is monotonic, in
+    seconds.
+    `renew` and `seconds_left` may be called by another thread than the other methods.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class RedisLeaderLock:
 
     @redis_errors()
     def take(self) -> bool:
-        """See Lock.take."""
+        """See LeaderLock.take."""
         token = self._unanswered or secrets.token_hex(16)
         self._unanswered = token
         began = self._clock()
@@ -48,7 +49,7 @@ class RedisLeaderLock:
 
     @redis_errors()
     def renew(self) -> bool:
-        """See Lock.renew."""
+        """See LeaderLock.renew."""
         began = self._clock()
         is_ours = self._held_since is not None and bool(self._renew(self._keys[:1], [self._token, self._lock_ms]))
         self._held_since = began if is_ours else None
@@ -56,17 +57,17 @@ class RedisLeaderLock:
 
     @redis_errors()
     def release(self) -> bool:
-        """See Lock.release."""
+        """See LeaderLock.release."""
         self._held_since = None
         return bool(self._release(self._keys, [self._token]))
 
     @redis_errors()
     def seconds_until_free(self) -> float:
-        """See Lock.seconds_until_free."""
-        # Below 0: nobody holds it.
+        """See LeaderLock.seconds_until_free."""
+        # A result below 0 means that no process has the lock.
         return max(0.0, self._client.pttl(self._keys[0]) / 1000)
 
     def seconds_left(self) -> float:
-        """See Lock.seconds_left."""
+        """See LeaderLock.seconds_left."""
         since = self._held_since
         return 0.0 if since is None else max(0.0, since + self._lock_ms / 1000 - self._clock())

@@ -1,4 +1,4 @@
-"""Counters and durations of all processes, added up in one Redis hash; losing it loses counts, nothing else."""
+"""Counters and durations of all processes, summed up in one Redis hash. Losing it loses only counts."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -18,34 +18,34 @@ from scheduler.view.metric_table import METRICS, REFUSED, find_label_values
 Labels = tuple[str, ...]
 """Values of a metric's labels, in the declared order."""
 Field = bytes | bytearray | memoryview | str | int | float
-"""What the driver takes as a key or a value."""
+"""The types that the driver takes as a key or a value."""
 PROBED = "probed_at"
-"""Under this the times of probes stand beside the metrics."""
+"""The name under which the times of probes are stored in the hash."""
 _REFUSED = msgspec.json.Decoder(RefusedMessage)
 _FIELD = msgspec.json.Decoder(tuple[str, Labels, str])
 
 
 class Spread(msgspec.Struct):
-    """The observations of one histogram: how many fell into each bucket alone (by its index), and their sum."""
+    """The observations of one histogram: the number in each bucket alone (by its index), and their sum."""
 
     counts: list[int]
     sum: float = 0.0
 
 
 class Tally(msgspec.Struct):
-    """Everything that was added up, by metric and values of its labels."""
+    """All sums, by metric and label values."""
 
     counters: dict[str, dict[Labels, float]]
     histograms: dict[str, dict[Labels, Spread]]
     probed: dict[str, float] = {}
-    """When each slot's machine answered last."""
+    """By slot: when its machine answered last."""
 
 
 class RedisMeter:
     """The Meter on Redis: `<prefix>metrics`, field = JSON of [name, label values, part], value = a number.
 
-    The part of a counter is "", those of a histogram are `sum` and the indices of its buckets. `<prefix>refused` is the
-    list of refused messages that were noted, as JSON; `<prefix>refused:<defect>` counts them for a minute.
+    The part of a counter is "", those of a histogram are `sum` and the indices of its buckets. `<prefix>refused` is
+    the list of refused messages, as JSON. `<prefix>refused:<defect>` counts them for a minute.
     """
 
     def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX) -> None:
@@ -103,24 +103,24 @@ class RedisMeter:
 
     @redis_errors()
     def read(self) -> Tally:
-        """All that was counted, zeros of the table included. Raises ViewUnavailableError without Redis."""
+        """Return all sums, including the declared zeros. Raises ViewUnavailableError without Redis."""
         stored = cast("dict[bytes, bytes]", self._client.hgetall(self._key))
         tally = _start_tally()
         for field, value in stored.items():
             try:
                 name, labels, part, amount = read_metric(field, value)
             except (msgspec.DecodeError, ValueError):
-                # The next ticks set the hash aside.
+                # One of the next ticks renames the damaged hash.
                 continue
             if name == PROBED:
                 tally.probed[labels[0]] = amount
-            # What another version of ours counted and this one does not know is left out.
+            # Skip metrics of another version of this program that this one does not know.
             if name in METRICS and len(labels) == len(METRICS[name].labels):
                 _enter(tally, name, labels, part, amount)
         return tally
 
     def _add(self, name: str, values: list[str], parts: Mapping[str, float]) -> None:
-        # A lost count is no harm, and whoever counts has better things to do than to fail for it.
+        # A lost count is acceptable: the operation that counts must not fail because of it.
         with suppress(redis.RedisError), self._client.pipeline(transaction=False) as pipeline:
             for part, amount in parts.items():
                 field = msgspec.json.encode((name, values, part))
@@ -129,7 +129,7 @@ class RedisMeter:
 
 
 def read_metric(field: bytes, value: bytes) -> tuple[str, Labels, str, float]:
-    """One field of the hash: name, values of the labels, part, amount. Raises msgspec.DecodeError and ValueError."""
+    """Return one field of the hash: name, label values, part, amount. Raises msgspec.DecodeError and ValueError."""
     name, labels, part = _FIELD.decode(field)
     if part not in {"", "sum"}:
         int(part)

@@ -1,4 +1,4 @@
-"""Kicks, notices and replies on Redis: hints that make things quick."""
+"""Kicks, notices and replies on Redis."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,12 +10,12 @@ from scheduler.view.addresses import DEFAULT_PREFIX, check_reply_address
 from scheduler.view.connection import redis_errors
 
 KICK_SECONDS = 2.0
-"""For how long one message stands for all kicks; a tick that begins ends it sooner."""
+"""Seconds for which one message serves all kicks. A tick that begins ends this time."""
 REPLY_SECONDS = 60
 
 
 class RedisNotifier:
-    """The Bell on Redis. `send_tick` sends one tick message; its errors pass through.
+    """The Notifier on Redis. `send_tick` sends one tick message; its errors are passed on.
 
     Notices go to the channel `<prefix>notice:<reservation>`, news for a host to `<prefix>host:<slot>`, replies to
     lists named `<prefix>reply:<word>`, all as JSON.
@@ -34,7 +34,7 @@ class RedisNotifier:
         self._flag = f"{prefix}kick"
 
     def kick(self) -> None:
-        """See Bell.kick. A message that could not be sent leaves no flag, so that the next kick sends one."""
+        """See Notifier.kick. If the message cannot be sent, the flag is deleted, so that the next kick sends one."""
         if not self._raise_flag():
             return
         is_sent = False
@@ -47,17 +47,17 @@ class RedisNotifier:
 
     @redis_errors()
     def hear(self) -> None:
-        """See Bell.hear."""
+        """See Notifier.hear."""
         self._client.delete(self._flag)
 
     @redis_errors()
     def notify(self, reservation: str, notice: Mapping[str, Any]) -> None:
-        """See Bell.notify."""
+        """See Notifier.notify."""
         self._client.publish(f"{self._prefix}notice:{reservation}", msgspec.json.encode(notice))
 
     @redis_errors()
     def push(self, news: Mapping[str, Mapping[str, Any]]) -> None:
-        """See Bell.push. One round trip, however many hosts there are."""
+        """See Notifier.push. One round trip for all hosts."""
         with self._client.pipeline(transaction=False) as pipeline:
             for slot, each in news.items():
                 pipeline.publish(f"{self._prefix}host:{slot}", msgspec.json.encode(each))
@@ -65,7 +65,7 @@ class RedisNotifier:
 
     @redis_errors()
     def reply(self, address: str, answer: Mapping[str, Any]) -> None:
-        """See Bell.reply."""
+        """See Notifier.reply."""
         check_reply_address(address, self._prefix)
         with self._client.pipeline(transaction=True) as both:
             both.rpush(address, msgspec.json.encode(answer))

@@ -1,4 +1,4 @@
-"""What Redis remembers of the cluster: whose it is, and the highest term and token that were seen."""
+"""The cluster record on Redis: the identity of the cluster, and the highest term and token that were used."""
 
 from contextlib import suppress
 from typing import cast
@@ -13,7 +13,7 @@ RESTORING = "restoring"
 
 
 class RedisRecord:
-    """The ClusterRecord on Redis: `<prefix>cluster` (text) and `<prefix>highest` (hash). `client` gives bytes."""
+    """The ClusterRecord on Redis: `<prefix>cluster` (text) and `<prefix>highest` (hash). `client` returns bytes."""
 
     def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX) -> None:
         self._client, self._cluster, self._highest = client, f"{prefix}cluster", f"{prefix}highest"

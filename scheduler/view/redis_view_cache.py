@@ -1,8 +1,8 @@
-"""The lagging view on Redis: whole rows as JSON, deltas without gaps, a generation that says it is whole.
+"""The view on Redis: whole rows as JSON, deltas without gaps, and a generation that marks the view as complete.
 
-What a reader sees is the truth of some moments ago, or nothing: a Redis that was flushed, restarted or
-restored from a snapshot holds no valid view until a leader rebuilt it from SQL, for the generation names the
-server's run id. `publish.lua` has the table of keys.
+A reader gets the rows as they were some moments ago, or nothing. A Redis that was flushed, restarted or restored
+from a snapshot has no valid view until a leader rebuilds it from SQL, because the generation contains the server's
+run id. `publish.lua` has the table of keys.
 """
 
 import secrets
@@ -24,24 +24,24 @@ from scheduler.view.connection import load_script, redis_errors
 from scheduler.view.set_aside import VIEW_TYPES, ContentCheck, forget_records, list_records, set_aside
 
 CHANGES_A_CALL = 500
-"""Changes sent to one script: Redis serves nobody else while it runs, some milliseconds."""
+"""Changes sent to one script. Redis serves no other client while a script runs, here for some milliseconds."""
 ENTRIES_A_CALL = 100
-"""Entries of deltas read at once; each holds up to CHANGES_A_CALL changes."""
+"""Delta entries read at once. Each contains up to CHANGES_A_CALL changes."""
 ROWS_A_CALL = 1000
 LOADS_TRIED = 3
-"""A load that is overtaken by more deltas than are kept begins again, so many times in all."""
+"""Number of attempts at a load. It starts again when more deltas arrive than are kept."""
 
 T = TypeVar("T")
 
 
 class RedisViewCache:
-    """The Board on Redis; one a process. `client` gives bytes (`make_redis`).
+    """The ViewCache on Redis; one for each process. `client` returns bytes (`make_redis`).
 
-    Any thread may publish, read rows and write reports; the warm copy (`catch_up`, `load`, `rebuild`) belongs to
-    one thread.
+    Any thread may publish, read rows and write reports. The process's own copy (`catch_up`, `load`, `rebuild`)
+    belongs to one thread.
 
-    A publish is accepted by whatever generation is valid when it arrives, since whole rows merge by version;
-    readers hold on to the generation that they copied.
+    Whichever generation is valid accepts a publish, since whole rows merge by version. Readers only use deltas of
+    the generation that they copied.
     """
 
     def __init__(
@@ -68,23 +68,23 @@ class RedisViewCache:
 
     @redis_errors()
     def publish(self, changes: Sequence[Change]) -> bool:
-        """See Board.publish."""
+        """See ViewCache.publish."""
         return all(self._send(batch) for batch in _batches(changes, CHANGES_A_CALL))
 
     @redis_errors()
     def catch_up(self) -> View | None:
-        """See Board.catch_up."""
+        """See ViewCache.catch_up."""
         if self._view is not None and not self._apply_deltas(self._view):  # promise: gap-reloads
             self._view = None
         return self._view
 
     @redis_errors()
     def load(self) -> View | None:
-        """See Board.load.
+        """See ViewCache.load.
 
-        The rows are scanned while others publish. That comes out right because every change after the
-        position that was read first is applied after the scan: a row that was scanned too early is replaced,
-        one that was scanned newer than its delta stays.
+        The rows are scanned while other processes publish. All changes after the first position are applied after
+        the scan: a row that was scanned too early is replaced, and a row that was scanned newer than its delta
+        stays.
         """
         self._view = None
         for _ in range(LOADS_TRIED):
@@ -102,9 +102,9 @@ class RedisViewCache:
 
     @redis_errors()
     def read_kept(self) -> dict[str, Reservation]:
-        """See Board.read_kept."""
+        """See ViewCache.read_kept."""
         found: dict[str, Reservation] = {}
-        with suppress(redis.ResponseError):  # a key of another type
+        with suppress(redis.ResponseError):  # the key has another type
             for _, body in self._client.hscan_iter(self._keys.rows("reservations"), count=ROWS_A_CALL):
                 with suppress(msgspec.DecodeError):
                     row = msgspec.json.decode(cast("bytes", body), type=Reservation)
@@ -113,7 +113,7 @@ class RedisViewCache:
 
     @redis_errors()
     def rebuild(self, rows: Iterable[Row]) -> View:
-        """See Board.rebuild."""
+        """See ViewCache.rebuild."""
         self._view = None
         generation = cast("bytes", self._begin(self._keys.all, [secrets.token_hex(8)]))
         view = View()
@@ -129,8 +129,8 @@ class RedisViewCache:
 
     @redis_errors()
     def set_aside_wrong_keys(self) -> list[SetAside]:
-        """See Board.set_aside_wrong_keys."""
-        # First, so that the records can be listed.
+        """See ViewCache.set_aside_wrong_keys."""
+        # Repair this key first, so that the records can be written.
         set_aside(self._client, self._prefix, {f"{self._prefix}set-aside": "list"})
         types = {f"{self._prefix}{key}": kind for key, kind in VIEW_TYPES.items()}
         found = set_aside(self._client, self._prefix, types)
@@ -142,17 +142,17 @@ class RedisViewCache:
 
     @redis_errors()
     def list_set_aside(self) -> list[SetAside]:
-        """See Board.list_set_aside."""
+        """See ViewCache.list_set_aside."""
         return list_records(self._client, self._prefix)
 
     @redis_errors()
     def forget_set_aside(self, records: Sequence[SetAside]) -> None:
-        """See Board.forget_set_aside."""
+        """See ViewCache.forget_set_aside."""
         forget_records(self._client, self._prefix, records)
 
     @redis_errors()
     def matches_copy(self) -> bool:
-        """See Board.matches_copy. While others publish faster than we follow, nothing speaks against it."""
+        """See ViewCache.matches_copy. True also while other processes publish faster than this one reads."""
         for _ in range(LOADS_TRIED):
             view = self.catch_up()
             stored = cast("list[int] | None", self._count(self._keys.all, [self._generation]))
@@ -165,26 +165,26 @@ class RedisViewCache:
 
     @redis_errors()
     def publish_time(self, now: float) -> None:
-        """See Board.publish_time. Redis takes the difference to its own clock when the call arrives."""
+        """See ViewCache.publish_time. Redis computes the difference to its own clock when the call arrives."""
         self._publish_clock([self._clock], [repr(now)])
 
     @redis_errors()
     def write_report(self, report: Mapping[str, Any]) -> None:
-        """See Board.write_report."""
+        """See ViewCache.write_report."""
         self._client.set(self._keys.report, msgspec.json.encode(report))
 
     @redis_errors()
     def read_report(self) -> dict[str, Any]:
-        """See Board.read_report."""
+        """See ViewCache.read_report."""
         stored = cast("bytes | None", self._client.get(self._keys.report))
         return msgspec.json.decode(stored, type=dict[str, Any]) if stored else {}
 
     def read_reservations(self, ids: Iterable[str]) -> dict[str, Reservation]:
-        """See Board.read_reservations."""
+        """See ViewCache.read_reservations."""
         return self._read("reservations", Reservation, ids)
 
     def read_slots(self, ids: Iterable[str]) -> dict[str, Slot]:
-        """See Board.read_slots."""
+        """See ViewCache.read_slots."""
         return self._read("slots", Slot, ids)
 
     def _send(self, changes: Sequence[Change], generation: bytes = b"") -> bool:
@@ -192,9 +192,9 @@ class RedisViewCache:
         return bool(self._publish(self._keys.all, arguments))
 
     def _apply_deltas(self, view: View) -> bool:
-        """Bring this copy up to date; False when it cannot be: another generation, a gap, unreadable rows.
+        """Bring this copy up to date. False: the generation changed, deltas are missing, or rows are unreadable.
 
-        Of one publish the deletions come last whatever its order was: versions make that right.
+        In each publish the deletions come last, whatever its order was. Versions make that correct.
         """
         is_done = False
         while not is_done:
@@ -210,7 +210,7 @@ class RedisViewCache:
         return True
 
     def _scan(self) -> View | None:
-        """The rows as they are met, each of some moment during the scan; None when some are unreadable."""
+        """Return the rows, each as of some moment during the scan; None when some are unreadable."""
         view = View()
         try:
             for kind in ROW_TYPES:
@@ -235,7 +235,7 @@ class RedisViewCache:
 
 
 class _ViewKeys:
-    """The names of the view's keys; which script takes which of them stands at the top of its file."""
+    """The names of the view's keys. The top of each script file lists the keys that it takes."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -248,7 +248,7 @@ class _ViewKeys:
         self.all = [self.generation, building, sequence, deltas, *others]
 
     def rows(self, kind: Kind) -> str:
-        """The hash of the rows of one kind."""
+        """Return the hash of the rows of one kind."""
         return f"{self._prefix}{kind}"
 
 

@@ -1,4 +1,4 @@
-"""The leader lock is renewed in the background while a tick runs."""
+"""Renews the leader lock in the background while a tick runs."""
 
 import threading
 from types import TracebackType
@@ -8,11 +8,11 @@ from scheduler.ports import LeaderLock, ViewUnavailableError
 
 
 class Renewal:
-    """While the block runs, the lock is renewed each time that a third of `lock_seconds` has passed.
+    """A block during which the lock is renewed each time that a third of `lock_seconds` has passed.
 
-    That ends when the lock is another's, or ran out unrenewed; `Lock.seconds_left` then tells so. An unreachable
-    Redis is asked again as long as time is left. Leaving the block waits for a renewal that is under way. May be
-    entered again after it was left.
+    Renewal ends when the lock belongs to another process, or ran out; `LeaderLock.seconds_left` shows that. An
+    unreachable Redis is tried again as long as time is left. Leaving the block waits for a renewal under way. The
+    block may be entered again.
     """
 
     def __init__(self, lock: LeaderLock, lock_seconds: float) -> None:

@@ -1,12 +1,12 @@
--- Renames keys that have another type than they should, or contents that block everything.
+-- Renames keys that have a wrong type, or contents that block every write.
 --
--- KEYS[1]     set-aside  list  a JSON record for each key that was set aside; a tick removes those that it has committed
--- KEYS[2..]   the keys to look at, then as many names under which they are kept
--- ARGV[1] seconds for which a key that was set aside is kept
--- ARGV[2] records that are kept at most
--- ARGV[3..]   for each key its type; "lock": a string that expires; "unreadable": what the caller found unreadable
+-- KEYS[1]     set-aside  list  a JSON record for each renamed key; a tick removes the records that it has committed
+-- KEYS[2..]   the keys to check, then for each of them its new name
+-- ARGV[1] seconds for which a renamed key is kept
+-- ARGV[2] most records that are kept
+-- ARGV[3..]   for each key its type; "lock": a string that expires; "unreadable": the caller found it unreadable
 --
--- Returns {key, what was found, ...} of what was set aside: a type, or "unreadable".
+-- Returns {key, found type or "unreadable", ...} of the renamed keys.
 
 local time = redis.call('TIME')
 local count = (#KEYS - 1) / 2
@@ -14,10 +14,10 @@ local found = {}
 local KINDS = { slots = true, reservations = true, holds = true, accounts = true, gone = true }
 local NUMBERS = { ['view:sequence'] = true, ['queue:count'] = true }
 
--- Every publish adds the entry "<sequence>-0": Redis refuses one that is not above the last.
+-- Every publish adds the entry "<sequence>-0". Redis refuses an entry that is not above the last one.
 local function is_beyond_sequence(key)
   local sequence = tonumber(redis.call('GET', (string.gsub(key, 'deltas$', 'sequence'))))
-  -- Without a sequence there is no valid view, and the next rebuild begins both again.
+  -- Without a sequence there is no valid view, and the next rebuild writes both keys again.
   if not sequence then return false end
   local after = string.format('%d-1', sequence)
   return #redis.call('XRANGE', key, after, '+', 'COUNT', 1) > 0
@@ -43,7 +43,7 @@ local function set_aside(key, kept, what)
   redis.call('EXPIRE', kept, ARGV[1])
   found[#found + 1] = key
   found[#found + 1] = what
-  -- With its time: records of the same key differ.
+  -- The time makes records of the same key differ.
   redis.call('RPUSH', KEYS[1], cjson.encode({ key = key, found = what, at = time[1] .. '.' .. time[2] }))
   redis.call('LTRIM', KEYS[1], -ARGV[2], -1)
 end

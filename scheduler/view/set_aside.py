@@ -1,10 +1,10 @@
-"""Keys of Redis with a wrong type or unreadable contents are renamed, so that the next write makes them again.
+"""Renames Redis keys with a wrong type or unreadable contents, so that the next write makes them again.
 
-A key of a wrong type fails every command on it, also after a restart of all processes: no tick would end well. The
-renamed key is kept as `<prefix>set-aside:<key>` for a week, the last one of each key.
+Every command on a key of a wrong type fails, also after a restart of all processes, so no tick would succeed. The
+renamed key is kept as `<prefix>set-aside:<key>` for a week; of each key only the last one is kept.
 
     <prefix>set-aside                     list  a JSON record for each of these keys, until its event is committed
-    <prefix>set-aside:<key>               any   what was there
+    <prefix>set-aside:<key>               any   the renamed key
     <prefix>set-aside:unacked:contents    hash  delivery tag -> note of a message that kombu cannot read
 """
 
@@ -22,7 +22,7 @@ from scheduler.view.connection import load_script
 from scheduler.view.redis_meter import read_metric
 
 KeyType = Literal["string", "list", "hash", "zset", "stream", "lock", "unreadable"]
-"""`lock`: a string that expires; `unreadable`: its contents cannot be read, whatever its type."""
+"""`lock`: a string that expires. `unreadable`: the caller found its contents unreadable, whatever its type."""
 
 
 def _read_row(kind: Kind, _: bytes, body: bytes) -> object:
@@ -53,13 +53,13 @@ VIEW_TYPES: Final[Mapping[str, KeyType]] = {
     "view:accounts": "hash",
     "view:report": "string",
 }
-"""After the prefix: the keys whose type every tick checks."""
+"""The keys whose type every tick checks, without the prefix."""
 READERS: Final[Mapping[str, Callable[[bytes, bytes], object]]] = {
     **{f"view:{kind}": partial(_read_row, kind) for kind in ROW_TYPES},
     "view:gone": lambda _, version: int(version),
     "metrics": read_metric,
 }
-"""After the prefix: how a field of each hash is read. An error is msgspec.DecodeError or ValueError."""
+"""By key without the prefix: the function that reads a field. It raises msgspec.DecodeError or ValueError."""
 FIELDS_A_LOOK: Final = 20
 _QUEUES: Final = ("reservations", "ticks", "launch", "health", "terminate")
 _PRIORITIES: Final = ("", "\x06\x163", "\x06\x166", "\x06\x169")
@@ -70,12 +70,14 @@ BROKER_TYPES: Final[Mapping[str, KeyType]] = {
     "unacked_index": "zset",
     "unacked_mutex": "string",
 }
-"""The keys of kombu, which workers check; they have no prefix."""
+"""The keys of kombu, which workers check. They have no prefix."""
 
 
 def set_aside(client: redis.Redis, prefix: str, types: Mapping[str, KeyType]) -> list[SetAside]:
-    """Set aside the keys that have another type than given here, or contents that block every write. Raises
-    redis.RedisError when Redis cannot be reached.
+    """Rename the keys that have another type than given here, or contents that block every write. Return what was
+    renamed.
+
+    Raises redis.RedisError when Redis cannot be reached.
     """
     keys = list(types)
     names = [f"{prefix}set-aside", *keys, *(f"{prefix}set-aside:{key}" for key in keys)]
@@ -93,7 +95,7 @@ def set_aside_note(client: redis.Redis, prefix: str, tag: str) -> None:
 
 
 def list_records(client: redis.Redis, prefix: str) -> list[SetAside]:
-    """What was set aside by any process, without what `forget_records` removed. Unreadable records are removed."""
+    """Return the records of renamed keys that `forget_records` has not removed. Unreadable records are deleted."""
     stored = cast("list[bytes]", client.lrange(f"{prefix}set-aside", 0, -1))
     found: list[SetAside] = []
     for each in stored:
@@ -105,7 +107,7 @@ def list_records(client: redis.Redis, prefix: str) -> list[SetAside]:
 
 
 def forget_records(client: redis.Redis, prefix: str, records: Sequence[SetAside]) -> None:
-    """Remove these records, and none that was added meanwhile."""
+    """Delete these records, and none that was added meanwhile."""
     with client.pipeline(transaction=True) as pipeline:
         for each in records:
             pipeline.lrem(f"{prefix}set-aside", 1, cast("str", each.record))
@@ -113,7 +115,7 @@ def forget_records(client: redis.Redis, prefix: str, records: Sequence[SetAside]
 
 
 class ContentCheck:
-    """Reads the hashes of one Redis a part at a time: each call reads the next fields of each hash."""
+    """Reads the hashes of one Redis in parts: each call reads the next fields of each hash."""
 
     def __init__(self, client: redis.Redis, prefix: str) -> None:
         self._client = client
@@ -121,7 +123,7 @@ class ContentCheck:
         self._readers = {f"{prefix}{key}": reader for key, reader in READERS.items()}
 
     def find_unreadable(self) -> list[str]:
-        """The keys among whose next fields is one that cannot be read. Raises redis.RedisError."""
+        """Return the keys with an unreadable field among the next ones. Raises redis.RedisError."""
         with self._client.pipeline(transaction=False) as pipeline:
             for key, cursor in self._cursors.items():
                 pipeline.hscan(key, cursor, count=FIELDS_A_LOOK)

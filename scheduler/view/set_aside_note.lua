@@ -2,10 +2,10 @@
 --
 -- KEYS[1] set-aside      list  records, as in set_aside.lua
 -- KEYS[2] unacked        hash  delivery tag -> note
--- KEYS[3] unacked_index  zset  delivery tag -> since when
+-- KEYS[3] unacked_index  zset  delivery tag -> time of its delivery
 -- KEYS[4] set-aside:unacked:contents  hash  delivery tag -> note
 -- ARGV[1] seconds for which the note is kept
--- ARGV[2] records that are kept at most
+-- ARGV[2] most records that are kept
 -- ARGV[3] delivery tag
 
 local note = redis.call('HGET', KEYS[2], ARGV[3])

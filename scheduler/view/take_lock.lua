@@ -1,11 +1,11 @@
 -- Takes the leader lock, or leaves a mark for its holder.
 --
--- KEYS[1] leader  string  the holder's token of this tenure, expires by itself
--- KEYS[2] again   string  there while somebody asked for a tick that the holder has not begun
--- ARGV[1] token of the one who asks, new for each take
+-- KEYS[1] leader  string  the token of the holder's take; expires
+-- KEYS[2] again   string  the mark: a process requested a tick that the holder has not begun
+-- ARGV[1] the caller's token, new for each take
 -- ARGV[2] ms for which it is held
 --
--- Returns 1 when it is held by this token: also when the same take arrives twice.
+-- Returns 1 when this token has the lock, also when the same take arrives twice; else 0.
 
 local is_taken = redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
 if not is_taken and redis.call('GET', KEYS[1]) ~= ARGV[1] then

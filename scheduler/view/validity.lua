@@ -1,7 +1,7 @@
--- Put before every script on the view: is what is stored here this very server's?
+-- Prepended to every script on the view: tests whether this server itself stored the view.
 --
--- A generation is "<random>:<run id of the server>". After a flush there is none; after a restart, a restored
--- snapshot or a failover the run id is another server's. Then nothing here is to be believed.
+-- A generation is "<random>:<run id of the server>". After a flush there is none. After a restart, a restored
+-- snapshot or a failover it has the run id of another server, and the view may be old or incomplete.
 
 local function is_of_this_server(generation)
   if not generation then return false end

@@ -1,4 +1,4 @@
-"""The checker: looks at a run from outside, and says what was broken of what Leasehold promises.
+"""The checker: looks at a run from outside, and reports which promises of Leasehold were broken.
 
 It reads the emulator's call log and its machines, the holders' own files, and SQL; nothing of the run itself.
 """
@@ -65,7 +65,7 @@ class Evidence:
     """What is left of a run."""
 
     accepted: set[str] = field(default_factory=set)
-    """Reservations whose acceptance somebody was told."""
+    """Reservations whose acceptance a client received."""
     phases: dict[str, str] = field(default_factory=dict)
     """Reservation → phase, by SQL."""
     slots: dict[str, str] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Evidence:
     machines: list[Line] = field(default_factory=list)
     """EC2's machines, terminated ones too."""
     launching: int = 0
-    """How often SQL says that a slot began to launch."""
+    """Number of launches of slots in SQL."""
     terms: list[int] = field(default_factory=list)
     """The term of each of the leaders' events, in the order in which SQL has them."""
     hostile: list[str] = field(default_factory=list)
@@ -151,7 +151,7 @@ def _find_ended(events: Iterable[Event]) -> set[str]:
 
 
 def _find_hostile(events: Iterable[Event], store: Store) -> Iterator[str]:
-    """Nobody but the holders' principal brings anything about by a message, and no slot or account is touched.
+    """Only messages of the holders' principal change anything, and no slot or account is touched.
 
     What a restore settles, between its event and the first one of a leader, no message has caused.
     """
@@ -255,7 +255,7 @@ def _overfull(machine: str, holders: Mapping[tuple[str, int, str], Sequence[Line
 
 
 def _repeated_tokens(uses: Sequence[Line]) -> Iterator[str]:
-    """A token belongs to one reservation, for good."""
+    """A token always belongs to one reservation."""
     owners: dict[int, set[str]] = defaultdict(set)
     for use in uses:
         owners[use["token"]].add(use["reservation"])
@@ -311,7 +311,7 @@ def _ended_under_holders(uses: Sequence[Line], calls: Sequence[Line]) -> Iterato
 
 
 def _returning_terms(evidence: Evidence) -> Iterator[str]:
-    """Terms never go back, and neither does the time of the last tick: who was deposed writes nothing any more.
+    """Terms never go back, and neither does the time of the last tick: a deposed leader writes nothing.
 
     Within a restore SQL shows the numbers of the backup for a moment; afterwards they are higher than ever.
     """

@@ -1,4 +1,4 @@
-"""The nemesis: breaks one thing after the other, which and when by its seed, until it is told to stop."""
+"""The nemesis: breaks one thing after the other, chosen by its seed, until it is stopped."""
 
 import random
 import shutil
@@ -195,7 +195,7 @@ class Nemesis:
         return "stop between_plan_and_commit"
 
     def _lose_launch(self) -> str:
-        """Kill a launch worker after EC2 launched and before anybody knows of it."""
+        """Kill a launch worker after EC2 launched and before any process knows of it."""
         give_order(self._hosts.points, "after_launch", "kill")
         return "kill after_launch"
 
@@ -265,7 +265,7 @@ class Nemesis:
         return f"{self._hosts.redis.client_kill_filter(_type='normal')} connections"
 
     def _cut_database(self) -> str:
-        """End the connections of everybody else, as a restart or a failover does."""
+        """End the connections of all other clients, as a restart or a failover does."""
         url = self._hosts.settings.database_url
         if not url.startswith("postgresql"):
             return "a file has no connections"

@@ -40,7 +40,7 @@ def give_order(folder: Path, point: Point | RestorePoint, order: Order) -> None:
 
 
 def withdraw_orders(folder: Path) -> None:
-    """Take back the orders that nobody took."""
+    """Delete the orders that no process took."""
     for point in POINTS:
         (folder / point).unlink(missing_ok=True)
 

@@ -123,7 +123,7 @@ class Restorer:
         self._write(process)
 
     def _repeat(self, words: Sequence[str]) -> Process:
-        """Run the command until it succeeds, as its page says; the last process."""
+        """Run the command until it succeeds, as its page describes; return the last process."""
         process = self._run(words)
         for _ in range(REPEATS):
             if process.has_succeeded:

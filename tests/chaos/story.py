@@ -22,7 +22,7 @@ MOST_SETTLE_SECONDS: Final = 150.0
 """After the last fault, whatever ends meanwhile."""
 HOLDERS: Final = 2
 LATE: Final = 8
-"""One in so many is late."""
+"""One of this many is late."""
 
 
 @dataclass

@@ -8,7 +8,7 @@ from scheduler.operations.ports import Ports
 
 
 def _term() -> None:
-    """Commits look neither at the term nor at who holds it."""
+    """Commits test neither the term nor its holder."""
     from sqlalchemy import update
 
     from scheduler.store import tables

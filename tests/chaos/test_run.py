@@ -15,7 +15,7 @@ from workers.embedded_redis import NO_SERVER, find_redis_server
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_says_so_in_a_line_and_sums_up(number: signal.Signals, tmp_path: Path) -> None:
+def test_an_interrupted_run_reports_that_in_a_line_and_sums_up(number: signal.Signals, tmp_path: Path) -> None:
     if find_redis_server() is None:
         pytest.skip(NO_SERVER)
     command = [sys.executable, "-m", "tests.chaos.run", "--database=sqlite", "--first=7"]

@@ -136,7 +136,7 @@ def test_without_matplotlib_a_line_says_how_to_get_it(run: Run, monkeypatch: pyt
         ([a_line(1, (0, -2, 1))], "log.swf:1: expected a run time >= 0, or -1 for unknown, got -2"),
         (
             [a_line(1, (0, 10, 3))],
-            "log.swf:1: expected at most 2 processors, as many as the fleet could ever have, got 3",
+            "log.swf:1: expected at most 2 processors, the most that the fleet could ever have, got 3",
         ),
         ([a_line(1, (0, 10, 0))], "log.swf:1: expected a whole number of processors >= 1, got 0"),
         ([], "log.swf: expected at least one job, got none"),

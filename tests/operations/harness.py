@@ -99,7 +99,7 @@ class CountingFleet:
         return (self.machines[name] for name in self.running if name not in self.hidden)
 
     def appear(self, name: str, slot: str = "linux-1", **tags: Any) -> None:
-        """A machine under our tags that nobody here launched."""
+        """Add a machine with the cluster's tags that no slot launched."""
         fields = {"state": "running", "pool": "linux", "launch_id": f"launch-of-{name}", **tags}
         self.machines[name] = Machine(id=name, slot=slot, **fields)
 
@@ -122,7 +122,7 @@ class CountingFleet:
 
 @dataclass
 class Mailbox:
-    """The broker: messages wait here until somebody plays them."""
+    """The broker: messages wait here until a test plays them."""
 
     tasks: list[Task] = field(default_factory=list)
     callbacks: list[OutboxMessage] = field(default_factory=list)
@@ -164,19 +164,19 @@ class Harness:
         *,
         store: Store | None = None,
         fleet: "CountingFleet | None" = None,
-        shelf: InMemoryRedis | None = None,
+        redis: InMemoryRedis | None = None,
     ) -> None:
         self.now = NOW if store is None else store.now()
         self.store: Store = MemoryStore(self.clock) if store is None else store
         self.fleet = fleet or CountingFleet()
         self.mailbox = Mailbox()
-        self.shelf, self.seat, self.numbers = shelf or InMemoryRedis(self.clock), LockHolder(), count(1)
+        self.redis, self.lock_holder, self.numbers = redis or InMemoryRedis(self.clock), LockHolder(), count(1)
         self.heartbeats = MemoryHeartbeats(self.clock)
         self.restart()
         apply_rules(self.ports, config or CONFIG)
 
     def clock(self) -> float:
-        """The time, which passes only when it is told to."""
+        """Return the time, which passes only when a test changes `now`."""
         return self.now
 
     def restart(self) -> None:
@@ -185,8 +185,8 @@ class Harness:
         self.meter = MemoryMeter()
         self.ports = Ports(
             store=self.store,
-            view_cache=MemoryViewCache(self.shelf, self.clock),
-            lock=MemoryLeaderLock(self.seat, 15.0, self.clock),
+            view_cache=MemoryViewCache(self.redis, self.clock),
+            lock=MemoryLeaderLock(self.lock_holder, 15.0, self.clock),
             notifier=self.notifier,
             heartbeats=self.heartbeats,
             dispatcher=self.mailbox,
@@ -206,7 +206,7 @@ class Harness:
         return self.ask("submit", id=name, system="x86_64-linux", **fields)
 
     def tick(self) -> Ticked:
-        """One tick, which nobody else asked for at the same time."""
+        """Tick once, without a mark left by another process."""
         return tick(self.ports, self.leader)[0]
 
     def play_tasks(self) -> None:
@@ -224,7 +224,7 @@ class Harness:
         self.mailbox.tasks.clear()
 
     def settle(self, seconds: float = 60.0, step: float = 2.0) -> None:
-        """Let the periodic work of so many seconds be done."""
+        """Run the periodic work of this number of seconds."""
         end = self.now + seconds
         while self.now < end:
             self.now += step
@@ -276,7 +276,7 @@ class Harness:
 
 
 class Killed(BaseException):
-    """The process died here: nobody catches it but who watches over processes."""
+    """The process died here. Only code that watches over processes catches it."""
 
 
 class Saboteur:

@@ -21,7 +21,7 @@ HOLDERS_VERBS: Final = ("release", "renew", "confirm", "fail", "surrender", "dec
 
 
 def list_foreign_words(tokens: Tokens) -> list[tuple[str, Item]]:
-    """Each word about a reservation, said of each reservation of another principal with its true token."""
+    """Each command about a reservation, for each reservation of another principal, with its true token."""
     found: list[tuple[str, Item]] = []
     for name, token in tokens.items():
         proof: Item = {"reservation": name} | ({"token": token} if token else {})

@@ -1,4 +1,4 @@
-"""A rig with quota accounts and hosts that take one lease each."""
+"""A harness with quota accounts and hosts that take one lease each."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def a_quota(grace: float = 0, accounts: dict[str, Any] | None = None, **schedule
     }
 
 
-class QuotaRig(Harness):
+class QuotaHarness(Harness):
     """See Harness; its hosts are `lab-1` … `lab-N`."""
 
     def __init__(
@@ -30,11 +30,11 @@ class QuotaRig(Harness):
         *,
         grace: float = 0,
         store: Store | None = None,
-        shelf: InMemoryRedis | None = None,
+        redis: InMemoryRedis | None = None,
         fleet: CountingFleet | None = None,
         **changes: Any,
     ) -> None:
-        super().__init__(a_quota(grace, **changes), store=store, shelf=shelf, fleet=fleet)
+        super().__init__(a_quota(grace, **changes), store=store, redis=redis, fleet=fleet)
         for number in range(1, hosts + 1):
             self.ask("register", slot=f"lab-{number}", pool="lab", machine=f"m{number}")
 
@@ -50,7 +50,7 @@ class QuotaRig(Harness):
         """What an account has."""
         return self.account(name).balance
 
-    def give(self, name: str, **fields: Any) -> "QuotaRig":
+    def give(self, name: str, **fields: Any) -> "QuotaHarness":
         """Submit one, and let it be placed."""
         self.submit(name, **fields)
         self.tick()
@@ -62,7 +62,7 @@ class QuotaRig(Harness):
         return self.slot(name)
 
     def holders(self) -> dict[str, list[str]]:
-        """By host: who has a lease there that counts now."""
+        """By host: the reservations with a lease there that counts now."""
         found: dict[str, list[str]] = {}
         for row in self.store.find_reservations(limit=10_000):
             for lease in row.leases:

@@ -20,9 +20,9 @@ def rig_with(**limits: int) -> Harness:
     return Harness({**CONFIG, "limits": limits})
 
 
-def ask(rig: Harness, name: str, principal: Principal | None = CI, **fields: Any) -> dict[str, Any]:
-    document = {"request": f"q-{name}-{len(rig.events)}", "id": name, "system": SYSTEM, **fields}
-    return accept(rig.ports, "submit", document, principal=principal)
+def ask(harness: Harness, name: str, principal: Principal | None = CI, **fields: Any) -> dict[str, Any]:
+    document = {"request": f"q-{name}-{len(harness.events)}", "id": name, "system": SYSTEM, **fields}
+    return accept(harness.ports, "submit", document, principal=principal)
 
 
 def fault_of(answer: dict[str, Any]) -> tuple[str, str, str]:
@@ -53,9 +53,9 @@ def fault_of(answer: dict[str, Any]) -> tuple[str, str, str]:
 def test_a_reservation_that_asks_for_more_than_one_may_is_refused_with_the_name_of_the_limit(
     limits: dict[str, int], fields: dict[str, Any], fault: tuple[str, str, str]
 ) -> None:
-    rig = rig_with(**limits)
-    assert fault_of(ask(rig, "r1", **fields)) == fault
-    assert rig.store.find_reservations() == []
+    harness = rig_with(**limits)
+    assert fault_of(ask(harness, "r1", **fields)) == fault
+    assert harness.store.find_reservations() == []
     assert ask(rig_with(**{name: most + 1 for name, most in limits.items()}), "r1", **fields)["ok"]
     assert ask(rig_with(**dict.fromkeys(limits, 0)), "r1", **fields)["ok"]
 
@@ -64,85 +64,85 @@ def test_a_gang_of_ten_thousand_is_allowed_by_default() -> None:
     assert ask(rig_with(), "r1", components=[{"name": "rank", "count": 10_000}])["ok"]
 
 
-def test_a_principal_may_have_so_many_pending_and_no_more() -> None:
-    rig = rig_with(pending_per_principal=2)
-    assert ask(rig, "r1")["ok"]
-    assert ask(rig, "r2")["ok"]
-    assert fault_of(ask(rig, "r3")) == (
+def test_a_principal_may_have_pending_reservations_up_to_its_limit() -> None:
+    harness = rig_with(pending_per_principal=2)
+    assert ask(harness, "r1")["ok"]
+    assert ask(harness, "r2")["ok"]
+    assert fault_of(ask(harness, "r3")) == (
         "principal",
         "at most 2 pending reservations of principal ci (limits.pending_per_principal)",
         "2 pending and 1 more",
     )
-    assert ask(rig, "r4", OTHER)["ok"]
-    assert [row.principal for row in rig.store.find_reservations()] == ["ci", "ci", "other"]
+    assert ask(harness, "r4", OTHER)["ok"]
+    assert [row.principal for row in harness.store.find_reservations()] == ["ci", "ci", "other"]
 
 
 def test_unsigned_reservations_count_as_those_of_one_principal() -> None:
-    rig = rig_with(pending_per_principal=1)
-    assert ask(rig, "r1", None)["ok"]
-    assert fault_of(ask(rig, "r2", None))[1].startswith("at most 1 pending reservations of all unsigned requests")
-    assert ask(rig, "r3")["ok"]
+    harness = rig_with(pending_per_principal=1)
+    assert ask(harness, "r1", None)["ok"]
+    assert fault_of(ask(harness, "r2", None))[1].startswith("at most 1 pending reservations of all unsigned requests")
+    assert ask(harness, "r3")["ok"]
 
 
 def test_the_instances_of_what_is_pending_are_limited_too() -> None:
-    rig = rig_with(instances_per_principal=10)
-    assert ask(rig, "r1", components=[{"name": "rank", "count": 8}])["ok"]
-    path, expected, got = fault_of(ask(rig, "r2", components=[{"name": "rank", "count": 3}]))
+    harness = rig_with(instances_per_principal=10)
+    assert ask(harness, "r1", components=[{"name": "rank", "count": 8}])["ok"]
+    path, expected, got = fault_of(ask(harness, "r2", components=[{"name": "rank", "count": 3}]))
     assert (path, got) == ("principal", "8 pending and 3 more")
     assert expected == "at most 10 instances of pending reservations of principal ci (limits.instances_per_principal)"
-    assert ask(rig, "r3", components=[{"name": "rank", "count": 2}])["ok"]
+    assert ask(harness, "r3", components=[{"name": "rank", "count": 2}])["ok"]
 
 
-def test_an_account_may_have_so_many_pending_whoever_submits_them() -> None:
-    rig = rig_with(pending_per_account=2)
-    assert ask(rig, "r1", account="lab")["ok"]
-    assert ask(rig, "r2", OTHER, account="lab")["ok"]
-    assert fault_of(ask(rig, "r3", None, account="lab")) == (
+def test_an_account_may_have_pending_reservations_up_to_its_limit_from_any_producer() -> None:
+    harness = rig_with(pending_per_account=2)
+    assert ask(harness, "r1", account="lab")["ok"]
+    assert ask(harness, "r2", OTHER, account="lab")["ok"]
+    assert fault_of(ask(harness, "r3", None, account="lab")) == (
         "account",
         "at most 2 pending reservations of account lab (limits.pending_per_account)",
         "2 pending and 1 more",
     )
-    assert ask(rig, "r4", account="another")["ok"]
-    assert ask(rig, "r5")["ok"]
+    assert ask(harness, "r4", account="another")["ok"]
+    assert ask(harness, "r5")["ok"]
 
 
 def test_of_a_list_as_many_are_accepted_as_the_limit_allows() -> None:
-    rig = rig_with(pending_per_principal=3)
-    assert ask(rig, "r0")["ok"]
+    harness = rig_with(pending_per_principal=3)
+    assert ask(harness, "r0")["ok"]
     items = [{"id": f"r{number}", "system": SYSTEM} for number in (0, 1, 2, 3, 1, 4)]
-    answer = accept(rig.ports, "submit", {"request": "q", "items": items}, principal=CI)
+    answer = accept(harness.ports, "submit", {"request": "q", "items": items}, principal=CI)
     assert [each["ok"] for each in answer["results"]] == [True, True, True, False, True, False]
-    assert [row.id for row in rig.store.find_reservations()] == ["r0", "r1", "r2"]
+    assert [row.id for row in harness.store.find_reservations()] == ["r0", "r1", "r2"]
 
 
 def test_what_is_stored_already_is_answered_although_the_limit_is_reached() -> None:
-    rig = rig_with(pending_per_principal=1)
-    assert ask(rig, "r1")["ok"]
-    assert not ask(rig, "r2")["ok"]
-    assert ask(rig, "r1")["reservation"] == "r1"
+    harness = rig_with(pending_per_principal=1)
+    assert ask(harness, "r1")["ok"]
+    assert not ask(harness, "r2")["ok"]
+    assert ask(harness, "r1")["reservation"] == "r1"
 
 
 def test_a_lower_limit_leaves_what_is_pending_alone() -> None:
-    rig = rig_with()
+    harness = rig_with()
     for name in ("r1", "r2", "r3"):
-        ask(rig, name)
-    apply_rules(rig.ports, {**CONFIG, "limits": {"pending_per_principal": 1}})
-    rig.tick()
-    assert len(rig.store.find_reservations()) == 3
-    assert fault_of(ask(rig, "r4"))[2] == "3 pending and 1 more"
+        ask(harness, name)
+    apply_rules(harness.ports, {**CONFIG, "limits": {"pending_per_principal": 1}})
+    harness.tick()
+    assert len(harness.store.find_reservations()) == 3
+    assert fault_of(ask(harness, "r4"))[2] == "3 pending and 1 more"
 
 
 def test_what_has_ended_makes_room_within_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """A count that refused is kept for that time: a producer at its limit causes no count with each request."""
     now = [100.0]
     monkeypatch.setattr("scheduler.operations.admission.monotonic", lambda: now[0])
-    rig = rig_with(pending_per_principal=1)
-    assert ask(rig, "r1")["ok"]
-    assert not ask(rig, "r2")["ok"]
-    rig.ask("cancel", reservation="r1")
-    assert not ask(rig, "r3")["ok"]
+    harness = rig_with(pending_per_principal=1)
+    assert ask(harness, "r1")["ok"]
+    assert not ask(harness, "r2")["ok"]
+    harness.ask("cancel", reservation="r1")
+    assert not ask(harness, "r3")["ok"]
     now[0] += FULL_SECONDS
-    assert ask(rig, "r4")["ok"]
+    assert ask(harness, "r4")["ok"]
 
 
 class _CountingTransaction:

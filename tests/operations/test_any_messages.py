@@ -53,13 +53,13 @@ class Ask(NamedTuple):
 
 
 class Again(NamedTuple):
-    """A request of before, so many back, sent once more, as it was."""
+    """An earlier request, counted back from the last one, sent again unchanged."""
 
     back: int
 
 
 class Happens(NamedTuple):
-    """Something besides requests."""
+    """A step that is no request."""
 
     what: Literal["served", "tick", "work", "interrupt", "flush", "wait", "restart"]
 
@@ -76,7 +76,7 @@ class Story:
     """One fleet, the requests that were sent and what was answered, and the rules that hold after each."""
 
     def __init__(self) -> None:
-        self.rig = Harness(CONFIG)
+        self.harness = Harness(CONFIG)
         self.sent: list[tuple[str, dict[str, Any]]] = []
         self.answers: dict[str, Answer] = {}
         self.accepted: set[str] = set()
@@ -92,7 +92,7 @@ class Story:
                 case Again(back) if back <= len(self.sent):
                     self._send(*self.sent[-back])
                 case Happens(what):
-                    self._let_happen(what)
+                    self._act_as_cloud(what)
             self._look()
 
     def _ask(self, step: Ask) -> None:
@@ -122,15 +122,15 @@ class Story:
                 return None
 
     def _send(self, verb: str, document: dict[str, Any]) -> None:
-        before, events = self._rows(), len(self.rig.events)
-        answer = accept(self.rig.ports, verb, document)
+        before, events = self._rows(), len(self.harness.events)
+        answer = accept(self.harness.ports, verb, document)
         after = self._rows()
         request = document["request"]
         if (known := self.answers.get(request)) is not None:
             assert answer == known, "a repeat gets the first answer"
         if known is not None or not answer["ok"]:
-            assert after == before, "who is refused, or repeats himself, changes nothing"
-            assert len(self.rig.events) == events
+            assert after == before, "a refused or repeated request changes nothing"
+            assert len(self.harness.events) == events
         if not answer["ok"]:
             assert all(error["path"] and error["expected"] and error["got"] for error in answer["errors"])
         elif known is None:
@@ -143,7 +143,7 @@ class Story:
         name = document.get("reservation") or document["id"]
         self.accepted.add(name)
         changed = {each for each in after if after[each] != before.get(each)}
-        assert changed <= {name}, "a word changes nobody else's reservation"
+        assert changed <= {name}, "a command changes no other reservation"
         was = before.get(name)
         if verb == "submit":
             assert was is None or not changed, "a known id changes nothing, in any phase"
@@ -159,33 +159,33 @@ class Story:
         if verb in MARKS:
             assert (was.version, was.phase, was.leases) == (after[name].version, after[name].phase, after[name].leases)
 
-    def _let_happen(self, what: str) -> None:
-        rig = self.rig
+    def _act_as_cloud(self, what: str) -> None:
+        harness = self.harness
         match what:
             case "served":
-                rig.tick()
-                rig.play_tasks()
-                rig.tick()
+                harness.tick()
+                harness.play_tasks()
+                harness.tick()
             case "tick":
-                rig.tick()
+                harness.tick()
             case "work":
-                rig.play_tasks()
+                harness.play_tasks()
             case "interrupt":
-                for slot in rig.store.find_slots(states=["ready"])[:1]:
-                    with rig.store.transaction() as transaction:
+                for slot in harness.store.find_slots(states=["ready"])[:1]:
+                    with harness.store.transaction() as transaction:
                         work = UnitOfWork(transaction, "cloud")
                         work.load(slots=[slot.id])
-                        interrupt(work, slot.id, rig.now + 60)
+                        interrupt(work, slot.id, harness.now + 60)
                         work.flush()
             case "flush":
-                rig.shelf.flush()
+                harness.redis.flush()
             case "wait":
-                rig.now += 7
+                harness.now += 7
             case "restart":
-                rig.restart()
+                harness.restart()
 
     def _rows(self) -> dict[str, Reservation]:
-        return {row.id: row for row in self.rig.store.find_reservations(ids=NAMES)}
+        return {row.id: row for row in self.harness.store.find_reservations(ids=NAMES)}
 
     def _look(self) -> None:
         """What holds at any time."""
@@ -201,29 +201,29 @@ class Story:
                 assert row.token > highest
                 known.append(row.token)
             assert not known or row.token == known[-1], "a token never comes back"
-        for slot in self.rig.store.find_slots():
+        for slot in self.harness.store.find_slots():
             there = [
                 each for row in rows.values() for each in row.leases if (each.slot, each.epoch) == (slot.id, slot.epoch)
             ]
             assert len(there) <= 2, "no slot is leased beyond its limit"
 
     def end(self) -> None:
-        """Periodic work alone brings the view to the truth; when nobody wants anything any more, no machine runs."""
-        self.rig.settle(30, step=5)
-        view = self.rig.ports.view_cache.load()
+        """Periodic work alone brings the view to the truth; when no reservation is left, no machine runs."""
+        self.harness.settle(30, step=5)
+        view = self.harness.ports.view_cache.load()
         assert view is not None
         alive = {name: row for name, row in self._rows().items() if row.phase not in ENDED}
         assert {name: row for name, row in view.reservations.items() if row.phase not in ENDED} == alive
         for name in alive:
-            assert self.rig.ask("cancel", reservation=name)["ok"]
-        self.rig.settle(120, step=10)
-        assert self.rig.fleet.running == []
-        assert [slot.state for slot in self.rig.store.find_slots()] == ["empty", "empty"]
+            assert self.harness.ask("cancel", reservation=name)["ok"]
+        self.harness.settle(120, step=10)
+        assert self.harness.fleet.running == []
+        assert [slot.state for slot in self.harness.store.find_slots()] == ["empty", "empty"]
 
 
 @settings(max_examples=30, deadline=None, derandomize=bool(os.environ.get("CI")))
 @given(st.lists(STEPS, max_size=40))
-def test_every_message_is_carried_out_once_or_refused_and_nobody_is_lost(steps: list[Any]) -> None:
+def test_every_message_is_carried_out_once_or_refused_and_no_reservation_is_lost(steps: list[Any]) -> None:
     story = Story()
     story.play(steps)
     story.end()

@@ -17,7 +17,7 @@ from scheduler.store.migrating import migrate
 from scheduler.store.opening import open_store
 from scheduler.view.in_memory_redis import InMemoryRedis
 from tests.operations.harness import NOW, CountingFleet
-from tests.operations.quota import QuotaRig
+from tests.operations.quota import QuotaHarness
 from tests.operations.test_preemption import write
 from tests.operations.test_races import ROUNDS, Open, ask, open_one, race
 
@@ -49,15 +49,15 @@ START = {
 
 
 class Oracle:
-    """The same sums in exact fractions, from what is seen of leases after each step: who runs at which level."""
+    """The same sums in exact fractions, from the leases and their levels after each step."""
 
-    def __init__(self, rig: QuotaRig) -> None:
-        self.rig, self.at, self.seen = rig, rig.now, len(rig.events)
+    def __init__(self, harness: QuotaHarness) -> None:
+        self.harness, self.at, self.seen = harness, harness.now, len(harness.events)
         self.balance = {
-            account.id: [Fraction(each) for each in account.balance] for account in rig.store.find_accounts()
+            account.id: [Fraction(each) for each in account.balance] for account in harness.store.find_accounts()
         }
         self.used = {name: [Fraction(0)] * len(PAID) for name in self.balance}
-        self.charged_at = dict.fromkeys(self.balance, rig.now)
+        self.charged_at = dict.fromkeys(self.balance, harness.now)
         self.cost: dict[str, list[Fraction]] = {}
         self.running: dict[str, tuple[str, int]] = {}
         self.preemptions = self.moves = 0
@@ -66,17 +66,17 @@ class Oracle:
         """What runs has run until now."""
         for name, (account, level) in self.running.items():
             if level < FREE:
-                seconds = Fraction(self.rig.now) - Fraction(self.at)
+                seconds = Fraction(self.harness.now) - Fraction(self.at)
                 self.used[account][level] += seconds
                 self.cost[name][level] += seconds
-        self.at = self.rig.now
+        self.at = self.harness.now
 
     def look(self) -> None:
-        """Take over what has happened: charges first, then who took whose place, then who runs at which level."""
-        for account in self.rig.store.find_accounts():
+        """Take over the new state: charges first, then preemptions, then the levels of leases."""
+        for account in self.harness.store.find_accounts():
             if account.charged_at != self.charged_at[account.id]:
                 self._charge(account.id)
-        events = self.rig.events
+        events = self.harness.events
         for event in events[self.seen :]:
             if event.name == "reservation_leased":
                 self.cost[event.reservation or ""] = [Fraction(0)] * len(PAID)
@@ -84,7 +84,7 @@ class Oracle:
                 self._move_cost(str(victim), event.reservation or "")
             self.moves += event.name == "reservation_relevelled"
         self.seen = len(events)
-        rows = self.rig.store.find_reservations(limit=10_000)
+        rows = self.harness.store.find_reservations(limit=10_000)
         self.running = {
             row.id: (str(row.request.account), lease.level)
             for row in rows
@@ -93,7 +93,7 @@ class Oracle:
         }
 
     def _charge(self, name: str) -> None:
-        rules = next(each for each in self.rig.store.find_accounts() if each.id == name)
+        rules = next(each for each in self.harness.store.find_accounts() if each.id == name)
         elapsed = Fraction(self.at) - Fraction(self.charged_at[name])
         for level in PAID:
             rate = Fraction(rules.charge_rate[level])
@@ -102,7 +102,7 @@ class Oracle:
         self.used[name], self.charged_at[name] = [Fraction(0)] * len(PAID), self.at
 
     def _move_cost(self, victim: str, newcomer: str) -> None:
-        rows = {row.id: str(row.request.account) for row in self.rig.store.find_reservations(limit=10_000)}
+        rows = {row.id: str(row.request.account) for row in self.harness.store.find_reservations(limit=10_000)}
         for level in PAID:
             self.balance[rows[victim]][level] += self.cost[victim][level]
             self.balance[rows[newcomer]][level] -= self.cost[victim][level]
@@ -113,38 +113,38 @@ class Oracle:
 class Life:
     """One fleet, whose schedulers come and go."""
 
-    def __init__(self, rig: QuotaRig, random: Random) -> None:
-        self.rig, self.random, self.names = rig, random, 0
-        self.oracle = Oracle(rig)
+    def __init__(self, harness: QuotaHarness, random: Random) -> None:
+        self.harness, self.random, self.names = harness, random, 0
+        self.oracle = Oracle(harness)
 
     def live(self) -> None:
         for name, account in (("b1", "B"), ("c1", "C"), ("b2", "B")):
-            self.rig.submit(name, account=account)
+            self.harness.submit(name, account=account)
         for _ in range(STEPS):
-            self.rig.now += self.random.choice([0, 0.25, 0.5, 3, 20])
+            self.harness.now += self.random.choice([0, 0.25, 0.5, 3, 20])
             self.oracle.pass_time()
             self._act()
             self.oracle.look()
             self._compare()
 
     def _act(self) -> None:
-        random, rig = self.random, self.rig
+        random, harness = self.random, self.harness
         match random.choice(ACTS):
             case "tick":
-                tick(rig.ports, rig.leader)
+                tick(harness.ports, harness.leader)
             case "restart":
-                rig.restart()
-                rig.seat.__init__()  # type: ignore[misc]
+                harness.restart()
+                harness.lock_holder.__init__()  # type: ignore[misc]
             case "die":
-                decide(rig.ports, rig.leader, take_leader_term(rig.ports, rig.leader))
-                rig.restart()
+                decide(harness.ports, harness.leader, take_leader_term(harness.ports, harness.leader))
+                harness.restart()
             case "submit":
                 self.names += 1
-                rig.submit(f"r{self.names}", account=random.choice(sorted(START)))
+                harness.submit(f"r{self.names}", account=random.choice(sorted(START)))
             case "end":
                 self._end()
             case "rate":
-                rig.ask(
+                harness.ask(
                     "account", account=random.choice(sorted(START)), charge_rate=[random.choice(RATES) for _ in PAID]
                 )
             case "reset":
@@ -154,23 +154,23 @@ class Life:
                 self._set_balance("account", random.choice(sorted(START)), balance)
 
     def _set_balance(self, verb: str, name: str, balance: list[float]) -> None:
-        self.rig.ask(verb, account=name, **({"balance": balance} if verb == "account" else {}))
+        self.harness.ask(verb, account=name, **({"balance": balance} if verb == "account" else {}))
         self.oracle.balance[name] = list(map(Fraction, balance))
 
     def _end(self) -> None:
         if self.oracle.running:
             name = self.random.choice(sorted(self.oracle.running))
             verb = self.random.choice(["release", "cancel", "suspend", "decline", "absent"])
-            token = {} if verb in {"cancel", "absent"} else {"token": self.rig.token(name)}
-            self.rig.ask(verb, reservation=name, **token)
+            token = {} if verb in {"cancel", "absent"} else {"token": self.harness.token(name)}
+            self.harness.ask(verb, reservation=name, **token)
 
     def _compare(self) -> None:
-        for account in self.rig.store.find_accounts():
+        for account in self.harness.store.find_accounts():
             assert [Fraction(each) for each in account.balance] == self.oracle.balance[account.id], account.id
 
 
-class MovedRig(QuotaRig):
-    """Its store's time is that of the rig."""
+class MovedRig(QuotaHarness):
+    """Its store's time is that of the harness."""
 
     def __init__(self, url: str) -> None:
         self.now = NOW
@@ -178,15 +178,15 @@ class MovedRig(QuotaRig):
 
 
 @contextmanager
-def a_rig(kind: str, folder: Path) -> Iterator[QuotaRig]:
+def a_rig(kind: str, folder: Path) -> Iterator[QuotaHarness]:
     url = "memory:" if kind == "memory" else f"sqlite:///{folder / 'leasehold.db'}"
     if kind == "memory":
-        yield QuotaRig(3, accounts=START)
+        yield QuotaHarness(3, accounts=START)
         return
     migrate(url)
-    rig = MovedRig(url)
-    yield rig
-    rig.store.close()
+    harness = MovedRig(url)
+    yield harness
+    harness.store.close()
 
 
 @pytest.mark.parametrize(("kind", "seeds"), [("memory", range(8)), ("sqlite", [2])])
@@ -195,8 +195,8 @@ def test_balances_are_what_exact_fractions_say_whoever_ticks_and_however_seldom(
 ) -> None:
     preemptions = moves = 0
     for seed in seeds:
-        with a_rig(kind, tmp_path) as rig:
-            life = Life(rig, Random(seed))
+        with a_rig(kind, tmp_path) as harness:
+            life = Life(harness, Random(seed))
             life.live()
             preemptions += life.oracle.preemptions
             moves += life.oracle.moves
@@ -207,12 +207,12 @@ def test_two_half_steps_are_one_whole_step() -> None:
     """Between the caps: what is earned and paid for does not depend on how often it is counted."""
     found = []
     for steps in ([8.0], [2.5, 0.5, 5.0]):
-        rig = QuotaRig(accounts={"A": {"balance": [5], "charge_rate": [0.5], "max_charge_seconds": 100}})
-        rig.give("r1", account="A")
+        harness = QuotaHarness(accounts={"A": {"balance": [5], "charge_rate": [0.5], "max_charge_seconds": 100}})
+        harness.give("r1", account="A")
         for step in steps:
-            rig.now += step
-            tick(rig.ports, rig.leader)
-        found.append((rig.balance("A"), rig.account("A").charged_at))
+            harness.now += step
+            tick(harness.ports, harness.leader)
+        found.append((harness.balance("A"), harness.account("A").charged_at))
     assert found[0] == found[1] == ((1, 0, 0, 0, 0), NOW + 8)
 
 
@@ -225,28 +225,28 @@ class Rivals:
 
     def __init__(self, open_one: Open) -> None:
         store, fleet = open_one(), CountingFleet()
-        shelf = InMemoryRedis(store.now)
+        redis = InMemoryRedis(store.now)
         accounts = {"A": {"balance": [9000]}, "B": {"balance": [0, 5000]}}
-        self.first = QuotaRig(store=store, shelf=shelf, fleet=fleet, accounts=accounts)
-        self.second = QuotaRig(0, store=open_one(), shelf=shelf, fleet=fleet, accounts=accounts)
+        self.first = QuotaHarness(store=store, redis=redis, fleet=fleet, accounts=accounts)
+        self.second = QuotaHarness(0, store=open_one(), redis=redis, fleet=fleet, accounts=accounts)
 
     def prepare(self, number: int) -> None:
-        rig = self.first
+        harness = self.first
         self.old, self.new = f"old-{number}", f"new-{number}"
-        rig.give(self.old, account="B")
-        self.began = rig.store.now() - self.SECONDS
-        row = rig.row(self.old)
+        harness.give(self.old, account="B")
+        self.began = harness.store.now() - self.SECONDS
+        row = harness.row(self.old)
         lease = msgspec.structs.replace(row.leases[0], level=1, charged_at=self.began)
         self.place = (Placement(component="main", slot="lab-1", epoch=lease.epoch, resources={}),)
-        rig.put(
+        harness.put(
             msgspec.structs.replace(row, leases=(lease,)),
             *(
-                msgspec.structs.replace(rig.account(name), charged_at=self.began, balance=balance, due=NOTHING)
+                msgspec.structs.replace(harness.account(name), charged_at=self.began, balance=balance, due=NOTHING)
                 for name, balance in (("A", (9000.0, 0.0, 0.0, 0.0, 0.0)), ("B", (0.0, 5000.0, 0.0, 0.0, 0.0)))
             ),
         )
-        rig.submit(self.new, account="A")
-        self.token = rig.token(self.old)
+        harness.submit(self.new, account="A")
+        self.token = harness.token(self.old)
 
     def release(self) -> object:
         request = f"release-{self.old}"
@@ -270,7 +270,7 @@ def rivals(open_one: Open) -> Rivals:
     return Rivals(open_one)
 
 
-def test_who_is_released_while_accounts_are_charged_is_paid_for_once(rivals: Rivals) -> None:
+def test_a_lease_released_while_accounts_are_charged_is_paid_once(rivals: Rivals) -> None:
     for number in range(ROUNDS):
         rivals.prepare(number)
         results = race(partial(write, rivals.first, charged=("A", "B")), rivals.release)
@@ -281,7 +281,7 @@ def test_who_is_released_while_accounts_are_charged_is_paid_for_once(rivals: Riv
         assert rivals.first.balance("B")[1] == pytest.approx(5000 - (ended - rivals.began), abs=0.001)
 
 
-def test_who_is_released_while_it_is_preempted_costs_its_account_or_the_newcomers(rivals: Rivals) -> None:
+def test_a_lease_released_while_it_is_preempted_costs_its_account_or_the_newcomers(rivals: Rivals) -> None:
     for number in range(ROUNDS):
         rivals.prepare(number)
         lost, _ = race(rivals.preempt, rivals.release)

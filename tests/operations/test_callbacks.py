@@ -1,4 +1,4 @@
-"""Callbacks: at least once, whatever the broker says at the moment of dispatch. On a real Redis that is killed."""
+"""Callbacks: at least once, whatever the broker answers at the dispatch. On a real Redis that is killed."""
 
 import base64
 import json
@@ -38,7 +38,7 @@ class Post(Mailbox):
 
 
 class CutOff(RedisNotifier):
-    """Its Redis is killed when what was just committed is to be told."""
+    """Its Redis is killed after the commit and before the announcement."""
 
     def __init__(self, server: RedisServer) -> None:
         super().__init__(make_redis(server.url, connect_seconds=1), lambda: None)
@@ -58,7 +58,7 @@ def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def rig(redis_server: RedisServer) -> Harness:
+def harness(redis_server: RedisServer) -> Harness:
     """A fleet whose callbacks go through that Redis; r1 is about to be leased."""
     made = Harness()
     made.mailbox = made.ports.dispatcher = Post(redis_server.url)
@@ -68,9 +68,9 @@ def rig(redis_server: RedisServer) -> Harness:
     return made
 
 
-def waiting(rig: Harness) -> list[str]:
+def waiting(harness: Harness) -> list[str]:
     """The callbacks that were not taken yet."""
-    return [each.id for each in rig.store.find_outgoing(sent_before=float("inf"))]
+    return [each.id for each in harness.store.find_outgoing(sent_before=float("inf"))]
 
 
 def take(server: RedisServer) -> list[dict[str, Any]]:
@@ -81,42 +81,42 @@ def take(server: RedisServer) -> list[dict[str, Any]]:
 
 
 def test_a_broker_that_is_down_when_a_lease_begins_gets_its_callback_later(
-    rig: Harness, redis_server: RedisServer
+    harness: Harness, redis_server: RedisServer
 ) -> None:
-    rig.ports.notifier = CutOff(redis_server)
+    harness.ports.notifier = CutOff(redis_server)
     # The notice is a hint and is not made good; it does not undo what is committed either.
     with pytest.raises(ViewUnavailableError):
-        rig.tick()
-    assert (rig.phase(), len(waiting(rig))) == ("leased", 1)
+        harness.tick()
+    assert (harness.phase(), len(waiting(harness))) == ("leased", 1)
 
-    rig.now += 11
-    recover(rig.ports)
-    assert len(waiting(rig)) == 1
+    harness.now += 11
+    recover(harness.ports)
+    assert len(waiting(harness)) == 1
 
     redis_server.restart()
-    rig.now += 11
-    recover(rig.ports)
+    harness.now += 11
+    recover(harness.ports)
     (told,) = take(redis_server)
-    assert (told["event"], told["reservation"], told["leases"][0]["token"]) == ("leased", "r1", rig.token())
-    assert waiting(rig) == []
+    assert (told["event"], told["reservation"], told["leases"][0]["token"]) == ("leased", "r1", harness.token())
+    assert waiting(harness) == []
 
-    rig.now += 11
-    recover(rig.ports)
+    harness.now += 11
+    recover(harness.ports)
     assert len(take(redis_server)) == 1
 
 
-def test_a_broker_that_takes_it_at_once_gets_it_once(rig: Harness, redis_server: RedisServer) -> None:
-    rig.tick()
-    rig.now += 11
-    recover(rig.ports)
-    assert (len(take(redis_server)), waiting(rig)) == (1, [])
+def test_a_broker_that_takes_it_at_once_gets_it_once(harness: Harness, redis_server: RedisServer) -> None:
+    harness.tick()
+    harness.now += 11
+    recover(harness.ports)
+    assert (len(take(redis_server)), waiting(harness)) == (1, [])
 
 
-def test_a_notice_that_is_lost_loses_no_callback(rig: Harness, redis_server: RedisServer, tmp_path: Path) -> None:
+def test_a_notice_that_is_lost_loses_no_callback(harness: Harness, redis_server: RedisServer, tmp_path: Path) -> None:
     """The view's Redis may be another one than the broker: the broker is up."""
-    rig.ports.notifier = CutOff(start_own_redis(tmp_path / "view"))
+    harness.ports.notifier = CutOff(start_own_redis(tmp_path / "view"))
     with pytest.raises(ViewUnavailableError):
-        rig.tick()
-    rig.now += 11
-    recover(rig.ports)
-    assert (len(take(redis_server)), waiting(rig)) == (1, [])
+        harness.tick()
+    harness.now += 11
+    recover(harness.ports)
+    assert (len(take(redis_server)), waiting(harness)) == (1, [])

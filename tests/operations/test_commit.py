@@ -71,8 +71,8 @@ def write(rows: list[Row], decision: Decision) -> tuple[str | None, bool]:
 
 def write_all(rows: list[Row], decisions: list[Decision]) -> tuple[list[str], bool, Harness]:
     """Why each of them lost that did; whether anything was written; and where."""
-    rig = Harness(CONFIG)
-    with rig.store.transaction() as transaction:
+    harness = Harness(CONFIG)
+    with harness.store.transaction() as transaction:
         reservations = [row for row in rows if isinstance(row, Reservation)]
         stored = transaction.insert_reservations([_as_new(row) for row in reservations])
         transaction.save([_with_version(row, new) for row, new in zip(reservations, stored, strict=True)])
@@ -85,10 +85,12 @@ def write_all(rows: list[Row], decisions: list[Decision]) -> tuple[list[str], bo
             ]
         )
         leader_term = transaction.take_term("me")
-    before = len(rig.events)
-    ((skipped, change_set),) = commit(rig.store, decisions, rig.ports.rules(), leader_term, lambda: "launch-x", NOW)
-    assert (len(rig.events) > before) == bool(change_set.events)
-    return [each.reason for each in skipped], change_set.is_change, rig
+    before = len(harness.events)
+    ((skipped, change_set),) = commit(
+        harness.store, decisions, harness.ports.rules(), leader_term, lambda: "launch-x", NOW
+    )
+    assert (len(harness.events) > before) == bool(change_set.events)
+    return [each.reason for each in skipped], change_set.is_change, harness
 
 
 def _as_new(row: Reservation) -> Reservation:
@@ -245,34 +247,34 @@ def test_the_instances_of_a_gang_spend_the_room_of_each_other() -> None:
 
 
 def test_a_deposed_leader_writes_nothing() -> None:
-    rig = Harness(CONFIG)
-    rig.submit("r1", ttl=1)
-    rig.now += 2
-    with rig.store.transaction() as transaction:
+    harness = Harness(CONFIG)
+    harness.submit("r1", ttl=1)
+    harness.now += 2
+    with harness.store.transaction() as transaction:
         transaction.take_term("another")
     with pytest.raises(DeposedError):
-        list(commit(rig.store, [EXPIRE], rig.ports.rules(), LeaderTerm(0, "me"), lambda: "x", NOW))
-    assert rig.phase() == "pending"
+        list(commit(harness.store, [EXPIRE], harness.ports.rules(), LeaderTerm(0, "me"), lambda: "x", NOW))
+    assert harness.phase() == "pending"
 
 
 def test_losers_do_not_keep_the_rest_of_the_chunk_from_being_written() -> None:
-    rig = Harness(CONFIG)
-    rig.submit("r1", ttl=1)
-    rig.submit("r2")
-    rig.submit("r3", ttl=1)
-    rig.now += 2
-    with rig.store.transaction() as transaction:
+    harness = Harness(CONFIG)
+    harness.submit("r1", ttl=1)
+    harness.submit("r2")
+    harness.submit("r3", ttl=1)
+    harness.now += 2
+    with harness.store.transaction() as transaction:
         leader_term = transaction.take_term("me")
     decisions = [Expire(reservation=name) for name in ("r1", "r2", "r3")]
-    ((skipped, _),) = commit(rig.store, decisions, rig.ports.rules(), leader_term, lambda: "x", NOW)
+    ((skipped, _),) = commit(harness.store, decisions, harness.ports.rules(), leader_term, lambda: "x", NOW)
     assert [(each.decision, each.reason) for each in skipped] == [(decisions[1], "it was renewed")]
-    assert [rig.phase(name) for name in ("r1", "r2", "r3")] == ["expired", "pending", "expired"]
+    assert [harness.phase(name) for name in ("r1", "r2", "r3")] == ["expired", "pending", "expired"]
 
 
 def test_a_lease_changes_its_state_by_its_table_only() -> None:
     """Only a tick may set a holder a deadline; whoever else tries is a fault of this program."""
-    rig = Harness().leased()
-    with rig.store.transaction() as transaction:
+    harness = Harness().leased()
+    with harness.store.transaction() as transaction:
         work = UnitOfWork(transaction, "holder")
         work.load(reservations=["r1"])
         current = work.reservations["r1"]
@@ -282,10 +284,10 @@ def test_a_lease_changes_its_state_by_its_table_only() -> None:
 
 
 def test_the_events_of_a_tick_bear_its_term() -> None:
-    rig = Harness()
-    rig.tick()
-    rig.submit("r1")
-    rig.tick()
-    terms = {event.name: event.detail.get("term") for event in rig.events}
-    assert terms["slot_launching"] == rig.store.load_leader_term().term
+    harness = Harness()
+    harness.tick()
+    harness.submit("r1")
+    harness.tick()
+    terms = {event.name: event.detail.get("term") for event in harness.events}
+    assert terms["slot_launching"] == harness.store.load_leader_term().term
     assert terms["reservation_submitted"] is None

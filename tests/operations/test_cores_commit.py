@@ -1,4 +1,4 @@
-"""Limits of cores, worked out anew on fresh rows; who is told of them."""
+"""Limits of cores are computed again on current rows and published."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ LOST: list[tuple[str, list[Row], str]] = [
     ("another machine", [slot(epoch=2), holds()], "others share linux-1 by now"),
     ("another came", [slot(), holds(), holds("r2")], "others share linux-1 by now"),
     ("the host has other cpus", [slot(resources={"cpus": 6}), holds()], "others share linux-1 by now"),
-    ("nobody counts cpus there", [slot(resources={"vms": 1}), holds()], "others share linux-1 by now"),
+    ("the slot does not count cpus", [slot(resources={"vms": 1}), holds()], "others share linux-1 by now"),
     ("the slot holds nothing", [slot("terminating"), holds()], "others share linux-1 by now"),
     ("it only claims its place", [slot(), claims("r1")], "others share linux-1 by now"),
 ]
@@ -40,64 +40,64 @@ def test_a_limit_that_no_longer_holds_changes_nothing(rows: list[Row], reason: s
     assert (reasons, is_change) == ([reason], False)
 
 
-def cores_of(rig: Harness) -> dict[str, float | None]:
-    return {row.id: lease.cores for row in rig.store.find_reservations() for lease in row.leases}
+def cores_of(harness: Harness) -> dict[str, float | None]:
+    return {row.id: lease.cores for row in harness.store.find_reservations() for lease in row.leases}
 
 
-def test_a_limit_is_written_with_its_event_and_who_only_claims_a_place_does_not_count() -> None:
-    reasons, _, rig = write_all([slot(), holds(), claims()], [ALONE])
-    assert (reasons, cores_of(rig)) == ([], {"r1": 4.0, "r2": None})
-    told = [each.detail for each in rig.events if each.name == "reservation_cores"]
+def test_a_limit_is_written_with_its_event_and_a_claim_does_not_count() -> None:
+    reasons, _, harness = write_all([slot(), holds(), claims()], [ALONE])
+    assert (reasons, cores_of(harness)) == ([], {"r1": 4.0, "r2": None})
+    told = [each.detail for each in harness.events if each.name == "reservation_cores"]
     assert [(each["component"], each["slot"], each["cpus"]) for each in told] == [("main", "linux-1", 4.0)]
 
 
-def test_who_has_to_give_back_counts_until_it_is_gone() -> None:
+def test_a_revoked_lease_counts_until_it_has_ended() -> None:
     leaving = holds("r2", phase="revoking", leases=(on(state="revoking", revoke_by=9e9),))
-    reasons, _, rig = write_all([slot(resources={"cpus": 8}), holds(), leaving], [ALONE])
-    assert (reasons, cores_of(rig)["r1"]) == ([], 4.0)
+    reasons, _, harness = write_all([slot(resources={"cpus": 8}), holds(), leaving], [ALONE])
+    assert (reasons, cores_of(harness)["r1"]) == ([], 4.0)
 
 
 def test_what_was_decided_before_it_in_the_same_plan_counts() -> None:
     """The newcomer is written first: a limit that was made without it is not, one that counts it is."""
-    reasons, _, rig = write_all([slot(), holds(leases=(on(cores=4.0),)), waits("r2")], [NEWCOMER, ALONE])
-    assert (reasons, cores_of(rig)) == (["others share linux-1 by now"], {"r1": 4.0, "r2": None})
-    _, _, rig = write_all([slot(), holds(leases=(on(cores=4.0),)), waits("r2")], [NEWCOMER, HALF])
-    assert cores_of(rig) == {"r1": 2.0, "r2": None}
+    reasons, _, harness = write_all([slot(), holds(leases=(on(cores=4.0),)), waits("r2")], [NEWCOMER, ALONE])
+    assert (reasons, cores_of(harness)) == (["others share linux-1 by now"], {"r1": 4.0, "r2": None})
+    _, _, harness = write_all([slot(), holds(leases=(on(cores=4.0),)), waits("r2")], [NEWCOMER, HALF])
+    assert cores_of(harness) == {"r1": 2.0, "r2": None}
 
 
 def test_of_two_limits_the_last_one_counts() -> None:
     stale = holds(leases=(on(cores=2.0),))
     lost: list[Decision] = [HALF, ALONE]
-    reasons, _, rig = write_all([slot(), stale], lost)
-    assert (reasons, cores_of(rig)) == (["others share linux-1 by now"], {"r1": 4.0})
+    reasons, _, harness = write_all([slot(), stale], lost)
+    assert (reasons, cores_of(harness)) == (["others share linux-1 by now"], {"r1": 4.0})
 
 
-def test_waiters_and_the_host_hear_of_a_limit_that_changes_and_a_new_lease_is_told_with_its_own() -> None:
+def test_the_channel_and_the_host_get_a_changed_limit_and_a_new_lease_has_its_own() -> None:
     config = {"pools": {"lab": {"system": "s", "provider": "static", "max_leases_per_slot": 9, "lease_ttl": 0}}}
-    rig = Harness(config)
-    rig.ask("register", slot="lab-1", pool="lab", machine="m", resources={"cpus": 8})
-    rig.ask("submit", id="r1", system="s", resources={"cpus": 1})
-    rig.tick()
-    rig.ask("submit", id="r2", system="s", resources={"cpus": 2})
-    pushed = len(rig.ports.notifier.news)  # type: ignore[attr-defined]
-    rig.tick()
-    notices = rig.ports.notifier.notices  # type: ignore[attr-defined]
+    harness = Harness(config)
+    harness.ask("register", slot="lab-1", pool="lab", machine="m", resources={"cpus": 8})
+    harness.ask("submit", id="r1", system="s", resources={"cpus": 1})
+    harness.tick()
+    harness.ask("submit", id="r2", system="s", resources={"cpus": 2})
+    pushed = len(harness.ports.notifier.news)  # type: ignore[attr-defined]
+    harness.tick()
+    notices = harness.ports.notifier.notices  # type: ignore[attr-defined]
     assert [(name, each["event"], each["leases"][0]["cores"]) for name, each in notices] == [
         ("r1", "leased", 8.0),
         ("r1", "cores", 3.5),
         ("r2", "leased", 4.5),
     ]
-    assert len(rig.ports.notifier.news) > pushed  # type: ignore[attr-defined]
-    [row] = rig.store.find_reservations(ids=["r2"])
-    assert rig.ask("renew", reservation="r2", token=row.token)["cores"] == {"main": 4.5}
-    assert [each["cores"] for each in describe_host(rig.ports, "lab-1", "m")["leases"]] == [3.5, 4.5]
+    assert len(harness.ports.notifier.news) > pushed  # type: ignore[attr-defined]
+    [row] = harness.store.find_reservations(ids=["r2"])
+    assert harness.ask("renew", reservation="r2", token=row.token)["cores"] == {"main": 4.5}
+    assert [each["cores"] for each in describe_host(harness.ports, "lab-1", "m")["leases"]] == [3.5, 4.5]
 
 
 def test_limits_of_one_reservation_are_written_together_each_if_it_holds() -> None:
     parts = (on(), on("linux-2", component="b"))
     other = Cores(reservation="r1", component="b", slot="linux-2", cpus=3.0, epoch=1)
-    reasons, _, rig = write_all([slot(), slot(name="linux-2"), holds(leases=parts)], [ALONE, other])
-    [row] = rig.store.find_reservations()
+    reasons, _, harness = write_all([slot(), slot(name="linux-2"), holds(leases=parts)], [ALONE, other])
+    [row] = harness.store.find_reservations()
     assert (reasons, [lease.cores for lease in row.leases]) == (["others share linux-2 by now"], [4.0, None])
 
 
@@ -110,6 +110,6 @@ def test_all_limits_of_one_reservation_are_one_transaction() -> None:
         Cores(reservation="r1", component=name, slot="linux-1", cpus=4 / count, epoch=1) for name in names
     ]
     # `write_all` accepts one transaction only.
-    reasons, _, rig = write_all([slot(), holds(leases=leases)], limits)
-    (row,) = rig.store.find_reservations()
+    reasons, _, harness = write_all([slot(), holds(leases=leases)], limits)
+    (row,) = harness.store.find_reservations()
     assert (reasons, {lease.cores for lease in row.leases}) == ([], {4 / count})

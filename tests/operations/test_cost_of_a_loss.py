@@ -24,76 +24,76 @@ class Wait:
     """A client that asks for one place on a slot that is ready, and the process that takes its messages."""
 
     def __init__(self) -> None:
-        self.rig = Harness()
-        self.rig.put(
+        self.harness = Harness()
+        self.harness.put(
             Slot(
                 id="linux-1",
-                version=self.rig.slot().version,
+                version=self.harness.slot().version,
                 pool="linux",
                 state="ready",
                 epoch=1,
-                since=self.rig.now,
+                since=self.harness.now,
                 instance_id="i-1",
-                last_seen=self.rig.now,
+                last_seen=self.harness.now,
             )
         )
-        self.rig.tick()
-        self.rig.notifier.hear()
-        self.began = self.rig.now
-        self.next_tick = self.rig.now + self.rig.leader.interval
+        self.harness.tick()
+        self.harness.notifier.hear()
+        self.began = self.harness.now
+        self.next_tick = self.harness.now + self.harness.leader.interval
         self.copies = 0
         self.ticks_since_copy = 0
         self.deaths = 0
 
     def play(self, take: Callable[[int], None]) -> "Wait":
         """Until it is leased and the client knows that it is accepted; `take` is what becomes of each copy."""
-        due, backoff = self.rig.now, make_backoff()
-        while not (self._is_answered() and self.rig.phase() == "leased"):
-            if not self._is_answered() and self.rig.now >= due:
+        due, backoff = self.harness.now, make_backoff()
+        while not (self._is_answered() and self.harness.phase() == "leased"):
+            if not self._is_answered() and self.harness.now >= due:
                 self.copies += 1
                 self.ticks_since_copy = 0
                 self._survive(lambda: take(self.copies))
-                due = self.rig.now + backoff.take()
-            if self.rig.notifier.ticks_sent or self.rig.now >= self.next_tick:
+                due = self.harness.now + backoff.take()
+            if self.harness.notifier.ticks_sent or self.harness.now >= self.next_tick:
                 self._tick()
             else:
-                self.rig.now = min(self.next_tick, due) if not self._is_answered() else self.next_tick
+                self.harness.now = min(self.next_tick, due) if not self._is_answered() else self.next_tick
         return self
 
     def serve(self) -> None:
         """What the intake's task does."""
-        answer = accept(self.rig.ports, "submit", REQUEST)
-        self.rig.ports.notifier.reply(REPLY, answer)
+        answer = accept(self.harness.ports, "submit", REQUEST)
+        self.harness.ports.notifier.reply(REPLY, answer)
 
     def sabotage(self, saboteur: Saboteur) -> None:
         """Let the ports of the process that takes the first copy be counted."""
         for port in PORTS:
-            setattr(self.rig.ports, port, saboteur.wrap(getattr(self.rig.ports, port), port))
+            setattr(self.harness.ports, port, saboteur.wrap(getattr(self.harness.ports, port), port))
 
     @property
     def seconds(self) -> float:
         """How long the client waited for its lease."""
-        return self.rig.now - self.began
+        return self.harness.now - self.began
 
     def _survive(self, job: Callable[[], None]) -> None:
-        notifier = self.rig.notifier
+        notifier = self.harness.notifier
         try:
             job()
         except Killed:
             self.deaths += 1
-            self.rig.restart()
+            self.harness.restart()
             # Redis, where the kick's flag, the tick's message and the answer are, outlives the worker.
-            self.rig.notifier = self.rig.ports.notifier = notifier
+            self.harness.notifier = self.harness.ports.notifier = notifier
 
     def _tick(self) -> None:
-        if not self.rig.notifier.ticks_sent:
-            self.next_tick += self.rig.leader.interval
-        self.rig.notifier.ticks_sent = 0
+        if not self.harness.notifier.ticks_sent:
+            self.next_tick += self.harness.leader.interval
+        self.harness.notifier.ticks_sent = 0
         self.ticks_since_copy += 1
-        self.rig.tick()
+        self.harness.tick()
 
     def _is_answered(self) -> bool:
-        return bool(self.rig.notifier.replies.get(REPLY))
+        return bool(self.harness.notifier.replies.get(REPLY))
 
 
 def make_backoff() -> Backoff:
@@ -137,8 +137,8 @@ def test_a_worker_that_is_killed_anywhere_costs_one_more_copy_and_one_tick(after
         assert wait.deaths == 1, where
         assert wait.copies <= 2, where
         assert wait.ticks_since_copy <= 1, where
-        assert wait.seconds <= RESEND_SECONDS + wait.rig.leader.interval, where
-        assert [event.name for event in wait.rig.events if event.reservation] == [
+        assert wait.seconds <= RESEND_SECONDS + wait.harness.leader.interval, where
+        assert [event.name for event in wait.harness.events if event.reservation] == [
             "reservation_submitted",
             "reservation_leased",
         ], where
@@ -149,13 +149,13 @@ def _serve(wait: Wait, _number: int) -> None:
 
 
 def test_a_kick_that_is_lost_costs_one_interval() -> None:
-    """The worker died between its mark, that somebody asked for a tick, and the message for it."""
+    """The worker died between the flag of a kick and the message for it."""
     wait = Wait()
 
     def serve(_number: int) -> None:
         wait.serve()
-        wait.rig.notifier.ticks_sent = 0
+        wait.harness.notifier.ticks_sent = 0
 
     wait.play(serve)
     assert (wait.copies, wait.ticks_since_copy) == (1, 1)
-    assert wait.seconds <= wait.rig.leader.interval
+    assert wait.seconds <= wait.harness.leader.interval

@@ -1,4 +1,4 @@
-"""Grants, revokes and those who need their room, looked at again on fresh rows; the words about elastic parts."""
+"""Grants, and revokes with the assignment that follows, tested on current rows; commands about elastic parts."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ LOST: list[tuple[str, list[Row], Decision, str]] = [
     ),
     ("its slot came back", [slot(), stretched(part())], GONE, "its slot is there"),
     ("no notice any more", [slot(), stretched(part())], NOTICED, "its slot is there"),
-    ("a claim alone", [slot(), waits("r2")], CLAIM, "nobody gives its place back"),
+    ("a claim alone", [slot(), waits("r2")], CLAIM, "no revoke precedes the claim"),
 ]
 
 
@@ -76,36 +76,36 @@ def test_a_decision_that_no_longer_holds_changes_nothing(rows: list[Row], decisi
     assert (reasons, is_change) == ([reason], False)
 
 
-def leases_of(rig: Harness, name: str) -> list[tuple[str, str, float | None]]:
-    [row] = rig.store.find_reservations(ids=[name])
+def leases_of(harness: Harness, name: str) -> list[tuple[str, str, float | None]]:
+    [row] = harness.store.find_reservations(ids=[name])
     return [(each.component, each.state, each.revoke_by) for each in row.leases]
 
 
 def test_a_grant_has_a_token_of_its_own_and_the_reservation_keeps_its_own() -> None:
-    reasons, _, rig = write_all([slot(), holds(components=PARTS, token=99, leases=(on(token=99),))], [GRANT])
-    [row] = rig.store.find_reservations(ids=["r1"])
+    reasons, _, harness = write_all([slot(), holds(components=PARTS, token=99, leases=(on(token=99),))], [GRANT])
+    [row] = harness.store.find_reservations(ids=["r1"])
     main, more = row.leases
     assert reasons == []
     assert (row.token, main.token, more.kind, more.token != main.token) == (99, 99, "elastic", True)
-    assert [each.detail["component"] for each in rig.events if each.name == "reservation_granted"] == ["more.0"]
+    assert [each.detail["component"] for each in harness.events if each.name == "reservation_granted"] == ["more.0"]
 
 
 def test_a_revoke_ends_at_once_or_by_its_deadline() -> None:
-    _, _, rig = write_all([slot(), stretched(part())], [REVOKE])
-    assert leases_of(rig, "r1") == [("main", "held", None)]
-    _, _, rig = write_all([slot(), stretched(part())], [BY_THEN])
-    assert leases_of(rig, "r1") == [("main", "held", None), ("more.0", "revoking", NOW + 30)]
+    _, _, harness = write_all([slot(), stretched(part())], [REVOKE])
+    assert leases_of(harness, "r1") == [("main", "held", None)]
+    _, _, harness = write_all([slot(), stretched(part())], [BY_THEN])
+    assert leases_of(harness, "r1") == [("main", "held", None), ("more.0", "revoking", NOW + 30)]
     over = stretched(part(state="revoking", revoke_by=NOW))
-    _, _, rig = write_all([slot(), over], [REVOKE])
-    assert leases_of(rig, "r1") == [("main", "held", None)]
+    _, _, harness = write_all([slot(), over], [REVOKE])
+    assert leases_of(harness, "r1") == [("main", "held", None)]
 
 
-def test_only_a_revoke_that_leaves_time_is_told_with_a_deadline() -> None:
-    """Whoever reads the events can tell the notice from the end."""
+def test_only_the_event_of_a_revoke_with_a_grace_period_has_a_deadline() -> None:
+    """A reader of the events can distinguish the notice from the end."""
     told = []
     for row, decision in ((part(), BY_THEN), (part(state="revoking", revoke_by=NOW), REVOKE)):
-        _, _, rig = write_all([slot(), stretched(row)], [decision])
-        told += [each.detail.get("deadline") for each in rig.events if each.name == "reservation_revoked"]
+        _, _, harness = write_all([slot(), stretched(row)], [decision])
+        told += [each.detail.get("deadline") for each in harness.events if each.name == "reservation_revoked"]
     assert told == [NOW + 30, None]
 
 
@@ -117,11 +117,11 @@ def test_a_slot_that_is_lost_or_interrupted_ends_the_part_alone() -> None:
     assert leases_of(write_all(rows, [NOTICED])[2], "r1") == [("main", "held", None)]
 
 
-def test_who_needs_the_room_gets_it_in_the_same_write() -> None:
-    reasons, _, rig = write_all([slot(), stretched(part()), waits("r2")], [FOR_IT, NEWCOMER])
+def test_the_reservation_that_needs_the_capacity_gets_it_in_the_same_write() -> None:
+    reasons, _, harness = write_all([slot(), stretched(part()), waits("r2")], [FOR_IT, NEWCOMER])
     assert reasons == []
-    assert leases_of(rig, "r1") == [("main", "held", None)]
-    assert leases_of(rig, "r2") == [("main", "held", None)]
+    assert leases_of(harness, "r1") == [("main", "held", None)]
+    assert leases_of(harness, "r2") == [("main", "held", None)]
 
 
 @pytest.mark.parametrize("newcomer", [None, NEWCOMER], ids=["for none", "for a newcomer"])
@@ -148,19 +148,19 @@ def test_however_many_instances_are_taken_back_their_reservation_is_changed_once
 
     monkeypatch.setattr(UnitOfWork, "put", count_put)
     decisions: list[Decision] = [*revokes, *([] if newcomer is None else [newcomer])]
-    reasons, _, rig = write_all([slot(), held, waits("r2")], decisions)
+    reasons, _, harness = write_all([slot(), held, waits("r2")], decisions)
     assert reasons == []
     assert changed.count("r1") == 1
-    assert leases_of(rig, "r1") == [("main", "held", None)]
-    assert sum(each.name == "reservation_revoked" for each in rig.events) == count
+    assert leases_of(harness, "r1") == [("main", "held", None)]
+    assert sum(each.name == "reservation_revoked" for each in harness.events) == count
 
 
 def test_with_a_grace_it_claims_the_room() -> None:
-    reasons, _, rig = write_all([slot(), stretched(part()), waits("r2")], [BY_THEN_FOR_IT, CLAIM])
+    reasons, _, harness = write_all([slot(), stretched(part()), waits("r2")], [BY_THEN_FOR_IT, CLAIM])
     assert reasons == []
-    assert leases_of(rig, "r1") == [("main", "held", None), ("more.0", "revoking", NOW + 30)]
-    assert leases_of(rig, "r2") == [("main", "claimed", None)]
-    assert rig.store.find_reservations(ids=["r2"])[0].phase == "pending"
+    assert leases_of(harness, "r1") == [("main", "held", None), ("more.0", "revoking", NOW + 30)]
+    assert leases_of(harness, "r2") == [("main", "claimed", None)]
+    assert harness.store.find_reservations(ids=["r2"])[0].phase == "pending"
 
 
 ALL_OR_NONE: dict[str, list[Row]] = {
@@ -182,8 +182,8 @@ def test_revokes_and_the_one_they_are_for_are_written_together_or_not_at_all(nam
 def leased() -> Harness:
     """r1 holds its essential instance and two elastic ones."""
     linux = {"system": "x86_64-linux", "max_slots": 1, "max_leases_per_slot": 9, "resources": {"cpus": 6}}
-    rig = Harness({"pools": {"linux": linux}})
-    rig.ask(
+    harness = Harness({"pools": {"linux": linux}})
+    harness.ask(
         "submit",
         id="r1",
         system="x86_64-linux",
@@ -192,42 +192,42 @@ def leased() -> Harness:
             {"name": "more", "count": 2, "kind": "elastic", "resources": CPUS},
         ],
     )
-    rig.settle()
-    return rig
+    harness.settle()
+    return harness
 
 
 def test_each_part_is_surrendered_with_its_own_token_or_the_reservation_s() -> None:
-    rig = leased()
-    [row] = rig.store.find_reservations(ids=["r1"])
+    harness = leased()
+    [row] = harness.store.find_reservations(ids=["r1"])
     main, first, second = row.leases
     assert len({main.token, first.token, second.token}) == 3
-    stale = rig.ask("surrender", reservation="r1", component="more.0", token=second.token)
+    stale = harness.ask("surrender", reservation="r1", component="more.0", token=second.token)
     assert stale["errors"][0]["path"] == "token"
-    assert rig.ask("surrender", reservation="r1", component="more.0", token=first.token)["ok"]
-    assert rig.ask("surrender", reservation="r1", component="more.1", token=main.token)["ok"]
-    assert leases_of(rig, "r1") == [("main", "held", None)]
+    assert harness.ask("surrender", reservation="r1", component="more.0", token=first.token)["ok"]
+    assert harness.ask("surrender", reservation="r1", component="more.1", token=main.token)["ok"]
+    assert leases_of(harness, "r1") == [("main", "held", None)]
 
 
-def test_an_essential_part_is_not_surrendered_while_nobody_wants_it_back() -> None:
-    rig = leased()
-    [row] = rig.store.find_reservations(ids=["r1"])
+def test_an_essential_instance_that_is_not_revoked_cannot_be_surrendered() -> None:
+    harness = leased()
+    [row] = harness.store.find_reservations(ids=["r1"])
     for component in ({"component": "main"}, {}):
-        answer = rig.ask("surrender", reservation="r1", token=row.token, **component)
+        answer = harness.ask("surrender", reservation="r1", token=row.token, **component)
         assert answer["errors"][0]["expected"] == "one that is being revoked"
 
 
 def test_the_event_of_a_failure_names_what_died() -> None:
-    rig = leased()
-    [row] = rig.store.find_reservations(ids=["r1"])
-    rig.ask("fail", reservation="r1", component="main", token=row.token)
-    assert [each.detail["died"] for each in rig.events if each.name == "reservation_failed"] == [["main"]]
+    harness = leased()
+    [row] = harness.store.find_reservations(ids=["r1"])
+    harness.ask("fail", reservation="r1", component="main", token=row.token)
+    assert [each.detail["died"] for each in harness.events if each.name == "reservation_failed"] == [["main"]]
 
 
 def test_waiters_hear_of_parts_that_come_and_go() -> None:
-    rig = leased()
-    [row] = rig.store.find_reservations(ids=["r1"])
-    rig.ask("fail", reservation="r1", component="more.1", token=row.token)
-    told = [(each["event"], len(each["leases"])) for _, each in rig.ports.notifier.notices]  # type: ignore[attr-defined]
+    harness = leased()
+    [row] = harness.store.find_reservations(ids=["r1"])
+    harness.ask("fail", reservation="r1", component="more.1", token=row.token)
+    told = [(each["event"], len(each["leases"])) for _, each in harness.ports.notifier.notices]  # type: ignore[attr-defined]
     assert told == [("granted", 3), ("revoked", 2)]
 
 
@@ -242,8 +242,8 @@ def test_several_grants_to_one_reservation_are_each_written_or_not() -> None:
             ("more.0", "linux-1"),
         ]
     ]
-    reasons, _, rig = write_all([slot(uses=3), stretched()], asked)
+    reasons, _, harness = write_all([slot(uses=3), stretched()], asked)
     assert reasons == ["its slot is gone", "linux-1 is taken", "it holds that already"]
-    assert leases_of(rig, "r1") == [("main", "held", None), ("more.0", "held", None)]
-    [row] = rig.store.find_slots(ids=["linux-1"])
+    assert leases_of(harness, "r1") == [("main", "held", None), ("more.0", "held", None)]
+    [row] = harness.store.find_slots(ids=["linux-1"])
     assert row.uses == 4

@@ -14,14 +14,14 @@ from tests.operations.harness import CONFIG, NOW, Harness
 
 def a_full_rig() -> Harness:
     """Two wait for the third machine's room to end."""
-    rig = Harness()
+    harness = Harness()
     for number in range(5):
-        rig.submit(f"r{number}")
-    rig.tick()
-    return rig
+        harness.submit(f"r{number}")
+    harness.tick()
+    return harness
 
 
-def test_a_wait_is_told_with_its_place_and_the_smallest_change() -> None:
+def test_a_wait_is_explained_with_its_position_and_the_smallest_change() -> None:
     found = explain(a_full_rig().ports, "r4")
     change = {
         "kind": "max_slots",
@@ -33,22 +33,22 @@ def test_a_wait_is_told_with_its_place_and_the_smallest_change() -> None:
     assert (found["position"], found["of"], found["served"], found["change"]) == (5, 5, False, change)
 
 
-def test_it_is_told_of_what_is_now_and_not_of_the_last_tick() -> None:
-    rig = a_full_rig()
-    rig.ask("cancel", reservation="r3")
-    assert explain(rig.ports, "r4")["change"]["actions"] == [{"rules": {"pools": {"linux": {"max_slots": 4}}}}]
+def test_the_explanation_is_of_the_present_and_not_of_the_last_tick() -> None:
+    harness = a_full_rig()
+    harness.ask("cancel", reservation="r3")
+    assert explain(harness.ports, "r4")["change"]["actions"] == [{"rules": {"pools": {"linux": {"max_slots": 4}}}}]
 
 
 def test_one_that_does_not_wait_has_no_change() -> None:
-    rig = Harness().leased()
-    assert explain(rig.ports, "r1") == {"reservation": "r1", "phase": "leased", "reason": None, "as_of": NOW}
-    assert explain(rig.ports, "nobody") == {}
+    harness = Harness().leased()
+    assert explain(harness.ports, "r1") == {"reservation": "r1", "phase": "leased", "reason": None, "as_of": NOW}
+    assert explain(harness.ports, "nobody") == {}
 
 
 @pytest.mark.parametrize(("verb", "phase"), [("cancel", "cancelled"), ("release", "released")])
 def test_one_that_ends_while_the_rows_are_read_does_not_wait(verb: str, phase: str) -> None:
     class Late(MemoryStore):
-        """Somebody says something before the rows are read."""
+        """A command is committed before the rows are read."""
 
         meanwhile: Callable[[], object] = staticmethod(lambda: None)
 
@@ -57,35 +57,35 @@ def test_one_that_ends_while_the_rows_are_read_does_not_wait(verb: str, phase: s
             return super().read_rows()
 
     store = Late(lambda: NOW)
-    rig = Harness(store=store)
-    rig.submit("r1")
-    store.meanwhile = lambda: rig.ask(verb, reservation="r1")
-    assert explain(rig.ports, "r1") == {"reservation": "r1", "phase": phase, "reason": None, "as_of": NOW}
+    harness = Harness(store=store)
+    harness.submit("r1")
+    store.meanwhile = lambda: harness.ask(verb, reservation="r1")
+    assert explain(harness.ports, "r1") == {"reservation": "r1", "phase": phase, "reason": None, "as_of": NOW}
 
 
 def test_explaining_writes_nothing() -> None:
-    rig = a_full_rig()
+    harness = a_full_rig()
 
     def look() -> tuple[Any, ...]:
-        store = rig.ports.store
-        return (list(store.read_rows()), len(rig.events), store.find_reservations())
+        store = harness.ports.store
+        return (list(store.read_rows()), len(harness.events), store.find_reservations())
 
     before = look()
-    explain(rig.ports, "r4")
-    describe_conditions(rig.ports)
+    explain(harness.ports, "r4")
+    describe_conditions(harness.ports)
     assert look() == before
 
 
-def test_without_time_it_says_that_it_did_not_search_to_the_end() -> None:
+def test_without_time_it_reports_that_the_search_is_incomplete() -> None:
     found = explain(a_full_rig().ports, "r4", patience=0.0)
     assert (found["change"], found["is_complete"]) == (None, False)
     assert found["waiting"]["code"] == "at_max_slots"
 
 
 def test_conditions_are_those_of_one_pool_or_of_all() -> None:
-    rig = a_full_rig()
+    harness = a_full_rig()
     both = {"pools": {**CONFIG["pools"], "other": {"system": "s", "max_slots": 1}}}
-    apply_rules(rig.ports, both)
-    rig.ask("cordon", slot="other-1")
-    assert set(describe_conditions(rig.ports)["slots"]) == {"linux-1", "linux-2", "linux-3", "other-1"}
-    assert describe_conditions(rig.ports, "other")["slots"] == {"other-1": ["cordoned: takes no new leases"]}
+    apply_rules(harness.ports, both)
+    harness.ask("cordon", slot="other-1")
+    assert set(describe_conditions(harness.ports)["slots"]) == {"linux-1", "linux-2", "linux-3", "other-1"}
+    assert describe_conditions(harness.ports, "other")["slots"] == {"other-1": ["cordoned: takes no new leases"]}

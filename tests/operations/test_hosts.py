@@ -25,129 +25,129 @@ RULES: dict[str, Any] = {
 
 def a_lab(*, machine: str = "m1", **reservation: Any) -> Harness:
     """One host, on which one reservation is leased."""
-    rig = Harness(RULES)
-    assert register(rig, machine=machine)["ok"]
-    rig.tick()
-    assert rig.ask("submit", id="r1", system="lab-linux", **reservation)["ok"]
-    rig.tick()
-    assert rig.phase() == "leased"
-    return rig
+    harness = Harness(RULES)
+    assert register(harness, machine=machine)["ok"]
+    harness.tick()
+    assert harness.ask("submit", id="r1", system="lab-linux", **reservation)["ok"]
+    harness.tick()
+    assert harness.phase() == "leased"
+    return harness
 
 
-def register(rig: Harness, slot: str = "lab-1", machine: str = "m1", **fields: Any) -> dict[str, Any]:
-    return rig.ask("register", slot=slot, pool="lab", machine=machine, **fields)
+def register(harness: Harness, slot: str = "lab-1", machine: str = "m1", **fields: Any) -> dict[str, Any]:
+    return harness.ask("register", slot=slot, pool="lab", machine=machine, **fields)
 
 
-def go_on(rig: Harness, seconds: float, *beating: str, hear: bool = True) -> None:
+def go_on(harness: Harness, seconds: float, *beating: str, hear: bool = True) -> None:
     """Let time pass with ticks; hosts that beat do so at every step, and the health queue hears them if it is there."""
-    end = rig.now + seconds
-    while rig.now < end:
-        rig.now += rig.leader.interval
+    end = harness.now + seconds
+    while harness.now < end:
+        harness.now += harness.leader.interval
         for slot in beating:
-            rig.heartbeats.beat(slot, "m1")
+            harness.heartbeats.beat(slot, "m1")
         if hear:
-            hear_hosts(rig.ports)
-        rig.tick()
+            hear_hosts(harness.ports)
+        harness.tick()
 
 
 def test_a_host_that_registers_is_answered_and_serves() -> None:
-    rig = Harness(RULES)
-    answer = register(rig, resources={"cpus": 4}, labels={"disk": "ssd"}, address="10.0.0.7")
+    harness = Harness(RULES)
+    answer = register(harness, resources={"cpus": 4}, labels={"disk": "ssd"}, address="10.0.0.7")
     assert answer == {
         "ok": True,
         "slot": "lab-1",
         "state": "ready",
         "cordoned": False,
         "offline_timeout": TIMEOUT,
-        "heartbeat": rig.now * 1000,
+        "heartbeat": harness.now * 1000,
     }
-    slot = rig.slot("lab-1")
+    slot = harness.slot("lab-1")
     assert (slot.resources, slot.labels, slot.address) == ({"cpus": 4}, {"disk": "ssd"}, "10.0.0.7")
-    assert rig.notifier.is_rung
+    assert harness.notifier.is_rung
 
 
 def test_another_machine_is_refused_until_an_operator_removes_the_slot() -> None:
-    rig = a_lab(restart_policy="on_failure")
-    refused = register(rig, machine="m2")
+    harness = a_lab(restart_policy="on_failure")
+    refused = register(harness, machine="m2")
     assert [error["path"] for error in refused["errors"]] == ["machine"]
-    assert rig.events[-1].name == "register_refused"
-    assert rig.slot("lab-1").machine == "m1"
+    assert harness.events[-1].name == "register_refused"
+    assert harness.slot("lab-1").machine == "m1"
 
-    assert rig.ask("remove", slot="lab-1")["ok"]
-    assert register(rig, machine="m2")["ok"]
-    rig.tick()
-    assert rig.phase() == "failed"
-    rig.tick()
-    assert rig.phase() == "leased"
+    assert harness.ask("remove", slot="lab-1")["ok"]
+    assert register(harness, machine="m2")["ok"]
+    harness.tick()
+    assert harness.phase() == "failed"
+    harness.tick()
+    assert harness.phase() == "leased"
 
 
 def test_a_slot_that_is_no_hosts_is_not_removed() -> None:
-    rig = Harness(RULES).leased()
-    refused = rig.ask("remove", slot="linux-1")
+    harness = Harness(RULES).leased()
+    refused = harness.ask("remove", slot="linux-1")
     assert [error["expected"] for error in refused["errors"]] == ["a slot of a static pool"]
-    assert rig.slot("linux-1").state == "ready"
+    assert harness.slot("linux-1").state == "ready"
 
 
-def test_who_is_heard_of_stays_and_nothing_but_the_time_is_written() -> None:
-    rig = a_lab()
-    version = rig.slot("lab-1").version
-    go_on(rig, 10 * TIMEOUT, "lab-1")
-    assert rig.phase() == "leased"
-    assert rig.slot("lab-1").last_seen == rig.now
-    assert rig.slot("lab-1").version == version
+def test_a_heartbeat_keeps_a_host_and_writes_only_the_time() -> None:
+    harness = a_lab()
+    version = harness.slot("lab-1").version
+    go_on(harness, 10 * TIMEOUT, "lab-1")
+    assert harness.phase() == "leased"
+    assert harness.slot("lab-1").last_seen == harness.now
+    assert harness.slot("lab-1").version == version
 
 
-def test_a_heartbeat_keeps_what_an_operator_said_meanwhile() -> None:
-    rig = a_lab()
-    assert rig.ask("cordon", slot="lab-1")["ok"]
-    go_on(rig, TIMEOUT, "lab-1")
-    assert rig.slot("lab-1").cordoned
+def test_a_heartbeat_keeps_what_an_operator_changed_meanwhile() -> None:
+    harness = a_lab()
+    assert harness.ask("cordon", slot="lab-1")["ok"]
+    go_on(harness, TIMEOUT, "lab-1")
+    assert harness.slot("lab-1").cordoned
 
 
 @pytest.mark.parametrize(("after", "phase"), [(TIMEOUT, "leased"), (TIMEOUT + 0.5, "failed")])
 def test_silent_for_longer_than_its_timeout_it_is_offline(after: float, phase: str) -> None:
-    rig = a_lab()
-    last_seen = rig.slot("lab-1").last_seen or 0
-    go_on(rig, TIMEOUT - 5)
-    rig.now = last_seen + after
-    rig.tick()
-    assert rig.phase() == phase
+    harness = a_lab()
+    last_seen = harness.slot("lab-1").last_seen or 0
+    go_on(harness, TIMEOUT - 5)
+    harness.now = last_seen + after
+    harness.tick()
+    assert harness.phase() == phase
 
 
 def test_offline_fails_once_and_a_restart_is_served_when_it_is_back() -> None:
-    rig = a_lab(restart_policy="on_failure")
-    go_on(rig, TIMEOUT + 5)
-    assert [(event.name, event.detail.get("reason")) for event in rig.events if event.name == "reservation_failed"] == [
-        ("reservation_failed", "slot_offline")
-    ]
-    go_on(rig, TIMEOUT)
-    assert rig.phase() == "pending"
-    rig.heartbeats.beat("lab-1", "m1")
-    rig.notifier.hear()
-    assert hear_hosts(rig.ports) == 1
-    assert rig.notifier.is_rung
-    rig.tick()
-    assert rig.phase() == "leased"
+    harness = a_lab(restart_policy="on_failure")
+    go_on(harness, TIMEOUT + 5)
+    assert [
+        (event.name, event.detail.get("reason")) for event in harness.events if event.name == "reservation_failed"
+    ] == [("reservation_failed", "slot_offline")]
+    go_on(harness, TIMEOUT)
+    assert harness.phase() == "pending"
+    harness.heartbeats.beat("lab-1", "m1")
+    harness.notifier.hear()
+    assert hear_hosts(harness.ports) == 1
+    assert harness.notifier.is_rung
+    harness.tick()
+    assert harness.phase() == "leased"
 
 
 def test_a_heartbeat_of_one_that_was_not_silent_asks_for_no_tick() -> None:
-    rig = a_lab()
-    rig.now += 5
-    rig.heartbeats.beat("lab-1", "m1")
-    rig.notifier.hear()
-    assert hear_hosts(rig.ports) == 1
-    assert not rig.notifier.is_rung
-    assert hear_hosts(rig.ports) == 0
+    harness = a_lab()
+    harness.now += 5
+    harness.heartbeats.beat("lab-1", "m1")
+    harness.notifier.hear()
+    assert hear_hosts(harness.ports) == 1
+    assert not harness.notifier.is_rung
+    assert hear_hosts(harness.ports) == 0
 
 
 def test_many_hosts_are_moved_in_several_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Intake and ticks write in between."""
-    rig = Harness(RULES)
+    harness = Harness(RULES)
     for number in range(5):
-        assert register(rig, f"lab-{number}")["ok"]
-    rig.now += 5
+        assert register(harness, f"lab-{number}")["ok"]
+    harness.now += 5
     for number in range(5):
-        rig.heartbeats.beat(f"lab-{number}", "m1")
+        harness.heartbeats.beat(f"lab-{number}", "m1")
     monkeypatch.setattr("scheduler.operations.tick.heartbeat_intake.HOSTS_A_TRANSACTION", 2)
     written: list[int] = []
     flush = UnitOfWork.flush
@@ -158,166 +158,168 @@ def test_many_hosts_are_moved_in_several_transactions(monkeypatch: pytest.Monkey
         return change_set
 
     monkeypatch.setattr(UnitOfWork, "flush", count)
-    assert hear_hosts(rig.ports) == 5
+    assert hear_hosts(harness.ports) == 5
     assert written == [2, 2, 1]
-    assert {rig.slot(f"lab-{number}").last_seen for number in range(5)} == {rig.now}
+    assert {harness.slot(f"lab-{number}").last_seen for number in range(5)} == {harness.now}
 
 
 def test_another_machines_heartbeat_is_not_heard() -> None:
-    rig = a_lab(machine="m2")
-    go_on(rig, TIMEOUT + 5, "lab-1")
-    assert rig.phase() == "failed"
+    harness = a_lab(machine="m2")
+    go_on(harness, TIMEOUT + 5, "lab-1")
+    assert harness.phase() == "failed"
 
 
 def test_a_tick_listens_itself_before_it_judges() -> None:
-    """The health queue is full, or nobody works on it."""
-    rig = a_lab()
-    go_on(rig, 10 * TIMEOUT, "lab-1", hear=False)
-    assert rig.phase() == "leased"
+    """The health queue is full, or has no worker."""
+    harness = a_lab()
+    go_on(harness, 10 * TIMEOUT, "lab-1", hear=False)
+    assert harness.phase() == "leased"
 
 
-def test_after_an_outage_of_ours_nobody_is_failed_who_went_on_beating() -> None:
-    rig = a_lab()
-    rig.now += 100 * TIMEOUT
-    rig.heartbeats.beat("lab-1", "m1")
-    rig.now += 5
-    rig.tick()
-    assert rig.phase() == "leased"
-    assert rig.slot("lab-1").last_seen == rig.now - 5
+def test_after_an_outage_no_host_with_heartbeats_is_failed() -> None:
+    harness = a_lab()
+    harness.now += 100 * TIMEOUT
+    harness.heartbeats.beat("lab-1", "m1")
+    harness.now += 5
+    harness.tick()
+    assert harness.phase() == "leased"
+    assert harness.slot("lab-1").last_seen == harness.now - 5
 
 
 def test_after_an_outage_of_ours_a_silent_host_gets_one_timeout_more_once() -> None:
-    rig = a_lab()
-    rig.now += 100 * TIMEOUT
-    rig.tick()
-    assert rig.phase() == "leased"
-    go_on(rig, TIMEOUT)
-    assert rig.phase() == "leased"
-    go_on(rig, 5)
-    assert rig.phase() == "failed"
+    harness = a_lab()
+    harness.now += 100 * TIMEOUT
+    harness.tick()
+    assert harness.phase() == "leased"
+    go_on(harness, TIMEOUT)
+    assert harness.phase() == "leased"
+    go_on(harness, 5)
+    assert harness.phase() == "failed"
 
 
-def test_an_outage_of_ours_brings_nobody_back_who_was_offline_before() -> None:
-    rig = a_lab()
-    go_on(rig, TIMEOUT + 5)
-    rig.now += 100 * TIMEOUT
-    assert rig.ask("submit", id="r2", system="lab-linux")["ok"]
-    rig.tick()
-    assert rig.phase("r2") == "pending"
+def test_after_an_outage_a_host_that_was_offline_before_stays_offline() -> None:
+    harness = a_lab()
+    go_on(harness, TIMEOUT + 5)
+    harness.now += 100 * TIMEOUT
+    assert harness.ask("submit", id="r2", system="lab-linux")["ok"]
+    harness.tick()
+    assert harness.phase("r2") == "pending"
 
 
 def test_heartbeats_that_redis_lost_are_no_silence() -> None:
     """It was down for longer than a host's timeout, though not for as long as an outage of ours takes to be one."""
-    rig = Harness({"pools": {"lab": {**RULES["pools"]["lab"], "offline_timeout": 10}}})
-    register(rig)
-    rig.tick()
-    assert rig.ask("submit", id="r1", system="lab-linux")["ok"]
-    rig.tick()
-    rig.now += 20
-    rig.heartbeats.forget()
-    rig.tick()
-    assert rig.phase() == "leased"
-    go_on(rig, 10)
-    assert rig.phase() == "leased"
-    go_on(rig, 5)
-    assert rig.phase() == "failed"
+    harness = Harness({"pools": {"lab": {**RULES["pools"]["lab"], "offline_timeout": 10}}})
+    register(harness)
+    harness.tick()
+    assert harness.ask("submit", id="r1", system="lab-linux")["ok"]
+    harness.tick()
+    harness.now += 20
+    harness.heartbeats.forget()
+    harness.tick()
+    assert harness.phase() == "leased"
+    go_on(harness, 10)
+    assert harness.phase() == "leased"
+    go_on(harness, 5)
+    assert harness.phase() == "failed"
 
 
-def test_a_flush_brings_nobody_back_who_was_offline_before() -> None:
-    rig = a_lab()
-    go_on(rig, TIMEOUT + 5)
-    rig.heartbeats.forget()
-    assert rig.ask("submit", id="r2", system="lab-linux")["ok"]
-    rig.tick()
-    assert rig.phase("r2") == "pending"
+def test_after_a_flush_a_host_that_was_offline_before_stays_offline() -> None:
+    harness = a_lab()
+    go_on(harness, TIMEOUT + 5)
+    harness.heartbeats.forget()
+    assert harness.ask("submit", id="r2", system="lab-linux")["ok"]
+    harness.tick()
+    assert harness.phase("r2") == "pending"
 
 
-def test_a_host_is_told_of_its_leases_and_pushed_when_they_change() -> None:
-    rig = a_lab()
-    answer = describe_host(rig.ports, "lab-1", "m1")
+def test_a_host_reads_its_leases_and_gets_a_hint_when_they_change() -> None:
+    harness = a_lab()
+    answer = describe_host(harness.ports, "lab-1", "m1")
     (lease,) = answer.pop("leases")
     assert answer == {
         "slot": "lab-1",
         "state": "ready",
         "cordoned": False,
         "offline_timeout": TIMEOUT,
-        "version": name_version(rig.slot("lab-1"), TIMEOUT),
+        "version": name_version(harness.slot("lab-1"), TIMEOUT),
     }
-    assert (lease["reservation"], lease["component"], lease["token"]) == ("r1", "main", rig.token())
-    told = len(rig.notifier.news)
+    assert (lease["reservation"], lease["component"], lease["token"]) == ("r1", "main", harness.token())
+    told = len(harness.notifier.news)
     assert told == 2
-    rig.ask("release", reservation="r1", token=rig.token())
-    assert rig.notifier.news[told:] == [("lab-1", {"slot": "lab-1", "state": "ready", "cordoned": False})]
-    assert describe_host(rig.ports, "lab-1", "m1")["leases"] == []
+    harness.ask("release", reservation="r1", token=harness.token())
+    assert harness.notifier.news[told:] == [("lab-1", {"slot": "lab-1", "state": "ready", "cordoned": False})]
+    assert describe_host(harness.ports, "lab-1", "m1")["leases"] == []
 
 
 class Onlooker:
-    """A host that asks after every step: what it is told, and which version that has."""
+    """A host that asks after every step: the answers and their versions."""
 
-    def __init__(self, rig: Harness) -> None:
-        self.rig = rig
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
         self.seen = [self.look()]
 
     def look(self) -> tuple[str, Any]:
         """(version, everything else)."""
-        answer = describe_host(self.rig.ports, "lab-1", "m1")
+        answer = describe_host(self.harness.ports, "lab-1", "m1")
         return answer.pop("version"), answer
 
     def expect_change(self, step: str) -> None:
-        """What a host is told is different, and so is its version; the host was pushed a hint."""
+        """Check that the answer and its version changed, and that the host got a hint."""
         version, answer = self.look()
-        assert answer != self.seen[-1][1], f"{step} changes nothing that the host is told"
+        assert answer != self.seen[-1][1], f"{step} does not change the answer to the host"
         assert version not in {each for each, _ in self.seen}, f"{step} leaves the version as it is"
-        assert self.rig.notifier.news, f"{step} is not pushed to the host"
-        self.rig.notifier.news.clear()
+        assert self.harness.notifier.news, f"{step} is not pushed to the host"
+        self.harness.notifier.news.clear()
         self.seen.append((version, answer))
 
 
 def test_whatever_changes_for_a_host_changes_the_version() -> None:
     """So that a host that names it in its heartbeats need not ask again and again."""
     lab = {**RULES["pools"]["lab"], "max_leases_per_slot": 4, "resources": {"cpus": 8}}
-    rig = Harness({"pools": {**RULES["pools"], "lab": lab}})
-    assert register(rig, resources={"cpus": 8})["ok"]
-    onlooker = Onlooker(rig)
-    rig.ask("submit", id="r1", system="lab-linux", resources={"cpus": 1})
-    rig.tick()
+    harness = Harness({"pools": {**RULES["pools"], "lab": lab}})
+    assert register(harness, resources={"cpus": 8})["ok"]
+    onlooker = Onlooker(harness)
+    harness.ask("submit", id="r1", system="lab-linux", resources={"cpus": 1})
+    harness.tick()
     onlooker.expect_change("a lease")
-    rig.ask("submit", id="r2", system="lab-linux", resources={"cpus": 1})
-    rig.tick()
-    rig.tick()
+    harness.ask("submit", id="r2", system="lab-linux", resources={"cpus": 1})
+    harness.tick()
+    harness.tick()
     onlooker.expect_change("another lease, and less spare cores for the first")
     for verb in ("cordon", "uncordon"):
-        rig.ask(verb, slot="lab-1")
+        harness.ask(verb, slot="lab-1")
         onlooker.expect_change(verb)
-    rig.ask("release", reservation="r1", token=rig.token("r1"))
+    harness.ask("release", reservation="r1", token=harness.token("r1"))
     onlooker.expect_change("the end of a lease")
-    rig.ask("leave", slot="lab-1", machine="m1")
+    harness.ask("leave", slot="lab-1", machine="m1")
     onlooker.expect_change("a drain")
 
 
 def test_a_lease_that_is_to_be_given_back_changes_the_version() -> None:
     """Though nothing else of its slot changes."""
-    rig = a_lab()
-    version = describe_host(rig.ports, "lab-1", "m1")["version"]
-    with rig.store.transaction() as transaction:
+    harness = a_lab()
+    version = describe_host(harness.ports, "lab-1", "m1")["version"]
+    with harness.store.transaction() as transaction:
         work = UnitOfWork(transaction, "tick", 1)
         work.load(reservations=["r1"])
         row = work.reservations["r1"]
-        leases = tuple(msgspec.structs.replace(each, state="revoking", revoke_by=rig.now + 30) for each in row.leases)
+        leases = tuple(
+            msgspec.structs.replace(each, state="revoking", revoke_by=harness.now + 30) for each in row.leases
+        )
         work.move_reservation(row, "revoking", reason="slot_interrupted", leases=leases)
         change_set = work.flush()
-    answer = describe_host(rig.ports, "lab-1", "m1")
+    answer = describe_host(harness.ports, "lab-1", "m1")
     assert [lease["state"] for lease in answer["leases"]] == ["revoking"]
     assert answer["version"] != version
     assert [slot.id for slot in change_set.hosts] == ["lab-1"]
 
 
-def test_a_host_that_renews_and_beats_is_told_the_same_version() -> None:
-    rig = a_lab()
-    version = describe_host(rig.ports, "lab-1", "m1")["version"]
-    rig.ask("renew", reservation="r1", token=rig.token())
-    go_on(rig, TIMEOUT, "lab-1")
-    assert describe_host(rig.ports, "lab-1", "m1")["version"] == version
+def test_renewals_and_heartbeats_do_not_change_the_version_of_a_host() -> None:
+    harness = a_lab()
+    version = describe_host(harness.ports, "lab-1", "m1")["version"]
+    harness.ask("renew", reservation="r1", token=harness.token())
+    go_on(harness, TIMEOUT, "lab-1")
+    assert describe_host(harness.ports, "lab-1", "m1")["version"] == version
 
 
 @pytest.mark.parametrize(
@@ -330,39 +332,39 @@ def test_a_host_that_renews_and_beats_is_told_the_same_version() -> None:
     ],
 )
 def test_a_host_is_hinted_at_as_long_as_its_heartbeat_names_an_old_version(version: str | None, hints: int) -> None:
-    rig = a_lab()
-    rig.heartbeats.beat("lab-1", "m1", version or describe_host(rig.ports, "lab-1", "m1")["version"])
-    told = len(rig.notifier.news)
+    harness = a_lab()
+    harness.heartbeats.beat("lab-1", "m1", version or describe_host(harness.ports, "lab-1", "m1")["version"])
+    told = len(harness.notifier.news)
     for _ in range(2):
-        hear_hosts(rig.ports)
-    assert len(rig.notifier.news) - told == 2 * hints
+        hear_hosts(harness.ports)
+    assert len(harness.notifier.news) - told == 2 * hints
 
 
 def test_a_host_without_a_version_in_its_heartbeat_is_not_hinted_at() -> None:
     """It looks by itself every few seconds."""
-    rig = a_lab()
-    rig.heartbeats.beat("lab-1", "m1")
-    told = len(rig.notifier.news)
-    hear_hosts(rig.ports)
-    assert len(rig.notifier.news) == told
+    harness = a_lab()
+    harness.heartbeats.beat("lab-1", "m1")
+    told = len(harness.notifier.news)
+    hear_hosts(harness.ports)
+    assert len(harness.notifier.news) == told
 
 
 def test_a_host_that_is_silent_is_not_hinted_at() -> None:
-    rig = a_lab()
-    rig.heartbeats.beat("lab-1", "m1", "0:0:30")
-    rig.now += TIMEOUT + 1
-    told = len(rig.notifier.news)
-    hear_hosts(rig.ports)
-    assert len(rig.notifier.news) == told
+    harness = a_lab()
+    harness.heartbeats.beat("lab-1", "m1", "0:0:30")
+    harness.now += TIMEOUT + 1
+    told = len(harness.notifier.news)
+    hear_hosts(harness.ports)
+    assert len(harness.notifier.news) == told
 
 
 def test_changed_rules_reach_hosts_without_a_look() -> None:
-    rig = a_lab()
-    rig.heartbeats.beat("lab-1", "m1", describe_host(rig.ports, "lab-1", "m1")["version"])
-    apply_rules(rig.ports, {"pools": {**RULES["pools"], "lab": {**RULES["pools"]["lab"], "offline_timeout": 10}}})
-    told = len(rig.notifier.news)
-    hear_hosts(rig.ports)
-    assert len(rig.notifier.news) == told + 1
+    harness = a_lab()
+    harness.heartbeats.beat("lab-1", "m1", describe_host(harness.ports, "lab-1", "m1")["version"])
+    apply_rules(harness.ports, {"pools": {**RULES["pools"], "lab": {**RULES["pools"]["lab"], "offline_timeout": 10}}})
+    told = len(harness.notifier.news)
+    hear_hosts(harness.ports)
+    assert len(harness.notifier.news) == told + 1
 
 
 def test_many_hosts_that_are_behind_are_hinted_at_in_turns() -> None:
@@ -374,30 +376,30 @@ def test_many_hosts_that_are_behind_are_hinted_at_in_turns() -> None:
 
 
 @pytest.mark.parametrize(("slot", "machine", "path"), [("lab-2", "m1", "slot"), ("lab-1", "m2", "machine")])
-def test_nobody_else_is_told(slot: str, machine: str, path: str) -> None:
+def test_another_machine_or_slot_is_refused(slot: str, machine: str, path: str) -> None:
     with pytest.raises(CommandRefused) as caught:
         describe_host(a_lab().ports, slot, machine)
     assert caught.value.fault.path == path
 
 
 def test_a_host_that_leaves_drains_and_is_empty_after_its_last_lease() -> None:
-    rig = a_lab()
-    assert rig.ask("leave", slot="lab-1", machine="m1")["state"] == "draining"
-    rig.tick()
-    assert (rig.phase(), rig.slot("lab-1").state) == ("leased", "draining")
-    rig.ask("release", reservation="r1", token=rig.token())
-    rig.tick()
-    assert rig.slot("lab-1").state == "empty"
-    assert rig.ask("leave", slot="lab-1", machine="m1")["state"] == "empty"
-    assert register(rig)["state"] == "ready"
+    harness = a_lab()
+    assert harness.ask("leave", slot="lab-1", machine="m1")["state"] == "draining"
+    harness.tick()
+    assert (harness.phase(), harness.slot("lab-1").state) == ("leased", "draining")
+    harness.ask("release", reservation="r1", token=harness.token())
+    harness.tick()
+    assert harness.slot("lab-1").state == "empty"
+    assert harness.ask("leave", slot="lab-1", machine="m1")["state"] == "empty"
+    assert register(harness)["state"] == "ready"
 
 
 @pytest.mark.parametrize(("slot", "machine", "path"), [("lab-2", "m1", "slot"), ("lab-1", "m2", "machine")])
-def test_nobody_leaves_for_another(slot: str, machine: str, path: str) -> None:
-    rig = a_lab()
-    refused = rig.ask("leave", slot=slot, machine=machine)
+def test_a_host_cannot_leave_in_the_name_of_another(slot: str, machine: str, path: str) -> None:
+    harness = a_lab()
+    refused = harness.ask("leave", slot=slot, machine=machine)
     assert [error["path"] for error in refused["errors"]] == [path]
-    assert rig.slot("lab-1").state == "ready"
+    assert harness.slot("lab-1").state == "ready"
 
 
 @pytest.mark.parametrize(
@@ -408,13 +410,13 @@ def test_nobody_leaves_for_another(slot: str, machine: str, path: str) -> None:
         ("drain", {}, "requested", "operator", "goes: an operator drains it"),
     ],
 )
-def test_a_host_that_leaves_is_told_from_one_that_an_operator_drains(
+def test_a_host_that_leaves_differs_from_one_that_an_operator_drains(
     verb: str, fields: dict[str, str], reason: str, cause: str, described: str
 ) -> None:
-    rig = a_lab()
-    assert rig.ask(verb, slot="lab-1", **fields)["state"] == "draining"
-    slot = rig.slot("lab-1")
+    harness = a_lab()
+    assert harness.ask(verb, slot="lab-1", **fields)["state"] == "draining"
+    slot = harness.slot("lab-1")
     assert slot.drain_reason == reason
-    [event] = [each for each in rig.store.read_events(EventFilter(slot="lab-1")) if each.name == "slot_draining"]
+    [event] = [each for each in harness.store.read_events(EventFilter(slot="lab-1")) if each.name == "slot_draining"]
     assert (event.cause, event.detail["reason"]) == (cause, reason)
-    assert describe_slot(slot, rig.ports.rules().pools["lab"], rig.store.now()) == [described]
+    assert describe_slot(slot, harness.ports.rules().pools["lab"], harness.store.now()) == [described]

@@ -12,39 +12,39 @@ from tests.operations.harness import CONFIG, Harness
 
 
 def test_a_repeat_of_a_request_changes_nothing_whatever_came_in_between() -> None:
-    rig = Harness()
-    first = rig.submit("r1", request="q1")
-    rig.ask("cancel", reservation="r1")
-    events = list(rig.events)
-    assert rig.submit("r1", request="q1") == first
-    assert rig.events == events
-    assert rig.phase() == "cancelled"
+    harness = Harness()
+    first = harness.submit("r1", request="q1")
+    harness.ask("cancel", reservation="r1")
+    events = list(harness.events)
+    assert harness.submit("r1", request="q1") == first
+    assert harness.events == events
+    assert harness.phase() == "cancelled"
 
 
 def test_a_repeat_is_published_and_kicked_for_again() -> None:
     """Whoever answered first may have died right after its commit."""
-    rig = Harness()
-    rig.tick()
-    rig.shelf.flush()
-    rig.submit("r1", request="q1")
-    rig.ports.view_cache.rebuild([])
-    kicks = rig.notifier.kicks
-    rig.submit("r1", request="q1")
-    assert rig.notifier.kicks == kicks + 1
-    assert list(rig.ports.view_cache.read_reservations(["r1"])) == ["r1"]
+    harness = Harness()
+    harness.tick()
+    harness.redis.flush()
+    harness.submit("r1", request="q1")
+    harness.ports.view_cache.rebuild([])
+    kicks = harness.notifier.kicks
+    harness.submit("r1", request="q1")
+    assert harness.notifier.kicks == kicks + 1
+    assert list(harness.ports.view_cache.read_reservations(["r1"])) == ["r1"]
 
 
 def test_the_same_id_in_another_request_is_the_same_reservation() -> None:
-    rig = Harness()
-    first = rig.submit("r1")
-    again = rig.submit("r1", priority=9)
+    harness = Harness()
+    first = harness.submit("r1")
+    again = harness.submit("r1", priority=9)
     assert [note["path"] for note in again.pop("notes")] == ["priority"]
     assert again == first
-    assert len([event for event in rig.events if event.name == "reservation_submitted"]) == 1
+    assert len([event for event in harness.events if event.name == "reservation_submitted"]) == 1
 
 
 def test_of_a_list_the_good_ones_are_accepted_and_the_bad_ones_refused() -> None:
-    rig = Harness()
+    harness = Harness()
     items: list[Any] = [
         {"id": "r1", "system": "x86_64-linux"},
         {"id": "r2", "system": "x86_64-linus"},
@@ -52,7 +52,7 @@ def test_of_a_list_the_good_ones_are_accepted_and_the_bad_ones_refused() -> None
         {"id": "r1", "system": "x86_64-linux"},
         {"id": "r3", "system": "x86_64-linux", "resources": {"cpus": -1}},
     ]
-    answer = rig.ask("submit", items=items)
+    answer = harness.ask("submit", items=items)
     assert [each["ok"] for each in answer["results"]] == [True, False, False, True, False]
     assert [(each["index"], each["path"]) for result in answer["results"] for each in result.get("errors", [])] == [
         (1, "system"),
@@ -60,7 +60,7 @@ def test_of_a_list_the_good_ones_are_accepted_and_the_bad_ones_refused() -> None
         (4, "resources.cpus"),
     ]
     assert not answer["ok"]
-    assert [row.id for row in rig.store.find_reservations()] == ["r1"]
+    assert [row.id for row in harness.store.find_reservations()] == ["r1"]
 
 
 @pytest.mark.parametrize(
@@ -88,50 +88,50 @@ def test_of_a_list_the_good_ones_are_accepted_and_the_bad_ones_refused() -> None
     ],
 )
 def test_bad_input_is_answered_with_its_path_and_nothing_is_stored(document: Any, path: str) -> None:
-    rig = Harness()
-    answer = accept(rig.ports, "submit", document)
+    harness = Harness()
+    answer = accept(harness.ports, "submit", document)
     assert (answer["ok"], answer["errors"][0]["path"]) == (False, path)
-    assert rig.store.find_reservations() == []
+    assert harness.store.find_reservations() == []
 
 
 @pytest.mark.parametrize("verb", ["release", "renew", "confirm", "fail"])
 def test_a_holders_word_needs_the_current_token(verb: str) -> None:
-    rig = Harness().leased()
-    assert rig.ask(verb, reservation="r1")["errors"][0]["path"] == "token"
-    assert rig.ask(verb, reservation="r1", token=rig.token() + 1)["errors"][0]["path"] == "token"
-    assert rig.phase() == "leased"
-    assert rig.ask(verb, reservation="r1", token=rig.token())["ok"]
+    harness = Harness().leased()
+    assert harness.ask(verb, reservation="r1")["errors"][0]["path"] == "token"
+    assert harness.ask(verb, reservation="r1", token=harness.token() + 1)["errors"][0]["path"] == "token"
+    assert harness.phase() == "leased"
+    assert harness.ask(verb, reservation="r1", token=harness.token())["ok"]
 
 
 def test_the_token_of_an_earlier_lease_is_stale() -> None:
     """It was requeued and leased again: its first holder may not speak any more."""
-    rig = Harness(
+    harness = Harness(
         {"scheduler": {"confirm_timeout": 10}, "pools": {"linux": {"system": "x86_64-linux", "max_slots": 1}}}
     )
-    rig.leased()
-    old = rig.token()
-    rig.now += 10
-    rig.tick()
-    assert rig.phase() == "leased"
-    assert rig.token() > old
-    assert not rig.ask("release", reservation="r1", token=old)["ok"]
-    assert rig.phase() == "leased"
+    harness.leased()
+    old = harness.token()
+    harness.now += 10
+    harness.tick()
+    assert harness.phase() == "leased"
+    assert harness.token() > old
+    assert not harness.ask("release", reservation="r1", token=old)["ok"]
+    assert harness.phase() == "leased"
 
 
 @pytest.mark.parametrize("verb", ["release", "renew"])
 def test_a_pending_one_needs_no_token(verb: str) -> None:
-    rig = Harness()
-    rig.submit("r1")
-    assert rig.ask(verb, reservation="r1")["ok"]
+    harness = Harness()
+    harness.submit("r1")
+    assert harness.ask(verb, reservation="r1")["ok"]
 
 
 def test_a_producer_cancels_without_a_token_and_twice() -> None:
-    rig = Harness().leased()
-    assert [rig.ask("cancel", reservation="r1")["phase"] for _ in range(2)] == ["cancelled", "cancelled"]
+    harness = Harness().leased()
+    assert [harness.ask("cancel", reservation="r1")["phase"] for _ in range(2)] == ["cancelled", "cancelled"]
 
 
 @pytest.mark.parametrize("verb", sorted(name for name, word in WISHES.items() if issubclass(word, HolderDocument)))
-def test_a_word_about_nobody_is_refused(verb: str) -> None:
+def test_a_command_about_an_unknown_reservation_is_refused(verb: str) -> None:
     more = {"priority": 1} if verb == "priority" else {}
     answer = Harness().ask(verb, reservation="nobody", **more)
     assert (answer["ok"], answer["errors"][0]["path"]) == (False, "reservation")
@@ -156,19 +156,19 @@ def test_a_word_about_nobody_is_refused(verb: str) -> None:
     ],
 )
 def test_a_change_kicks_and_a_mark_of_time_does_not(verb: str, fields: dict[str, Any], kicks: int) -> None:
-    rig = Harness().leased()
-    before = rig.notifier.kicks
-    token = {"token": rig.token()} if "reservation" in fields and verb != "priority" else {}
-    rig.ask(verb, **fields, **token)
-    assert rig.notifier.kicks - before == kicks
+    harness = Harness().leased()
+    before = harness.notifier.kicks
+    token = {"token": harness.token()} if "reservation" in fields and verb != "priority" else {}
+    harness.ask(verb, **fields, **token)
+    assert harness.notifier.kicks - before == kicks
 
 
 def test_the_end_of_a_lease_frees_its_slot_from_now_on() -> None:
-    rig = Harness().leased()
-    assert rig.slot().idle_since is None
-    rig.now += 50
-    rig.ask("release", reservation="r1", token=rig.token())
-    assert rig.slot().idle_since == rig.now
+    harness = Harness().leased()
+    assert harness.slot().idle_since is None
+    harness.now += 50
+    harness.ask("release", reservation="r1", token=harness.token())
+    assert harness.slot().idle_since == harness.now
 
 
 def test_an_unknown_verb_is_answered() -> None:
@@ -180,63 +180,63 @@ WAITING_FOR_RESTART = {"restart_policy": "on_failure"}
 
 
 def test_one_that_waits_for_its_restart_may_be_cancelled() -> None:
-    rig = Harness()
-    rig.submit("r1", **WAITING_FOR_RESTART)
-    rig.ask("fail", reservation="r1")
-    assert rig.phase() == "failed"
-    assert [rig.ask("cancel", reservation="r1")["phase"] for _ in range(2)] == ["cancelled", "cancelled"]
-    rig.tick()
-    assert rig.phase() == "cancelled"
+    harness = Harness()
+    harness.submit("r1", **WAITING_FOR_RESTART)
+    harness.ask("fail", reservation="r1")
+    assert harness.phase() == "failed"
+    assert [harness.ask("cancel", reservation="r1")["phase"] for _ in range(2)] == ["cancelled", "cancelled"]
+    harness.tick()
+    assert harness.phase() == "cancelled"
 
 
-def test_one_that_has_failed_for_good_cannot_be_cancelled() -> None:
-    rig = Harness({**CONFIG, "scheduler": {"max_restarts": 1}})
-    rig.submit("r1")
-    rig.submit("r2", **WAITING_FOR_RESTART)
+def test_a_reservation_that_failed_and_will_not_restart_cannot_be_cancelled() -> None:
+    harness = Harness({**CONFIG, "scheduler": {"max_restarts": 1}})
+    harness.submit("r1")
+    harness.submit("r2", **WAITING_FOR_RESTART)
     for _ in range(2):
         for name in ("r1", "r2"):
-            rig.ask("fail", reservation=name)
-        rig.tick()
+            harness.ask("fail", reservation=name)
+        harness.tick()
     for name in ("r1", "r2"):
-        assert rig.ask("cancel", reservation=name)["errors"][0]["got"] == f'"{name} is failed"'
+        assert harness.ask("cancel", reservation=name)["errors"][0]["got"] == f'"{name} is failed"'
 
 
-def test_an_earlier_holder_is_refused_while_nobody_holds_it() -> None:
-    rig = Harness().leased()
-    first = rig.token()
+def test_an_earlier_holder_is_refused_while_the_reservation_has_no_lease() -> None:
+    harness = Harness().leased()
+    first = harness.token()
     for _ in range(2):
-        rig.ask("suspend", reservation="r1", token=rig.token())
-        rig.ask("resume", reservation="r1")
-        rig.tick()
-    last = rig.token()
-    rig.ask("suspend", reservation="r1", token=last)
-    assert rig.phase() == "pending"
-    assert rig.ask("release", reservation="r1", token=first)["errors"][0]["path"] == "token"
-    assert rig.ask("renew", reservation="r1", token=last + 1)["errors"][0]["path"] == "token"
-    assert rig.ask("release", reservation="r1", token=last)["ok"]
+        harness.ask("suspend", reservation="r1", token=harness.token())
+        harness.ask("resume", reservation="r1")
+        harness.tick()
+    last = harness.token()
+    harness.ask("suspend", reservation="r1", token=last)
+    assert harness.phase() == "pending"
+    assert harness.ask("release", reservation="r1", token=first)["errors"][0]["path"] == "token"
+    assert harness.ask("renew", reservation="r1", token=last + 1)["errors"][0]["path"] == "token"
+    assert harness.ask("release", reservation="r1", token=last)["ok"]
 
 
 @pytest.mark.parametrize("verb", ["renew", "confirm"])
 @pytest.mark.parametrize(("ttl", "said"), [(90, 90), (0, None)])
-def test_a_renewal_says_how_long_it_holds(verb: str, ttl: float, said: float | None) -> None:
-    rig = Harness()
-    rig.submit("r1", ttl=ttl)
-    rig.leased()
-    answer = rig.ask(verb, reservation="r1", token=rig.token())
+def test_the_answer_to_a_renewal_has_its_duration(verb: str, ttl: float, said: float | None) -> None:
+    harness = Harness()
+    harness.submit("r1", ttl=ttl)
+    harness.leased()
+    answer = harness.ask(verb, reservation="r1", token=harness.token())
     assert answer["ttl"] == said
-    rig.now += 30
-    assert rig.ask("confirm", reservation="r1", token=rig.token())["ttl"] == (said and said - 30)
-    assert rig.ask("renew", reservation="r1", token=rig.token())["ttl"] == said
+    harness.now += 30
+    assert harness.ask("confirm", reservation="r1", token=harness.token())["ttl"] == (said and said - 30)
+    assert harness.ask("renew", reservation="r1", token=harness.token())["ttl"] == said
 
 
-def test_a_renewal_of_what_is_being_revoked_says_until_when() -> None:
-    rig = Harness({**CONFIG, "scheduler": {"interruption_grace": 60}}).leased()
-    slot = rig.slot()
-    rig.put(msgspec.structs.replace(slot, interrupted_at=rig.now, interrupted_by=rig.now + 120))
-    rig.tick()
-    answer = rig.ask("renew", reservation="r1", token=rig.token())
-    assert (answer["phase"], answer["deadline"]) == ("revoking", rig.now + 60)
-    assert rig.ask("surrender", reservation="r1", token=rig.token())["phase"] == "pending"
+def test_the_answer_to_the_renewal_of_a_revoked_lease_has_the_deadline() -> None:
+    harness = Harness({**CONFIG, "scheduler": {"interruption_grace": 60}}).leased()
+    slot = harness.slot()
+    harness.put(msgspec.structs.replace(slot, interrupted_at=harness.now, interrupted_by=harness.now + 120))
+    harness.tick()
+    answer = harness.ask("renew", reservation="r1", token=harness.token())
+    assert (answer["phase"], answer["deadline"]) == ("revoking", harness.now + 60)
+    assert harness.ask("surrender", reservation="r1", token=harness.token())["phase"] == "pending"
 
 
 @pytest.mark.parametrize(
@@ -247,43 +247,43 @@ def test_a_renewal_of_what_is_being_revoked_says_until_when() -> None:
         ({"component": "other"}, "component"),
     ],
 )
-def test_an_essential_lease_is_not_surrendered_while_nobody_takes_it_back(document: dict[str, Any], path: str) -> None:
-    rig = Harness().leased()
-    answer = rig.ask("surrender", reservation="r1", token=rig.token(), **document)
+def test_an_essential_lease_that_is_not_revoked_cannot_be_surrendered(document: dict[str, Any], path: str) -> None:
+    harness = Harness().leased()
+    answer = harness.ask("surrender", reservation="r1", token=harness.token(), **document)
     assert answer["errors"][0]["path"] == path
-    assert rig.phase() == "leased"
+    assert harness.phase() == "leased"
 
 
-def test_a_word_in_a_list_is_heeded_or_refused_by_its_index() -> None:
-    rig = Harness().leased()
-    good = {"reservation": "r1", "token": rig.token()}
-    answer = rig.ask("release", items=[{"reservation": "r2"}, good, good, {"reservation": "r1", "token": "x"}])
+def test_a_command_in_a_list_is_applied_or_refused_by_its_index() -> None:
+    harness = Harness().leased()
+    good = {"reservation": "r1", "token": harness.token()}
+    answer = harness.ask("release", items=[{"reservation": "r2"}, good, good, {"reservation": "r1", "token": "x"}])
     assert [each["ok"] for each in answer["results"]] == [False, True, True, False]
     assert [each["errors"][0]["index"] for each in answer["results"] if not each["ok"]] == [0, 3]
 
 
-def test_a_word_that_is_sent_again_after_its_answer_was_forgotten_is_heeded_anew() -> None:
-    rig = Harness().leased()
-    word = {"request": "q", "reservation": "r1", "token": rig.token()}
-    first = rig.ask("release", **word)
-    rig.store.prune(events_before=0, requests_before=rig.now + 1, ended_before=0)
-    assert rig.ask("release", **word) == first
+def test_a_command_that_is_sent_again_after_its_answer_was_deleted_is_applied_again() -> None:
+    harness = Harness().leased()
+    word = {"request": "q", "reservation": "r1", "token": harness.token()}
+    first = harness.ask("release", **word)
+    harness.store.prune(events_before=0, requests_before=harness.now + 1, ended_before=0)
+    assert harness.ask("release", **word) == first
 
 
 def test_what_no_rule_could_make_good_is_refused_without_a_row() -> None:
-    rig = Harness()
-    rig.ask("submit", request="q", id="r 1")
-    with rig.store.transaction() as transaction:
+    harness = Harness()
+    harness.ask("submit", request="q", id="r 1")
+    with harness.store.transaction() as transaction:
         assert transaction.find_answers(["q"]) == {}
 
 
 def test_a_repeat_of_a_word_about_a_slot_is_published_again() -> None:
-    rig = Harness()
-    rig.tick()
-    rig.ask("cordon", request="q", slot="linux-1")
-    rig.ports.view_cache.rebuild([])
-    rig.ask("cordon", request="q", slot="linux-1")
-    assert [slot.cordoned for slot in rig.ports.view_cache.load().slots.values()] == [True]  # type: ignore[union-attr]
+    harness = Harness()
+    harness.tick()
+    harness.ask("cordon", request="q", slot="linux-1")
+    harness.ports.view_cache.rebuild([])
+    harness.ask("cordon", request="q", slot="linux-1")
+    assert [slot.cordoned for slot in harness.ports.view_cache.load().slots.values()] == [True]  # type: ignore[union-attr]
 
 
 def test_the_answer_to_a_long_list_of_faults_is_no_flood() -> None:
@@ -305,17 +305,17 @@ ALICE = Principal(name="alice", role="producer")
 
 @pytest.mark.parametrize("other", [Principal(name="bob", role="producer"), None])
 def test_a_copy_of_a_request_gets_the_stored_answer_for_the_same_principal_only(other: Principal | None) -> None:
-    rig = Harness()
+    harness = Harness()
     document = {"request": "q1", "id": "r1", "system": "x86_64-linux"}
-    first = accept(rig.ports, "submit", document, principal=ALICE)
+    first = accept(harness.ports, "submit", document, principal=ALICE)
     assert first["ok"]
-    assert accept(rig.ports, "submit", document, principal=ALICE) == first
-    refused = accept(rig.ports, "submit", document, principal=other)
+    assert accept(harness.ports, "submit", document, principal=ALICE) == first
+    refused = accept(harness.ports, "submit", document, principal=other)
     assert (refused["ok"], [error["path"] for error in refused["errors"]]) == (False, ["request"])
 
 
 def test_a_signed_copy_of_an_unsigned_request_is_refused() -> None:
-    rig = Harness()
+    harness = Harness()
     document = {"request": "q1", "id": "r1", "system": "x86_64-linux"}
-    assert accept(rig.ports, "submit", document)["ok"]
-    assert not accept(rig.ports, "submit", document, principal=ALICE)["ok"]
+    assert accept(harness.ports, "submit", document)["ok"]
+    assert not accept(harness.ports, "submit", document, principal=ALICE)["ok"]

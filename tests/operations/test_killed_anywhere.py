@@ -14,16 +14,16 @@ CONFIG = {"pools": {"linux": {"system": "x86_64-linux", "max_slots": 2, "lease_t
 
 
 class Story:
-    """One reservation from its submission to the end of its machine, told with deaths on the way."""
+    """One reservation from its submission to the end of its machine, with deaths of processes on the way."""
 
     def __init__(self, saboteur: Saboteur) -> None:
-        self.rig, self.saboteur = Harness(CONFIG), saboteur
+        self.harness, self.saboteur = Harness(CONFIG), saboteur
         self.deaths = 0
         self.sabotage()
 
     def sabotage(self) -> None:
         """Let the ports of the present process be counted."""
-        ports, wrap = self.rig.ports, self.saboteur.wrap
+        ports, wrap = self.harness.ports, self.saboteur.wrap
         ports.store, ports.view_cache = wrap(ports.store, "store"), wrap(ports.view_cache, "board")
         ports.fleet, ports.probe = wrap(ports.fleet, "fleet"), wrap(ports.probe, "probe")
         ports.dispatcher, ports.notifier = wrap(ports.dispatcher, "dispatcher"), wrap(ports.notifier, "bell")
@@ -35,7 +35,7 @@ class Story:
             job()
         except Killed:
             self.deaths += 1
-            self.rig.restart()
+            self.harness.restart()
             return False
         return True
 
@@ -46,48 +46,48 @@ class Story:
 
     def play_tasks(self) -> None:
         """A message is gone with the process that took it."""
-        while self.rig.mailbox.tasks:
+        while self.harness.mailbox.tasks:
             self.survive(self._play_one)
 
     def _play_one(self) -> None:
-        name, arguments = self.rig.mailbox.tasks.pop(0)
-        TASKS[name](self.rig.ports, *arguments)
+        name, arguments = self.harness.mailbox.tasks.pop(0)
+        TASKS[name](self.harness.ports, *arguments)
 
     def pass_time(self, seconds: float) -> None:
         """Beat goes on."""
-        rig = self.rig
-        end = rig.now + seconds
-        while rig.now < end:
-            rig.now += 5
-            self.survive(lambda: tick(rig.ports, rig.leader))
-            self.survive(lambda: recover(rig.ports))
-            self.survive(lambda: sweep(rig.ports))
-            self.survive(lambda: reconcile(rig.ports))
+        harness = self.harness
+        end = harness.now + seconds
+        while harness.now < end:
+            harness.now += 5
+            self.survive(lambda: tick(harness.ports, harness.leader))
+            self.survive(lambda: recover(harness.ports))
+            self.survive(lambda: sweep(harness.ports))
+            self.survive(lambda: reconcile(harness.ports))
             self.play_tasks()
 
     def tell(self) -> "Story":
         """Submit, wait until it is leased, release, wait until the machine is gone."""
-        rig = self.rig
-        self.insist(lambda: rig.submit("r1", request="submit-r1"))
+        harness = self.harness
+        self.insist(lambda: harness.submit("r1", request="submit-r1"))
         self.pass_time(35)
-        self.insist(lambda: rig.ask("release", request="release-r1", reservation="r1", token=rig.token()))
+        self.insist(lambda: harness.ask("release", request="release-r1", reservation="r1", token=harness.token()))
         self.pass_time(60)
         return self
 
     def ends_well(self) -> None:
-        """One machine, one lease, one termination; nothing is left, and the view says what SQL says."""
-        rig = self.rig
-        events = [event.name for event in rig.events]
-        assert rig.phase() == "released"
-        assert [slot.state for slot in rig.store.find_slots()] == ["empty"] * 2
-        assert rig.fleet.running == []
-        assert len(rig.fleet.machines) == 1
+        """One machine, one lease, one termination; nothing is left, and the view equals SQL."""
+        harness = self.harness
+        events = [event.name for event in harness.events]
+        assert harness.phase() == "released"
+        assert [slot.state for slot in harness.store.find_slots()] == ["empty"] * 2
+        assert harness.fleet.running == []
+        assert len(harness.fleet.machines) == 1
         assert events.count("reservation_submitted") == 1
         assert events.count("slot_launching") == 1
         assert events.count("reservation_leased") == 1
         assert events.count("slot_terminating") == 1
-        view = rig.ports.view_cache.catch_up() or rig.ports.view_cache.load()
-        assert view is None or view.slots == {slot.id: slot for slot in rig.store.find_slots()}
+        view = harness.ports.view_cache.catch_up() or harness.ports.view_cache.load()
+        assert view is None or view.slots == {slot.id: slot for slot in harness.store.find_slots()}
 
 
 class OrphanStory(Story):
@@ -95,7 +95,7 @@ class OrphanStory(Story):
 
     def tell(self) -> "Story":
         """They are there; beat goes on until they are not."""
-        fleet, now = self.rig.fleet, self.rig.now
+        fleet, now = self.harness.fleet, self.harness.now
         fleet.appear("i-lost", "linux-2", launched_at=now - 400)
         fleet.appear("i-other", "linux-2", launched_at=now - 350)
         fleet.appear("i-young", "linux-9", launched_at=now - 280)
@@ -104,16 +104,16 @@ class OrphanStory(Story):
 
     def ends_well(self) -> None:
         """Adopted once, served, idle, gone; the others ended; and nothing of it holds launches back."""
-        rig = self.rig
-        events = [event.name for event in rig.events]
-        assert [slot.state for slot in rig.store.find_slots()] == ["empty"] * 2
-        assert (rig.fleet.running, set(rig.fleet.terminations)) == ([], {"i-lost", "i-other", "i-young"})
+        harness = self.harness
+        events = [event.name for event in harness.events]
+        assert [slot.state for slot in harness.store.find_slots()] == ["empty"] * 2
+        assert (harness.fleet.running, set(harness.fleet.terminations)) == ([], {"i-lost", "i-other", "i-young"})
         assert (events.count("slot_adopted"), events.count("slot_ready")) == (1, 1)
-        assert [row for row in rig.store.read_rows() if isinstance(row, Hold) and row.kind == "strangers"] == []
+        assert [row for row in harness.store.read_rows() if isinstance(row, Hold) and row.kind == "strangers"] == []
 
 
 @pytest.mark.parametrize("kind", [Story, OrphanStory])
-def test_the_story_ends_well_when_nobody_dies(kind: type[Story]) -> None:
+def test_the_story_ends_well_when_no_process_dies(kind: type[Story]) -> None:
     story = kind(Saboteur(0, afterwards=False)).tell()
     story.ends_well()
     assert story.deaths == 0
@@ -127,7 +127,7 @@ def list_calls(kind: type[Story] = Story) -> dict[int, str]:
     call = saboteur.call
 
     def note(name: str, act: Callable[[], object]) -> object:
-        found.setdefault((name, len(story.rig.events)), saboteur.calls + 1)
+        found.setdefault((name, len(story.harness.events)), saboteur.calls + 1)
         return call(name, act)
 
     saboteur.call = note  # type: ignore[method-assign]

@@ -22,8 +22,8 @@ pytestmark = pytest.mark.no_cover
 class LateBoard(MemoryViewCache):
     """What is published while it is late arrives only when it is not any more."""
 
-    def __init__(self, shelf: InMemoryRedis) -> None:
-        super().__init__(shelf)
+    def __init__(self, redis: InMemoryRedis) -> None:
+        super().__init__(redis)
         self.is_late = False
         self._under_way: list[Change] = []
 
@@ -44,8 +44,8 @@ class LatePlayer(WatchedPlayer):
     def __init__(self, document: Document, lateness: Sequence[bool]) -> None:
         self._lateness = cycle(lateness)
         super().__init__(document, _look)
-        self._view_cache = LateBoard(InMemoryRedis(lambda: self.stage.agenda.now))
-        self.stage.ports.view_cache = self._view_cache
+        self._view_cache = LateBoard(InMemoryRedis(lambda: self.cluster.event_queue.now))
+        self.cluster.ports.view_cache = self._view_cache
 
     def _begin(self) -> None:
         self._view_cache.is_late = next(self._lateness)
@@ -61,8 +61,10 @@ def _look(seen: Seen) -> None:
 
 @QUICKLY
 @given(fleets(), st.lists(st.booleans(), min_size=1, max_size=6))
-def test_on_a_lagging_view_no_slot_is_given_twice_and_nobody_is_lost(fleet: Document, lateness: list[bool]) -> None:
+def test_on_a_lagging_view_no_slot_is_leased_twice_and_no_reservation_is_lost(
+    fleet: Document, lateness: list[bool]
+) -> None:
     player = LatePlayer(fleet, lateness)
     for _ in player.play():
         pass
-    assert [event for event in player.stage.store.events if "no legal move" in str(event.detail)] == []
+    assert [event for event in player.cluster.store.events if "no legal move" in str(event.detail)] == []

@@ -28,14 +28,14 @@ def record(redis_client: redis.Redis) -> RedisRecord:
 
 
 def with_record(record: RedisRecord) -> Harness:
-    rig = Harness()
-    rig.ports.record = record
-    return rig
+    harness = Harness()
+    harness.ports.record = record
+    return harness
 
 
 def test_an_empty_redis_is_taken_over_by_the_first_cluster(record: RedisRecord) -> None:
-    rig = with_record(record)
-    row = check_membership(rig.ports)
+    harness = with_record(record)
+    row = check_membership(harness.ports)
     assert record.read() == Remembered(identity=row.identity, term=row.term, token=row.token)
 
 
@@ -44,18 +44,18 @@ def test_a_redis_of_another_cluster_is_refused_with_both_names(record: RedisReco
     check_membership(first.ports)
     with pytest.raises(ForeignClusterError) as refused:
         check_membership(second.ports)
-    for rig in (first, second):
-        assert rig.store.read_cluster().identity in str(refused.value)
+    for harness in (first, second):
+        assert harness.store.read_cluster().identity in str(refused.value)
     with pytest.raises(ForeignClusterError):
         second.tick()
     assert record.read().identity == first.store.read_cluster().identity
 
 
 def test_a_tick_writes_the_record_again_after_a_flush(record: RedisRecord, redis_client: redis.Redis) -> None:
-    rig = with_record(record).leased()
+    harness = with_record(record).leased()
     redis_client.flushall()
-    rig.tick()
-    row = rig.store.read_cluster()
+    harness.tick()
+    row = harness.store.read_cluster()
     assert row.token > 0
     assert record.read() == Remembered(identity=row.identity, term=row.term, token=row.token)
 
@@ -64,82 +64,82 @@ def test_a_tick_writes_the_record_again_after_a_flush(record: RedisRecord, redis
 def test_a_database_below_what_redis_remembers_is_refused_with_the_command(
     record: RedisRecord, ahead: tuple[int, int]
 ) -> None:
-    rig = with_record(record).leased()
-    row = rig.store.read_cluster()
+    harness = with_record(record).leased()
+    row = harness.store.read_cluster()
     record.keep(row.identity, row.term + ahead[0], row.token + ahead[1])
     with pytest.raises(DatabaseWentBackError, match="`leasehold restore --in-place`"):
-        rig.tick()
+        harness.tick()
 
 
 def test_nothing_works_while_a_restore_is_under_way(record: RedisRecord) -> None:
-    rig = with_record(record)
+    harness = with_record(record)
     record.begin_restore()
     with pytest.raises(DatabaseWentBackError, match="is being restored"):
-        rig.tick()
+        harness.tick()
 
 
 def test_without_redis_the_database_alone_is_checked() -> None:
     with make_redis(f"redis://127.0.0.1:{find_free_port()}/0") as client:
-        rig = with_record(RedisRecord(client))
-        assert check_membership(rig.ports) == rig.store.read_cluster()
+        harness = with_record(RedisRecord(client))
+        assert check_membership(harness.ports) == harness.store.read_cluster()
         with pytest.raises(ViewUnavailableError):
-            rig.ports.record.read()  # type: ignore[union-attr] # that is what stands for no Redis
+            harness.ports.record.read()  # type: ignore[union-attr] # that is what stands for no Redis
 
 
 def test_a_check_is_trusted_for_a_second_and_one_that_failed_is_not(record: RedisRecord) -> None:
     clock = [0.0]
-    rig, check = with_record(record), MembershipCheck(lambda: clock[0])
-    check.ensure(rig.ports)
+    harness, check = with_record(record), MembershipCheck(lambda: clock[0])
+    check.ensure(harness.ports)
     record.begin_restore()
-    check.ensure(rig.ports)
+    check.ensure(harness.ports)
     clock[0] = 1.0
     for _ in range(2):
         with pytest.raises(DatabaseWentBackError):
-            check.ensure(rig.ports)
-    row = rig.store.read_cluster()
+            check.ensure(harness.ports)
+    row = harness.store.read_cluster()
     record.end_restore(row.identity, row.term, row.token)
-    check.ensure(rig.ports)
+    check.ensure(harness.ports)
 
 
-def test_a_launch_says_whose_machine_it_is_and_the_numbers_of_that_moment() -> None:
-    rig = Harness().leased()
-    (machine,) = rig.fleet.machines.values()
-    row = rig.store.read_cluster()
+def test_a_launch_request_has_the_cluster_and_the_numbers_of_that_time() -> None:
+    harness = Harness().leased()
+    (machine,) = harness.fleet.machines.values()
+    row = harness.store.read_cluster()
     assert (machine.cluster_id, machine.highest_term) == (row.identity, row.term)
     assert machine.highest_token <= row.token
 
 
 def test_machines_of_another_cluster_are_left_alone_and_named() -> None:
-    rig = Harness()
-    rig.fleet.appear("i-foreign", "linux-1", launched_at=NOW - ORPHAN_SECONDS, cluster_id="another")
-    rig.fleet.appear("i-orphan", "windows-1", pool="windows", launched_at=NOW - ORPHAN_SECONDS)
+    harness = Harness()
+    harness.fleet.appear("i-foreign", "linux-1", launched_at=NOW - ORPHAN_SECONDS, cluster_id="another")
+    harness.fleet.appear("i-orphan", "windows-1", pool="windows", launched_at=NOW - ORPHAN_SECONDS)
     with pytest.raises(ForeignMachineError) as refused:
-        reconcile(rig.ports)
+        reconcile(harness.ports)
     assert "i-foreign" in str(refused.value)
     assert "another" in str(refused.value)
-    assert rig.store.read_cluster().identity in str(refused.value)
-    assert rig.fleet.terminations == ["i-orphan"]
-    assert rig.slot().state == "empty"
+    assert harness.store.read_cluster().identity in str(refused.value)
+    assert harness.fleet.terminations == ["i-orphan"]
+    assert harness.slot().state == "empty"
 
 
 def test_a_machine_without_identity_is_claimed_when_a_slot_knows_its_launch() -> None:
-    rig = Harness().leased()
-    (name,) = rig.fleet.running
-    launch_id = rig.slot().launch_id
-    rig.fleet.appear(name, rig.slot().id, launch_id=launch_id, launched_at=NOW)
-    rig.fleet.appear("i-unknown", "linux-3", launched_at=NOW)
-    reconcile(rig.ports)
-    assert rig.fleet.machines[name].cluster_id == rig.store.read_cluster().identity
-    assert rig.fleet.machines["i-unknown"].cluster_id is None
+    harness = Harness().leased()
+    (name,) = harness.fleet.running
+    launch_id = harness.slot().launch_id
+    harness.fleet.appear(name, harness.slot().id, launch_id=launch_id, launched_at=NOW)
+    harness.fleet.appear("i-unknown", "linux-3", launched_at=NOW)
+    reconcile(harness.ports)
+    assert harness.fleet.machines[name].cluster_id == harness.store.read_cluster().identity
+    assert harness.fleet.machines["i-unknown"].cluster_id is None
 
 
 def test_without_the_right_to_tag_the_sweep_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Harness().leased()
-    (name,) = rig.fleet.running
-    rig.fleet.appear(name, rig.slot().id, launch_id=rig.slot().launch_id, launched_at=NOW)
+    harness = Harness().leased()
+    (name,) = harness.fleet.running
+    harness.fleet.appear(name, harness.slot().id, launch_id=harness.slot().launch_id, launched_at=NOW)
 
     def refuse(machines: object, cluster_id: object) -> None:
         raise CloudError("auth", "UnauthorizedOperation", "no right to tag")
 
-    monkeypatch.setattr(rig.fleet, "claim", refuse)
-    assert reconcile(rig.ports).strangers == 0
+    monkeypatch.setattr(harness.fleet, "claim", refuse)
+    assert reconcile(harness.ports).strangers == 0

@@ -39,8 +39,8 @@ def paths(answer: Fields) -> list[str]:
     ],
 )
 def test_what_the_present_queue_ignores_is_announced(queue: str, fields: Fields, ignored: list[str]) -> None:
-    rig = Harness({**CONFIG, "scheduler": {"queue": queue}})
-    answer = rig.submit("r1", **fields)
+    harness = Harness({**CONFIG, "scheduler": {"queue": queue}})
+    answer = harness.submit("r1", **fields)
     assert paths(answer) == ignored
     assert all(f"`{queue}`" in note["text"] for note in answer.get("notes", []))
 
@@ -55,18 +55,18 @@ def test_the_note_on_a_priority_is_true_of_every_queue(queue: str) -> None:
 def test_a_system_with_a_queue_of_its_own_counts_as_that_queue() -> None:
     """By its system or by the pool that it names."""
     pools = {**CONFIG["pools"], "mac": {"system": "arm-mac", "max_slots": 1}}
-    rig = Harness({"pools": pools, "scheduler": {"queue": "fifo", "system": {"arm-mac": {"queue": "priority"}}}})
-    assert paths(rig.ask("submit", id="r1", system="arm-mac", priority=9)) == []
-    assert paths(rig.ask("submit", id="r2", pool="mac", priority=9)) == []
-    assert paths(rig.ask("submit", id="r3", pool="linux", priority=9)) == ["priority"]
+    harness = Harness({"pools": pools, "scheduler": {"queue": "fifo", "system": {"arm-mac": {"queue": "priority"}}}})
+    assert paths(harness.ask("submit", id="r1", system="arm-mac", priority=9)) == []
+    assert paths(harness.ask("submit", id="r2", pool="mac", priority=9)) == []
+    assert paths(harness.ask("submit", id="r3", pool="linux", priority=9)) == ["priority"]
 
 
 def test_a_later_priority_that_the_queue_ignores_is_announced() -> None:
-    rig = Harness()
-    rig.submit("r1")
-    assert paths(rig.ask("priority", reservation="r1", priority=9)) == ["priority"]
-    assert paths(rig.ask("priority", reservation="r1", priority=0)) == []
-    assert paths(rig.ask("priority", reservation="r1", priority=1)) == []
+    harness = Harness()
+    harness.submit("r1")
+    assert paths(harness.ask("priority", reservation="r1", priority=9)) == ["priority"]
+    assert paths(harness.ask("priority", reservation="r1", priority=0)) == []
+    assert paths(harness.ask("priority", reservation="r1", priority=1)) == []
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,14 @@ def test_a_later_priority_that_the_queue_ignores_is_announced() -> None:
 def test_of_a_known_id_the_first_request_stands_and_the_answer_names_what_differs(
     first: Fields, second: Fields, differing: list[str]
 ) -> None:
-    rig = Harness({**CONFIG, "scheduler": {"queue": "priority"}})
-    assert paths(rig.submit("r1", **first)) == []
-    before = rig.store.find_reservations()
-    rig.restart()
-    answer = rig.submit("r1", **second)
+    harness = Harness({**CONFIG, "scheduler": {"queue": "priority"}})
+    assert paths(harness.submit("r1", **first)) == []
+    before = harness.store.find_reservations()
+    harness.restart()
+    answer = harness.submit("r1", **second)
     assert paths(answer) == differing
     assert all("r1 exists already" in note["text"] for note in answer.get("notes", []))
-    assert rig.store.find_reservations() == before
+    assert harness.store.find_reservations() == before
 
 
 def test_every_field_of_a_document_is_compared() -> None:
@@ -107,7 +107,7 @@ def test_every_field_of_a_document_is_compared() -> None:
     assert set(ReservationDocument.model_fields) == kept
 
 
-def test_one_id_twice_in_a_list_is_told_with_the_second() -> None:
+def test_an_id_twice_in_a_list_is_reported_for_the_second() -> None:
     items = [{"id": "r1", "system": "x86_64-linux", "size": size} for size in (1, 2, 1)]
     answer = Harness().ask("submit", items=items)
     assert [paths(each) for each in answer["results"]] == [[], ["size"], []]
@@ -115,8 +115,8 @@ def test_one_id_twice_in_a_list_is_told_with_the_second() -> None:
 
 
 def test_a_repeat_of_the_request_gets_the_same_notes() -> None:
-    rig = Harness()
-    answer = rig.submit("r1", request="q1", account="ci")
-    rig.now = NOW + 60
-    assert rig.submit("r1", request="q1", account="ci") == answer
+    harness = Harness()
+    answer = harness.submit("r1", request="q1", account="ci")
+    harness.now = NOW + 60
+    assert harness.submit("r1", request="q1", account="ci") == answer
     assert paths(answer) == ["account"]

@@ -1,4 +1,4 @@
-"""Nobody loses anything by an outage of ours, and nothing is written on a picture that is too old."""
+"""No lease and no host is lost by an outage of the scheduler, and no plan on an old view is written."""
 
 import pytest
 
@@ -14,45 +14,45 @@ CONFIG = {
 
 
 def test_after_an_outage_of_ours_what_fell_due_gets_one_more_period_once() -> None:
-    rig = Harness(CONFIG).leased()
-    rig.now += 10 * TTL
-    rig.tick()
-    assert rig.phase() == "leased"
-    rig.now += TTL - 1
-    rig.tick()
-    assert rig.phase() == "leased"
-    rig.now += 1
-    rig.tick()
-    assert rig.phase() == "expired"
+    harness = Harness(CONFIG).leased()
+    harness.now += 10 * TTL
+    harness.tick()
+    assert harness.phase() == "leased"
+    harness.now += TTL - 1
+    harness.tick()
+    assert harness.phase() == "leased"
+    harness.now += 1
+    harness.tick()
+    assert harness.phase() == "expired"
 
 
 def test_without_an_outage_it_expires_in_time() -> None:
-    rig = Harness(CONFIG).leased()
-    end = rig.now + TTL
-    while rig.now < end:
-        assert rig.phase() == "leased"
-        rig.now += rig.leader.interval
-        rig.tick()
-    assert rig.phase() == "expired"
+    harness = Harness(CONFIG).leased()
+    end = harness.now + TTL
+    while harness.now < end:
+        assert harness.phase() == "leased"
+        harness.now += harness.leader.interval
+        harness.tick()
+    assert harness.phase() == "expired"
 
 
 def test_a_process_that_comes_new_sees_the_outage_too() -> None:
-    rig = Harness(CONFIG).leased()
-    rig.now += 10 * TTL
-    rig.restart()
-    rig.tick()
-    assert rig.phase() == "leased"
+    harness = Harness(CONFIG).leased()
+    harness.now += 10 * TTL
+    harness.restart()
+    harness.tick()
+    assert harness.phase() == "leased"
 
 
-def test_who_finds_another_leading_ticks_when_that_one_s_lock_would_end() -> None:
-    rig = Harness(CONFIG)
-    another = MemoryLeaderLock(rig.seat, 15.0, rig.clock)
+def test_a_process_that_finds_another_leader_ticks_when_its_lock_would_end() -> None:
+    harness = Harness(CONFIG)
+    another = MemoryLeaderLock(harness.lock_holder, 15.0, harness.clock)
     another.take()
-    rig.now += 12
-    assert tick(rig.ports, rig.leader) == []
-    assert rig.mailbox.due == rig.now + 3
-    rig.now += 3
-    assert len(tick(rig.ports, rig.leader)) == 1
+    harness.now += 12
+    assert tick(harness.ports, harness.leader) == []
+    assert harness.mailbox.due == harness.now + 3
+    harness.now += 3
+    assert len(tick(harness.ports, harness.leader)) == 1
 
 
 @pytest.mark.parametrize(
@@ -65,21 +65,21 @@ def test_who_finds_another_leading_ticks_when_that_one_s_lock_would_end() -> Non
     ],
 )
 def test_a_plan_is_thrown_away_when_most_of_the_locks_time_is_gone(share: float, is_trusted: bool) -> None:
-    rig = Harness(CONFIG)
-    rig.tick()
-    rig.submit("r1")
-    load_rules = rig.ports.rules
+    harness = Harness(CONFIG)
+    harness.tick()
+    harness.submit("r1")
+    load_rules = harness.ports.rules
 
     def think_long() -> object:
-        rig.now += share * rig.leader.lock_seconds
+        harness.now += share * harness.leader.lock_seconds
         return load_rules()
 
-    rig.ports.rules = think_long  # type: ignore[assignment, method-assign]
-    before = [event.number for event in rig.events]
+    harness.ports.rules = think_long  # type: ignore[assignment, method-assign]
+    before = [event.number for event in harness.events]
     if is_trusted:
-        rig.tick()
-        assert rig.slot().state == "launching"
+        harness.tick()
+        assert harness.slot().state == "launching"
         return
     with pytest.raises(PlanTooLateError):
-        rig.tick()
-    assert [event.number for event in rig.events] == before
+        harness.tick()
+    assert [event.number for event in harness.events] == before

@@ -1,4 +1,4 @@
-"""A preview of rules says what the engine then does, and writes nothing."""
+"""A preview of rules reports what the next tick then does, and writes nothing."""
 
 from typing import Any
 
@@ -18,26 +18,26 @@ RULES: dict[str, Any] = {"pools": {"linux": LINUX, "lab": LAB}}
 
 def a_rig(rules: dict[str, Any] | None = None) -> Harness:
     """One lease on a small machine, one on a large one, and one host without."""
-    rig = Harness(rules or RULES)
-    rig.submit("on-small", resources={"cpus": 2})
-    rig.submit("on-large", resources={"cpus": 8})
-    rig.ask("register", slot="lab-1", pool="lab", machine="m1", resources={"cpus": 1})
-    rig.tick()
-    rig.play_tasks()
-    rig.tick()
-    assert (rig.phase("on-small"), rig.phase("on-large")) == ("leased", "leased")
-    return rig
+    harness = Harness(rules or RULES)
+    harness.submit("on-small", resources={"cpus": 2})
+    harness.submit("on-large", resources={"cpus": 8})
+    harness.ask("register", slot="lab-1", pool="lab", machine="m1", resources={"cpus": 1})
+    harness.tick()
+    harness.play_tasks()
+    harness.tick()
+    assert (harness.phase("on-small"), harness.phase("on-large")) == ("leased", "leased")
+    return harness
 
 
-def slots_of(rig: Harness) -> dict[str, str]:
-    return {slot.offering or slot.pool: slot.id for slot in rig.store.find_slots(states=["ready"])}
+def slots_of(harness: Harness) -> dict[str, str]:
+    return {slot.offering or slot.pool: slot.id for slot in harness.store.find_slots(states=["ready"])}
 
 
-def look(rig: Harness, rules: dict[str, Any]) -> Preview:
+def look(harness: Harness, rules: dict[str, Any]) -> Preview:
     """The preview; nothing is written for it."""
-    before = (list(rig.store.read_rows()), rig.events, rig.store.load_rules())
-    found = preview_rules(rig.store, rules)
-    assert (list(rig.store.read_rows()), rig.events, rig.store.load_rules()) == before
+    before = (list(harness.store.read_rows()), harness.events, harness.store.load_rules())
+    found = preview_rules(harness.store, rules)
+    assert (list(harness.store.read_rows()), harness.events, harness.store.load_rules()) == before
     return found
 
 
@@ -47,8 +47,8 @@ def without(*offerings: str) -> dict[str, Any]:
 
 
 def test_the_rules_in_force_change_nothing() -> None:
-    rig = a_rig()
-    assert look(rig, RULES) == Preview(version=1, changed=False)
+    harness = a_rig()
+    assert look(harness, RULES) == Preview(version=1, changed=False)
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_the_rules_in_force_change_nothing() -> None:
 def test_machines_that_are_no_longer_configured_drain(
     rules: dict[str, Any], drained: str, leases: tuple[str, ...]
 ) -> None:
-    rig = a_rig()
-    (found,) = look(rig, rules).departures
-    assert (found.slot, found.action, found.reason) == (slots_of(rig)[drained], "drain", "unconfigured")
+    harness = a_rig()
+    (found,) = look(harness, rules).departures
+    assert (found.slot, found.action, found.reason) == (slots_of(harness)[drained], "drain", "unconfigured")
     assert found.reservations == leases
 
 
@@ -83,12 +83,12 @@ def test_machines_that_are_no_longer_configured_drain(
     ],
 )
 def test_what_is_foretold_is_what_the_next_tick_decides(rules: dict[str, Any]) -> None:
-    rig = a_rig()
-    rig.submit("waits", resources={"cpus": 8}, labels={"disk": "none"})
-    rig.tick()
-    found = look(rig, rules)
-    apply_rules(rig.ports, rules)
-    decided = rig.tick().plan
+    harness = a_rig()
+    harness.submit("waits", resources={"cpus": 8}, labels={"disk": "none"})
+    harness.tick()
+    found = look(harness, rules)
+    apply_rules(harness.ports, rules)
+    decided = harness.tick().plan
     gone = {each.slot for each in decided.decisions if isinstance(each, Drain | Terminate)}
     launched = [each for each in decided.decisions if isinstance(each, Launch)]
     assert {each.slot for each in found.departures} == gone
@@ -97,44 +97,44 @@ def test_what_is_foretold_is_what_the_next_tick_decides(rules: dict[str, Any]) -
 
 
 def test_a_machine_that_goes_anyway_is_no_consequence() -> None:
-    rig = a_rig()
-    rig.ask("release", reservation="on-small", token=rig.token("on-small"))
-    rig.tick()
-    rig.now += 301
-    assert {each.slot for each in look(rig, without("large")).departures} == {slots_of(rig)["large"]}
-    assert [each.slot for each in look(rig, without("small")).departures] == []
+    harness = a_rig()
+    harness.ask("release", reservation="on-small", token=harness.token("on-small"))
+    harness.tick()
+    harness.now += 301
+    assert {each.slot for each in look(harness, without("large")).departures} == {slots_of(harness)["large"]}
+    assert [each.slot for each in look(harness, without("small")).departures] == []
 
 
 def test_pending_reservations_that_can_no_longer_be_served_are_named() -> None:
     """Not the one that no rules serve, and not the one that is leased."""
-    rig = a_rig({"pools": {**RULES["pools"], "linux": {**LINUX, "max_slots": 2}}})
-    rig.submit("large", resources={"cpus": 7})
-    rig.submit("hopeless", resources={"cpus": 99})
-    rig.ask("submit", id="elsewhere", system="lab-linux", resources={"cpus": 1})
-    rig.tick()
-    found = look(rig, {"pools": {"lab": LAB}})
+    harness = a_rig({"pools": {**RULES["pools"], "linux": {**LINUX, "max_slots": 2}}})
+    harness.submit("large", resources={"cpus": 7})
+    harness.submit("hopeless", resources={"cpus": 99})
+    harness.ask("submit", id="elsewhere", system="lab-linux", resources={"cpus": 1})
+    harness.tick()
+    found = look(harness, {"pools": {"lab": LAB}})
     assert [(each.reservation, each.code) for each in found.unservable] == [("large", "no_pool")]
     assert "x86_64-linux" in found.unservable[0].detail
 
 
 def test_reservations_that_lose_their_leases_are_named() -> None:
     rules = {**RULES, "scheduler": {"confirm_timeout": 10}}
-    rig = a_rig()
-    rig.settle(20)
-    found = look(rig, rules)
+    harness = a_rig()
+    harness.settle(20)
+    found = look(harness, rules)
     assert {each.reservation for each in found.endings} == {"on-small", "on-large"}
     assert found.takes_away
-    apply_rules(rig.ports, rules)
-    before = len(rig.events)
-    rig.tick()
-    lost = {event.reservation for event in rig.events[before:] if event.name == "reservation_pending"}
+    apply_rules(harness.ports, rules)
+    before = len(harness.events)
+    harness.tick()
+    lost = {event.reservation for event in harness.events[before:] if event.name == "reservation_pending"}
     assert lost == {"on-small", "on-large"}
 
 
 def test_accounts_that_are_forgotten_or_have_less_are_named() -> None:
     tables = {"ci": {"balance": [5, 4]}, "lab": {"balance": [3]}, "stays": {"balance": [1]}}
-    rig = Harness({**RULES, "accounts": tables})
-    found = look(rig, {**RULES, "accounts": {"ci": {"balance": [9, 3]}, "stays": {"balance": [2]}}})
+    harness = Harness({**RULES, "accounts": tables})
+    found = look(harness, {**RULES, "accounts": {"ci": {"balance": [9, 3]}, "stays": {"balance": [2]}}})
     assert found.accounts == (
         AccountLoss(account="ci", before=(5, 4, 0, 0, 0), after=(9, 3, 0, 0, 0)),
         AccountLoss(account="lab", before=(3, 0, 0, 0, 0), after=None),
@@ -143,9 +143,9 @@ def test_accounts_that_are_forgotten_or_have_less_are_named() -> None:
 
 
 def test_rules_that_changed_since_the_preview_are_not_replaced() -> None:
-    rig = a_rig()
-    seen = look(rig, without("large")).version
-    apply_rules(rig.ports, without("small"))
+    harness = a_rig()
+    seen = look(harness, without("large")).version
+    apply_rules(harness.ports, without("small"))
     with pytest.raises(RulesChangedError, match="version 2 is in force, not 1"):
-        apply_rules(rig.ports, without("large"), expected=seen)
-    assert rig.store.load_rules().document == without("small")
+        apply_rules(harness.ports, without("large"), expected=seen)
+    assert harness.store.load_rules().document == without("small")

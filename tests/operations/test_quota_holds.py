@@ -22,44 +22,44 @@ TWO_MARKETS: dict[str, Any] = {
 
 def a_rig(*cpus: int) -> Harness:
     """One slot is active, and a launch for each of these was decided."""
-    rig = Harness({"pools": {"linux": TWO_MARKETS}})
-    rig.put(a_slot("linux-4", state="ready", offering="small", cordoned=True, instance_id="i-4", version=1))
+    harness = Harness({"pools": {"linux": TWO_MARKETS}})
+    harness.put(a_slot("linux-4", state="ready", offering="small", cordoned=True, instance_id="i-4", version=1))
     for number, each in enumerate(cpus, 1):
-        rig.submit(f"r{number}", resources={"cpus": each})
-    rig.tick()
-    return rig
+        harness.submit(f"r{number}", resources={"cpus": each})
+    harness.tick()
+    return harness
 
 
-def answer(rig: Harness, slot: str, *errors: str) -> str:
-    rig.fleet.errors = [CloudError(each, "Code", "no") for each in errors]  # type: ignore[arg-type]
-    return launch(rig.ports, slot, rig.slot(slot).launch_id or "")
+def answer(harness: Harness, slot: str, *errors: str) -> str:
+    harness.fleet.errors = [CloudError(each, "Code", "no") for each in errors]  # type: ignore[arg-type]
+    return launch(harness.ports, slot, harness.slot(slot).launch_id or "")
 
 
-def counted(rig: Harness) -> dict[str, int]:
+def counted(harness: Harness) -> dict[str, int]:
     """By market, the active slots at the refusal."""
-    holds = (row for row in rig.store.read_rows() if isinstance(row, Hold) and row.kind == "quota")
+    holds = (row for row in harness.store.read_rows() if isinstance(row, Hold) and row.kind == "quota")
     return {hold.subject: hold.active for hold in holds}
 
 
 def test_launches_of_one_tick_that_are_refused_one_after_the_other_count_for_neither_hold() -> None:
-    rig = a_rig(1, 8)
-    assert answer(rig, "linux-1", "quota") == "quota"
-    rig.now += 0.3
-    assert answer(rig, "linux-2", "quota") == "quota"
-    assert counted(rig) == {"spot": 1, "on-demand": 1}
-    assert rig.tick().plan.decisions == ()
+    harness = a_rig(1, 8)
+    assert answer(harness, "linux-1", "quota") == "quota"
+    harness.now += 0.3
+    assert answer(harness, "linux-2", "quota") == "quota"
+    assert counted(harness) == {"spot": 1, "on-demand": 1}
+    assert harness.tick().plan.decisions == ()
 
 
 def test_a_launch_that_was_decided_before_the_refusal_was_known_leaves_the_hold_as_it_is() -> None:
-    rig = a_rig(1)
-    rig.now += 1
-    rig.submit("r2", resources={"cpus": 1})
-    rig.tick()
-    assert answer(rig, "linux-1", "quota") == "quota"
-    rig.now += 1
-    assert answer(rig, "linux-2") == "success"
-    assert counted(rig).keys() == {"spot"}
-    rig.now += 60
-    rig.tick()
-    assert answer(rig, "linux-1") == "success", "it was launched when the hold was over"
-    assert counted(rig) == {}
+    harness = a_rig(1)
+    harness.now += 1
+    harness.submit("r2", resources={"cpus": 1})
+    harness.tick()
+    assert answer(harness, "linux-1", "quota") == "quota"
+    harness.now += 1
+    assert answer(harness, "linux-2") == "success"
+    assert counted(harness).keys() == {"spot"}
+    harness.now += 60
+    harness.tick()
+    assert answer(harness, "linux-1") == "success", "it was launched when the hold was over"
+    assert counted(harness) == {}

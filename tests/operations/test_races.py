@@ -62,9 +62,9 @@ class Rivals:
     def __init__(self, open_one: Open) -> None:
         fleet = CountingFleet()
         first = open_one()
-        shelf = InMemoryRedis(first.now)
-        self.first = Harness(CONFIG, store=first, fleet=fleet, shelf=shelf)
-        self.second = Harness(CONFIG, store=open_one(), fleet=fleet, shelf=shelf)
+        redis = InMemoryRedis(first.now)
+        self.first = Harness(CONFIG, store=first, fleet=fleet, redis=redis)
+        self.second = Harness(CONFIG, store=open_one(), fleet=fleet, redis=redis)
         self.fleet, self.store = fleet, first
 
     def make_ready(self, name: str = "linux-1") -> Slot:
@@ -72,21 +72,21 @@ class Rivals:
         return make_ready(self.first, name)
 
 
-def make_ready(rig: Harness, name: str) -> Slot:
-    slot = rig.slot(name)
-    rig.put(
+def make_ready(harness: Harness, name: str) -> Slot:
+    slot = harness.slot(name)
+    harness.put(
         Slot(
             id=slot.id,
             version=slot.version,
             pool="linux",
             state="ready",
             epoch=slot.epoch + 1,
-            since=rig.store.now(),
+            since=harness.store.now(),
             instance_id=f"i-{name}-{slot.epoch + 1}",
-            last_seen=rig.store.now(),
+            last_seen=harness.store.now(),
         )
     )
-    return rig.slot(name)
+    return harness.slot(name)
 
 
 @pytest.fixture
@@ -119,13 +119,13 @@ def assign(name: str, slot: Slot) -> Assign:
     return Assign(reservation=name, leases=(Placement(component="main", slot=slot.id, epoch=slot.epoch, resources={}),))
 
 
-def lead(rig: Harness) -> None:
-    rig.leader.leader_term = take_leader_term(rig.ports, rig.leader)
+def lead(harness: Harness) -> None:
+    harness.leader.leader_term = take_leader_term(harness.ports, harness.leader)
 
 
-def write(rig: Harness, *decisions: object) -> list[str]:
+def write(harness: Harness, *decisions: object) -> list[str]:
     """Commit decisions under this process's term; why some of them lost."""
-    ports, leader_term = rig.ports, rig.leader.leader_term
+    ports, leader_term = harness.ports, harness.leader.leader_term
     assert leader_term is not None
     done = commit(ports.store, decisions, ports.rules(), leader_term, ports.new_id, ports.store.now())  # type: ignore[arg-type]
     return [each.reason for skipped, _ in done for each in skipped]
@@ -259,11 +259,11 @@ def test_a_launch_that_is_settled_while_it_is_terminated_leaks_no_machine(rivals
             partial(write, rivals.first, Terminate(slot=name, reason="requested")),
         )
         assert rivals.first.slot(name).state == "terminating"
-        for rig in (rivals.first, rivals.second):
-            recover(rig.ports, resend_seconds=0.0)
-            rig.play_tasks()
-            sweep(rig.ports)
-            rig.play_tasks()
+        for harness in (rivals.first, rivals.second):
+            recover(harness.ports, resend_seconds=0.0)
+            harness.play_tasks()
+            sweep(harness.ports)
+            harness.play_tasks()
         assert rivals.first.slot(name).state == "empty"
         assert rivals.fleet.running == []
 
@@ -309,29 +309,29 @@ ACTS = (
 ACCOUNTS = ("a", "b", "c")
 
 
-def crowd(number: int, rig: Harness) -> list[str]:
+def crowd(number: int, harness: Harness) -> list[str]:
     """What one process does of everything, on few rows and in any order; what of it went well."""
     random, done = Random(number), []
     for piece in range(PIECES):
         act = random.choice(ACTS)
         if act == "tick":
             with suppress(DeposedError):
-                tick(rig.ports, rig.leader)
+                tick(harness.ports, harness.leader)
         elif act == "slow":
-            rig.fleet.errors.append(CloudError(random.choice(["capacity", "quota", "throttled"]), "Code", "no"))
-            recover(rig.ports, resend_seconds=0.0)
-            sweep(rig.ports, all_machines=True)
-            rig.play_tasks()
+            harness.fleet.errors.append(CloudError(random.choice(["capacity", "quota", "throttled"]), "Code", "no"))
+            recover(harness.ports, resend_seconds=0.0)
+            sweep(harness.ports, all_machines=True)
+            harness.play_tasks()
         elif act == "prune":
-            rig.store.prune(events_before=0.0, requests_before=0.0, ended_before=rig.store.now())
+            harness.store.prune(events_before=0.0, requests_before=0.0, ended_before=harness.store.now())
         else:
-            ask(rig.ports, act, request=f"{number}/{piece}", items=make_items(act, random))
+            ask(harness.ports, act, request=f"{number}/{piece}", items=make_items(act, random))
         done.append(act)
     return done
 
 
 def make_items(verb: str, random: Random) -> list[dict[str, object]]:
-    """What is said about some of the few rows."""
+    """Commands about some of the few rows."""
     some = random.sample([f"r{index}" for index in range(16)], 4)
     match verb:
         case "submit":
@@ -350,10 +350,10 @@ def make_items(verb: str, random: Random) -> list[dict[str, object]]:
             return [{"reservation": name, "token": 1} for name in some]
 
 
-def test_nobody_waits_in_a_circle(postgresql_url: str) -> None:
-    """Every kind of operation at once: PostgreSQL finds no deadlock, and nobody waits until he gives up."""
+def test_there_are_no_deadlocks(postgresql_url: str) -> None:
+    """Every kind of operation at once: PostgreSQL finds no deadlock, and no statement times out."""
     first = open_store(postgresql_url)
-    fleet, shelf = CountingFleet(), InMemoryRedis(first.now)
+    fleet, redis = CountingFleet(), InMemoryRedis(first.now)
     pool = {**CONFIG["pools"]["linux"], "max_slots": 3, "max_leases_per_slot": 4}
     stores = [open_store(postgresql_url) for _ in range(THREADS)]
     rules = {
@@ -361,17 +361,17 @@ def test_nobody_waits_in_a_circle(postgresql_url: str) -> None:
         "pools": {"linux": pool},
         "accounts": {name: {"balance": [50 * number]} for number, name in enumerate(ACCOUNTS)},
     }
-    rigs = [Harness(rules, store=store, fleet=fleet, shelf=shelf) for store in stores]
+    harnesses = [Harness(rules, store=store, fleet=fleet, redis=redis) for store in stores]
     for name in SLOTS:
-        make_ready(rigs[0], name)
+        make_ready(harnesses[0], name)
     states: list[str] = []
     for store in stores:
         assert isinstance(store, SqlStore)
         event.listen(store.engine, "handle_error", lambda context: states.append(context.original_exception.sqlstate))
     with ThreadPoolExecutor(THREADS) as threads:
-        done = [act for acts in threads.map(crowd, range(THREADS), rigs) for act in acts]
+        done = [act for acts in threads.map(crowd, range(THREADS), harnesses) for act in acts]
     assert set(states) <= {"23505"}  # a request or a hold that is there already: done again
     assert len(done) == THREADS * PIECES
-    assert sum(each.name == "reservation_leased" for each in rigs[0].events) > THREADS
+    assert sum(each.name == "reservation_leased" for each in harnesses[0].events) > THREADS
     for store in (first, *stores):
         store.close()

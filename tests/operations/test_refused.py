@@ -18,11 +18,11 @@ def a_refused(message: str = "m1", **changes: object) -> RefusedMessage:
 
 
 def test_a_refused_message_is_recorded_once() -> None:
-    rig = Harness()
-    before = len(rig.events)
-    rig.meter.note_refused(a_refused(more_faults=2))
-    assert [record_refused(rig.ports) for _ in range(2)] == [1, 0]
-    (event,) = rig.events[before:]
+    harness = Harness()
+    before = len(harness.events)
+    harness.meter.note_refused(a_refused(more_faults=2))
+    assert [record_refused(harness.ports) for _ in range(2)] == [1, 0]
+    (event,) = harness.events[before:]
     assert (event.name, event.at, event.cause, event.slot, event.reservation) == (
         "message_refused",
         NOW - 1,
@@ -58,11 +58,11 @@ class AwayStore(MemoryStore):
 def test_while_the_database_is_away_it_stays_noted() -> None:
     store = AwayStore(lambda: NOW)
     store.away = False
-    rig = Harness(store=store)
-    rig.meter.note_refused(a_refused())
+    harness = Harness(store=store)
+    harness.meter.note_refused(a_refused())
     store.away = True
     with pytest.raises(StoreUnavailableError):
-        record_refused(rig.ports)
+        record_refused(harness.ports)
     store.away = False
-    assert record_refused(rig.ports) == 1
-    assert rig.events[-1].detail["message"] == "m1"
+    assert record_refused(harness.ports) == 1
+    assert harness.events[-1].detail["message"] == "m1"

@@ -1,4 +1,4 @@
-"""An older state of the database is put in force: nothing is given out twice, and nobody is left without an answer."""
+"""An older state of the database is put in force: no number is used twice, and every holder gets an answer."""
 
 from collections.abc import Callable
 
@@ -31,11 +31,11 @@ def test_two_restores_of_one_backup_do_not_meet_though_nothing_remembers_the_fir
 
 
 class Story:
-    """A rig whose database can be set back to an earlier state, as a restore does."""
+    """A harness whose database can be set back to an earlier state, as a restore does."""
 
     def __init__(self, url: str) -> None:
         self.now = NOW
-        self.rig = Harness(store=open_store(url, lambda: self.now))
+        self.harness = Harness(store=open_store(url, lambda: self.now))
         self.path = url.removeprefix("sqlite:///")
 
     def remember(self) -> Callable[[], None]:
@@ -48,21 +48,21 @@ class Story:
         source.close()
 
         def put_back() -> None:
-            self.rig.store.close()
+            self.harness.store.close()
             with sqlite3.connect(self.path) as target:
                 copy.backup(target)
             target.close()
             copy.close()
             # Another process: the one that saw the later state would refuse.
-            self.rig.store = self.rig.ports.store = open_store(f"sqlite:///{self.path}", lambda: self.now)
-            self.rig.ports.rules_cache = None
+            self.harness.store = self.harness.ports.store = open_store(f"sqlite:///{self.path}", lambda: self.now)
+            self.harness.ports.rules_cache = None
 
         return put_back
 
     def restore(self, *, resubmit: bool = False, remembered: Remembered | None = None) -> Restored:
-        """With what the view of the rig remembers."""
-        kept = self.rig.ports.view_cache.read_kept()
-        return restore(self.rig.ports, remembered or Remembered(), kept, resubmit=resubmit)
+        """With what the view of the harness remembers."""
+        kept = self.harness.ports.view_cache.read_kept()
+        return restore(self.harness.ports, remembered or Remembered(), kept, resubmit=resubmit)
 
 
 @pytest.fixture
@@ -71,66 +71,66 @@ def story(sqlite_url: str) -> Story:
 
 
 def test_a_lease_given_out_after_the_backup_is_lost_and_its_token_is_never_given_out_again(story: Story) -> None:
-    rig = story.rig
-    rig.leased("before")
+    harness = story.harness
+    harness.leased("before")
     put_back = story.remember()
-    rig.submit("after")
-    rig.tick()
-    rig.play_tasks()
-    rig.tick()
-    lost_token, lost_term = rig.token("after"), rig.store.load_leader_term().term
-    notices = rig.notifier.notices
+    harness.submit("after")
+    harness.tick()
+    harness.play_tasks()
+    harness.tick()
+    lost_token, lost_term = harness.token("after"), harness.store.load_leader_term().term
+    notices = harness.notifier.notices
     put_back()
     restored = story.restore()
     assert [(each.id, each.phase, each.token, each.outcome) for each in restored.lost] == [
         ("after", "leased", lost_token, "cancelled")
     ]
-    assert (rig.phase("after"), rig.phase("before")) == ("cancelled", "leased")
-    answer = rig.ask("renew", reservation="after", token=lost_token)
+    assert (harness.phase("after"), harness.phase("before")) == ("cancelled", "leased")
+    answer = harness.ask("renew", reservation="after", token=lost_token)
     assert not answer["ok"]
     assert [notice["event"] for name, notice in notices if name == "after"][-1] == "cancelled"
-    rig.restart()
-    rig.submit("next")
-    rig.settle(20)
-    assert rig.token("next") > lost_token
-    assert rig.token("next") > JUMP
-    assert rig.store.load_leader_term().term > max(lost_term, JUMP)
-    assert rig.phase("before") == "leased"
-    assert rig.ask("renew", reservation="before", token=rig.token("before"))["ok"]
+    harness.restart()
+    harness.submit("next")
+    harness.settle(20)
+    assert harness.token("next") > lost_token
+    assert harness.token("next") > JUMP
+    assert harness.store.load_leader_term().term > max(lost_term, JUMP)
+    assert harness.phase("before") == "leased"
+    assert harness.ask("renew", reservation="before", token=harness.token("before"))["ok"]
 
 
 def test_what_waited_is_submitted_again_if_that_is_wanted(story: Story) -> None:
     put_back = story.remember()
     for name in ("waits", "held", "done"):
-        story.rig.submit(name)
-    story.rig.ask("cancel", reservation="done")
-    story.rig.tick()
+        story.harness.submit(name)
+    story.harness.ask("cancel", reservation="done")
+    story.harness.tick()
     put_back()
     restored = story.restore(resubmit=True)
     assert {each.id: each.outcome for each in restored.lost} == {"waits": "resubmitted", "held": "resubmitted"}
-    assert story.rig.phase("waits") == "pending"
-    assert not story.rig.store.find_reservations(ids=["done"])
+    assert story.harness.phase("waits") == "pending"
+    assert not story.harness.store.find_reservations(ids=["done"])
     again = story.restore(resubmit=True)
     assert not again.lost, "what is known is not listed again"
 
 
 def test_a_machine_launched_after_the_backup_is_adopted_by_its_slot_and_another_one_ended(story: Story) -> None:
-    rig = story.rig
+    harness = story.harness
     put_back = story.remember()
-    rig.leased("after")
-    (machine,) = rig.fleet.running
-    rig.fleet.appear("i-elsewhere", "windows-1", pool="windows")
+    harness.leased("after")
+    (machine,) = harness.fleet.running
+    harness.fleet.appear("i-elsewhere", "windows-1", pool="windows")
     put_back()
     restored = story.restore()
     assert restored.machines == Reconciled(adopted=1, ended=1, strangers=1)
-    assert rig.slot().instance_id == machine
-    assert rig.fleet.terminations == ["i-elsewhere"]
+    assert harness.slot().instance_id == machine
+    assert harness.fleet.terminations == ["i-elsewhere"]
 
 
 def test_the_numbers_of_tags_and_of_redis_count(story: Story) -> None:
-    rig = story.rig
+    harness = story.harness
     put_back = story.remember()
-    rig.fleet.appear("i-1", "linux-1", highest_term=5 * JUMP, highest_token=1)
+    harness.fleet.appear("i-1", "linux-1", highest_term=5 * JUMP, highest_token=1)
     put_back()
     restored = story.restore(remembered=Remembered(token=7 * JUMP))
     assert restored.term >= 6 * JUMP
@@ -138,54 +138,54 @@ def test_the_numbers_of_tags_and_of_redis_count(story: Story) -> None:
 
 
 def test_the_numbers_of_machines_of_another_cluster_do_not_count(story: Story) -> None:
-    story.rig.fleet.appear("i-1", "linux-1", cluster_id="another", highest_term=50 * JUMP)
+    story.harness.fleet.appear("i-1", "linux-1", cluster_id="another", highest_term=50 * JUMP)
     restored = story.restore()
     assert restored.term < 50 * JUMP
     assert restored.machines is None
     assert "another" in str(restored.cloud_fault)
-    assert not story.rig.fleet.terminations
+    assert not story.harness.fleet.terminations
 
 
 def test_what_ended_after_the_backup_ends_again_and_keeps_no_slot(story: Story) -> None:
-    rig = story.rig.leased("released")
-    rig.submit("moved")
-    rig.settle(10)
+    harness = story.harness.leased("released")
+    harness.submit("moved")
+    harness.settle(10)
     put_back = story.remember()
-    rig.ask("release", reservation="released", token=rig.token("released"))
-    rig.ask("decline", reservation="moved", token=rig.token("moved"))
-    rig.settle(10)
-    token = rig.token("moved")
+    harness.ask("release", reservation="released", token=harness.token("released"))
+    harness.ask("decline", reservation="moved", token=harness.token("moved"))
+    harness.settle(10)
+    token = harness.token("moved")
     put_back()
-    assert (rig.phase("released"), rig.phase("moved")) == ("leased", "leased")
-    assert rig.token("moved") < token
+    assert (harness.phase("released"), harness.phase("moved")) == ("leased", "leased")
+    assert harness.token("moved") < token
     restored = story.restore()
     assert restored.ended == ["released"]
     assert restored.requeued == ["moved"]
     assert restored.notified == ["moved"]
-    assert (rig.phase("released"), rig.phase("moved")) == ("released", "pending")
-    assert not rig.ask("renew", reservation="moved", token=token)["ok"]
+    assert (harness.phase("released"), harness.phase("moved")) == ("released", "pending")
+    assert not harness.ask("renew", reservation="moved", token=token)["ok"]
 
 
 def test_without_ec2_the_rest_is_done(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise CloudError("auth", "NoCredentials", "there are none")
 
-    monkeypatch.setattr(story.rig.fleet, "sweep", refuse)
+    monkeypatch.setattr(story.harness.fleet, "sweep", refuse)
     restored = story.restore()
     assert restored.machines is None
     assert "NoCredentials" in str(restored.cloud_fault)
-    assert story.rig.store.read_cluster().restores == 1
+    assert story.harness.store.read_cluster().restores == 1
 
 
 def test_a_restore_is_in_the_history_with_its_numbers(story: Story) -> None:
     restored = story.restore()
-    (event,) = [event for event in story.rig.events if event.name == "restored"]
+    (event,) = [event for event in story.harness.events if event.name == "restored"]
     assert (event.detail["term"], event.detail["token"]) == (restored.term, restored.token)
     assert event.detail["from_token"] == 0
 
 
 def test_an_empty_view_loses_nothing(story: Story) -> None:
-    story.rig.leased()
-    restored = restore(story.rig.ports, Remembered(), {})
+    story.harness.leased()
+    restored = restore(story.harness.ports, Remembered(), {})
     assert (restored.lost, restored.ended, restored.requeued) == ([], [], [])
-    assert story.rig.phase() == "leased"
+    assert story.harness.phase() == "leased"

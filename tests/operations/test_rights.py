@@ -1,4 +1,4 @@
-"""Who may do what: a hostile sender of each role changes nothing, and a key proves the holder."""
+"""Permissions of roles: a hostile sender of each role changes nothing, and a key proves the holder."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -52,7 +52,7 @@ class World:
     """
 
     def __init__(self, store: Store | None = None) -> None:
-        self.rig = Harness(RULES, store=store)
+        self.harness = Harness(RULES, store=store)
         self.ask(OPERATOR, "account", account="shop", balance=[5, 5])
         self.ask(OPERATOR, "account", account="rival")
         self.ask(Principal(name="lab-1", role="host"), "register", slot="lab-1", pool="lab", machine="m1")
@@ -62,14 +62,14 @@ class World:
         self.submit(SHOP, "held-up", priority=0, account="shop", key_hash=KEY_HASH)
         self.submit(RIVAL, "mine", priority=0)
         for _ in range(2):
-            self.rig.tick()
-            self.rig.play_tasks()
-        self.rig.tick()
-        assert self.rig.phase("leased") == self.rig.phase("bare") == "leased"
+            self.harness.tick()
+            self.harness.play_tasks()
+        self.harness.tick()
+        assert self.harness.phase("leased") == self.harness.phase("bare") == "leased"
 
     def ask(self, principal: Principal | None, verb: str, **document: Any) -> dict[str, Any]:
         """A request of this principal."""
-        return accept(self.rig.ports, verb, {"request": uuid4().hex} | document, principal=principal)
+        return accept(self.harness.ports, verb, {"request": uuid4().hex} | document, principal=principal)
 
     def submit(self, principal: Principal, name: str, **fields: Any) -> None:
         """A reservation of this principal, accepted."""
@@ -77,11 +77,13 @@ class World:
 
     def rows(self) -> tuple[list[Row], list[Any]]:
         """Everything that a request could have changed."""
-        return sorted(self.rig.store.read_rows(), key=lambda row: (type(row).__name__, row.id)), list(self.rig.events)
+        return sorted(self.harness.store.read_rows(), key=lambda row: (type(row).__name__, row.id)), list(
+            self.harness.events
+        )
 
     def proof(self, name: str) -> dict[str, Any]:
         """What an observer of the view can know of a reservation's holder."""
-        return {"reservation": name, "token": self.rig.token(name)}
+        return {"reservation": name, "token": self.harness.token(name)}
 
 
 @pytest.fixture
@@ -96,7 +98,7 @@ def test_no_hostile_attempt_of_a_principal_succeeds(store: Store, principal: Pri
     """
     world = World(store)
     before = world.rows()
-    attempts = list_attempts({name: world.rig.token(name) for name in VICTIMS}, principal)
+    attempts = list_attempts({name: world.harness.token(name) for name in VICTIMS}, principal)
     assert len(attempts) >= 20
     succeeded = []
     for verb, item in attempts:
@@ -135,12 +137,12 @@ def test_a_pending_reservation_with_a_key_needs_it_too(world: World, verb: str) 
 
 
 def test_an_elastic_lease_is_given_back_with_the_key_only() -> None:
-    _, _, rig = write_all([slot(), stretched(part(), principal="shop", key_hash=KEY_HASH)], [GRANT])
+    _, _, harness = write_all([slot(), stretched(part(), principal="shop", key_hash=KEY_HASH)], [GRANT])
     word = {"reservation": "r1", "component": "more.0", "token": part().token}
     for verb in ("fail", "surrender"):
-        answer = accept(rig.ports, verb, {"request": uuid4().hex, **word}, principal=SHOP)
+        answer = accept(harness.ports, verb, {"request": uuid4().hex, **word}, principal=SHOP)
         assert answer["errors"][0]["path"] == "key"
-    assert rig.ask("surrender", **word, key=KEY)["ok"]
+    assert harness.ask("surrender", **word, key=KEY)["ok"]
 
 
 @pytest.mark.parametrize("verb", ["release", "renew", "fail", "decline", "suspend"])
@@ -153,7 +155,7 @@ def test_a_lease_without_a_key_works_by_its_token(world: World, verb: str) -> No
 @pytest.mark.parametrize("verb", ["release", "cancel", "suspend", "fail", "absent"])
 def test_an_operator_needs_neither_token_nor_key(world: World, verb: str) -> None:
     assert world.ask(OPERATOR, verb, reservation="leased")["ok"]
-    (event,) = [each for each in world.rig.events if each.reservation == "leased"][-1:]
+    (event,) = [each for each in world.harness.events if each.reservation == "leased"][-1:]
     assert (event.cause, event.principal) == ("operator", "ops")
 
 
@@ -166,17 +168,17 @@ def test_a_stale_token_is_stale_for_an_operator_too(world: World) -> None:
 
 def test_rows_and_events_name_the_principal_that_caused_them(world: World) -> None:
     world.ask(SHOP, "release", **world.proof("bare"))
-    rows = {row.id: row.principal for row in world.rig.store.find_reservations()}
+    rows = {row.id: row.principal for row in world.harness.store.find_reservations()}
     assert rows == {**dict.fromkeys(VICTIMS, "shop"), "mine": "rival"}
-    found = {(event.name, event.reservation): event.principal for event in world.rig.events if event.reservation}
+    found = {(event.name, event.reservation): event.principal for event in world.harness.events if event.reservation}
     assert found["reservation_submitted", "bare"] == found["reservation_released", "bare"] == "shop"
     assert found["reservation_leased", "bare"] is None
-    assert {event.principal for event in world.rig.events if event.name == "account_set"} == {"ops"}
+    assert {event.principal for event in world.harness.events if event.name == "account_set"} == {"ops"}
 
 
 def test_requests_are_counted_by_role_principal_and_result(world: World) -> None:
     def counted(**labels: str) -> float:
-        return world.rig.meter.counts["leasehold_requests_total", tuple(sorted(labels.items()))]
+        return world.harness.meter.counts["leasehold_requests_total", tuple(sorted(labels.items()))]
 
     first = counted(role="producer", principal="rival", result="refused")
     world.ask(RIVAL, "cancel", items=[{"reservation": "leased"}, {"reservation": "mine"}])
@@ -200,7 +202,7 @@ def test_documents_of_a_list_are_judged_one_by_one(world: World) -> None:
     assert paths == [(0, "account"), (2, "id")]
 
 
-def test_a_refusal_does_not_tell_another_principals_reservation_from_an_unknown_one(world: World) -> None:
+def test_a_refusal_is_the_same_for_an_unknown_reservation_and_for_that_of_another_principal(world: World) -> None:
     for verb in ("cancel", "renew", "release"):
         foreign = world.ask(RIVAL, verb, reservation="leased")["errors"]
         unknown = world.ask(RIVAL, verb, reservation="absent")["errors"]
@@ -234,7 +236,7 @@ def test_a_host_speaks_for_the_slot_of_its_own_name(world: World) -> None:
 
 
 def test_a_producer_confirms_where_its_reservation_is_leased_only(world: World) -> None:
-    (row,) = world.rig.store.find_reservations(ids=["bare"])
+    (row,) = world.harness.store.find_reservations(ids=["bare"])
     proof = world.proof("bare")
     assert world.ask(SHOP, "confirm", **proof, slot=row.leases[0].slot)["ok"]
     assert world.ask(SHOP, "confirm", **proof, slot="linux-3")["errors"][0]["path"] == "slot"
@@ -279,6 +281,6 @@ def test_neither_key_nor_hash_is_in_an_answer_an_event_or_a_notice(world: World)
     answers += [world.ask(SHOP, "submit", id="bad", system="x86_64-linux", key=KEY)]
     answers += [world.ask(SHOP, "submit", id="leased", system="x86_64-linux", key_hash="0" * 64)]
     world.ask(SHOP, "release", **world.proof("leased"), key=KEY)
-    told = str([answers, world.rig.events, world.rig.notifier.notices, world.rig.mailbox.callbacks])
+    told = str([answers, world.harness.events, world.harness.notifier.notices, world.harness.mailbox.callbacks])
     assert not any(secret in told for secret in (KEY, OTHER_KEY, KEY_HASH, KEY_HASH.upper(), "k" * 31, "0" * 64))
     assert KEY not in str(world.rows())

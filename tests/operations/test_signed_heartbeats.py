@@ -30,50 +30,52 @@ KEYS: Final = {name: make_key() for name in ("lab-1", "lab-2", "shop")}
 
 def a_lab(mode: AccessMode = "signed") -> Harness:
     """Two hosts, each with a principal; and a producer."""
-    rig = Harness(RULES)
-    with rig.store.transaction() as transaction:
+    harness = Harness(RULES)
+    with harness.store.transaction() as transaction:
         transaction.load_principals()
         transaction.save_principals(
             [
-                StoredPrincipal(name=name, role="producer" if name == "shop" else "host", key=key, created_at=rig.now)
+                StoredPrincipal(
+                    name=name, role="producer" if name == "shop" else "host", key=key, created_at=harness.now
+                )
                 for name, key in KEYS.items()
             ]
         )
-    rig.ports.host_keys.mode = mode
+    harness.ports.host_keys.mode = mode
     for slot, machine in (("lab-1", "m1"), ("lab-2", "m2")):
-        assert rig.ask("register", slot=slot, pool="lab", machine=machine)["ok"]
-    rig.tick()
-    rig.now += 10
-    return rig
+        assert harness.ask("register", slot=slot, pool="lab", machine=machine)["ok"]
+    harness.tick()
+    harness.now += 10
+    return harness
 
 
 def a_beat(
-    rig: Harness, key: str = "lab-1", slot: str = "lab-1", cluster: str | None = None, **fields: Any
+    harness: Harness, key: str = "lab-1", slot: str = "lab-1", cluster: str | None = None, **fields: Any
 ) -> Heartbeat:
     """A heartbeat as the host of lab-1 would sign it now."""
-    beat = Heartbeat(**{"machine": "m1", "counter": int(rig.now * 1000), **fields})
-    identity = rig.store.read_cluster().identity if cluster is None else cluster
+    beat = Heartbeat(**{"machine": "m1", "counter": int(harness.now * 1000), **fields})
+    identity = harness.store.read_cluster().identity if cluster is None else cluster
     return sign_heartbeat(read_key(KEYS[key]), identity, slot, beat)
 
 
-def hear(rig: Harness, beat: Heartbeat, slot: str = "lab-1") -> bool:
+def hear(harness: Harness, beat: Heartbeat, slot: str = "lab-1") -> bool:
     """Whether the host is heard when this heartbeat arrives now."""
-    rig.heartbeats.put(slot, beat)
-    before = rig.slot(slot)
-    hear_hosts(rig.ports)
-    return rig.slot(slot).last_seen != before.last_seen
+    harness.heartbeats.put(slot, beat)
+    before = harness.slot(slot)
+    hear_hosts(harness.ports)
+    return harness.slot(slot).last_seen != before.last_seen
 
 
-def count(rig: Harness, reason: str) -> float:
-    return rig.meter.counts["leasehold_heartbeats_refused_total", (("reason", reason),)]
+def count(harness: Harness, reason: str) -> float:
+    return harness.meter.counts["leasehold_heartbeats_refused_total", (("reason", reason),)]
 
 
 def test_a_heartbeat_that_its_host_signed_is_heard_and_its_counter_kept() -> None:
-    rig = a_lab()
-    assert hear(rig, a_beat(rig))
-    assert (rig.slot("lab-1").last_seen, rig.slot("lab-1").heartbeat) == (rig.now, rig.now * 1000)
-    rig.now += 10
-    assert hear(rig, a_beat(rig, version="1:2:30"))
+    harness = a_lab()
+    assert hear(harness, a_beat(harness))
+    assert (harness.slot("lab-1").last_seen, harness.slot("lab-1").heartbeat) == (harness.now, harness.now * 1000)
+    harness.now += 10
+    assert hear(harness, a_beat(harness, version="1:2:30"))
 
 
 @pytest.mark.parametrize(
@@ -87,74 +89,76 @@ def test_a_heartbeat_that_its_host_signed_is_heard_and_its_counter_kept() -> Non
     ],
 )
 def test_a_heartbeat_that_another_signed_is_not_heard(changes: dict[str, str], reason: str) -> None:
-    rig = a_lab()
-    assert not hear(rig, a_beat(rig, **changes))
-    assert count(rig, reason) == 1
+    harness = a_lab()
+    assert not hear(harness, a_beat(harness, **changes))
+    assert count(harness, reason) == 1
 
 
 @pytest.mark.parametrize("field", ["machine", "version", "counter", "mac"])
 def test_a_heartbeat_with_a_changed_field_is_not_heard(field: str) -> None:
-    rig = a_lab()
-    changed: Any = {"machine": "m2", "version": "9:9:30", "counter": int(rig.now * 1000) + 1, "mac": "0" * 64}[field]
+    harness = a_lab()
+    changed: Any = {"machine": "m2", "version": "9:9:30", "counter": int(harness.now * 1000) + 1, "mac": "0" * 64}[
+        field
+    ]
     slot = "lab-2" if field == "machine" else "lab-1"
-    assert not hear(rig, a_beat(rig, slot=slot)._replace(**{field: changed}), slot)
-    assert count(rig, "signature") == 1
+    assert not hear(harness, a_beat(harness, slot=slot)._replace(**{field: changed}), slot)
+    assert count(harness, "signature") == 1
 
 
 @pytest.mark.parametrize("mode", ["open", "warn", "signed"])
 def test_a_wrong_signature_is_refused_in_every_mode_and_a_missing_one_in_signed(mode: AccessMode) -> None:
-    rig = a_lab(mode)
-    assert not hear(rig, a_beat(rig, key="lab-2"))
-    rig.now += 1
-    assert hear(rig, Heartbeat("m1")) is (mode != "signed")
-    assert count(rig, "unsigned") == (mode == "signed")
+    harness = a_lab(mode)
+    assert not hear(harness, a_beat(harness, key="lab-2"))
+    harness.now += 1
+    assert hear(harness, Heartbeat("m1")) is (mode != "signed")
+    assert count(harness, "unsigned") == (mode == "signed")
 
 
 def test_a_copy_of_a_heartbeat_does_not_keep_a_dead_host_alive() -> None:
-    rig = a_lab()
-    beats = [a_beat(rig, counter=int(rig.now * 1000) + number) for number in range(3)]
-    assert all(hear(rig, beat) for beat in beats[:1])
-    seen = rig.slot("lab-1").last_seen
-    hear_hosts(rig.ports)
-    assert count(rig, "copy") == 0
+    harness = a_lab()
+    beats = [a_beat(harness, counter=int(harness.now * 1000) + number) for number in range(3)]
+    assert all(hear(harness, beat) for beat in beats[:1])
+    seen = harness.slot("lab-1").last_seen
+    hear_hosts(harness.ports)
+    assert count(harness, "copy") == 0
     for beat in (beats[0], beats[0]):
-        rig.now += 5
-        assert not hear(rig, beat)
-    assert (rig.slot("lab-1").last_seen, count(rig, "copy")) == (seen, 2)
-    assert hear(rig, beats[2])
-    rig.now += 5
-    assert not hear(rig, beats[1])
+        harness.now += 5
+        assert not hear(harness, beat)
+    assert (harness.slot("lab-1").last_seen, count(harness, "copy")) == (seen, 2)
+    assert hear(harness, beats[2])
+    harness.now += 5
+    assert not hear(harness, beats[1])
 
 
 def test_a_tick_does_not_hear_a_copy_before_it_takes_a_host_for_silent() -> None:
-    rig = a_lab()
-    beat = a_beat(rig)
-    assert hear(rig, beat)
-    rig.ask("submit", id="r1", system="lab-linux")
-    rig.tick()
+    harness = a_lab()
+    beat = a_beat(harness)
+    assert hear(harness, beat)
+    harness.ask("submit", id="r1", system="lab-linux")
+    harness.tick()
     for _ in range(8):
-        rig.now += 5
-        rig.heartbeats.put("lab-1", beat)
-        rig.tick()
-    assert rig.slot("lab-1").last_seen == rig.now - 40
+        harness.now += 5
+        harness.heartbeats.put("lab-1", beat)
+        harness.tick()
+    assert harness.slot("lab-1").last_seen == harness.now - 40
 
 
 def test_an_earlier_heartbeat_does_not_speak_for_a_host_that_was_removed_and_is_back() -> None:
-    rig = a_lab()
-    earlier = a_beat(rig)
-    rig.now += 20
-    rig.ask("remove", slot="lab-1")
-    answer = rig.ask("register", slot="lab-1", pool="lab", machine="m1")
-    assert answer["heartbeat"] == rig.now * 1000
-    rig.now += 1
-    assert not hear(rig, earlier)
-    assert hear(rig, a_beat(rig, counter=answer["heartbeat"] + 1))
+    harness = a_lab()
+    earlier = a_beat(harness)
+    harness.now += 20
+    harness.ask("remove", slot="lab-1")
+    answer = harness.ask("register", slot="lab-1", pool="lab", machine="m1")
+    assert answer["heartbeat"] == harness.now * 1000
+    harness.now += 1
+    assert not hear(harness, earlier)
+    assert hear(harness, a_beat(harness, counter=answer["heartbeat"] + 1))
 
 
 def test_a_rotated_key_counts_until_its_time_is_over() -> None:
-    rig = a_lab()
+    harness = a_lab()
     fresh = make_key()
-    with rig.store.transaction() as transaction:
+    with harness.store.transaction() as transaction:
         known = transaction.load_principals()["lab-1"]
         transaction.save_principals(
             [
@@ -164,15 +168,15 @@ def test_a_rotated_key_counts_until_its_time_is_over() -> None:
                     key=fresh,
                     created_at=known.created_at,
                     previous_key=known.key,
-                    previous_until=rig.now + 60,
+                    previous_until=harness.now + 60,
                 )
             ]
         )
-    assert hear(rig, a_beat(rig))
-    rig.now += 60
-    assert not hear(rig, a_beat(rig))
-    new = Heartbeat("m1", counter=int(rig.now * 1000) + 1)
-    assert hear(rig, sign_heartbeat(read_key(fresh), rig.store.read_cluster().identity, "lab-1", new))
+    assert hear(harness, a_beat(harness))
+    harness.now += 60
+    assert not hear(harness, a_beat(harness))
+    new = Heartbeat("m1", counter=int(harness.now * 1000) + 1)
+    assert hear(harness, sign_heartbeat(read_key(fresh), harness.store.read_cluster().identity, "lab-1", new))
 
 
 @pytest.fixture(params=["memory", "redis"])

@@ -42,18 +42,18 @@ class Believers:
 
     def __init__(self, open_one: Open, *, shared: bool) -> None:
         store = open_one()
-        fleet, shelf = CountingFleet(), InMemoryRedis(store.now)
-        self.rigs = [
-            Harness(CONFIG, store=store, fleet=fleet, shelf=shelf),
-            Harness(CONFIG, store=open_one(), fleet=fleet, shelf=shelf if shared else InMemoryRedis(store.now)),
+        fleet, redis = CountingFleet(), InMemoryRedis(store.now)
+        self.harnesses = [
+            Harness(CONFIG, store=store, fleet=fleet, redis=redis),
+            Harness(CONFIG, store=open_one(), fleet=fleet, redis=redis if shared else InMemoryRedis(store.now)),
         ]
-        for rig in self.rigs:
-            rig.leader.interval = rig.leader.audit_seconds = LONG
-            rig.leader.looked_at = rig.leader.audited_at = store.now()
+        for harness in self.harnesses:
+            harness.leader.interval = harness.leader.audit_seconds = LONG
+            harness.leader.looked_at = harness.leader.audited_at = store.now()
         self.store: Store = store
         rows = self._make_ready()
-        for rig in self.rigs:
-            rig.ports.view_cache.rebuild(rows)
+        for harness in self.harnesses:
+            harness.ports.view_cache.rebuild(rows)
 
     def _make_ready(self) -> list[Slot]:
         """Every slot runs and serves."""
@@ -80,25 +80,25 @@ class Believers:
 
     def plan_all(self) -> list[Ticked]:
         """Each makes a plan on its view, before any of them writes."""
-        leader_term = take_leader_term(self.rigs[0].ports, self.rigs[0].leader)
-        self.leader_term = self.rigs[1].leader.leader_term = leader_term
-        return [decide(rig.ports, rig.leader, leader_term) for rig in self.rigs]
+        leader_term = take_leader_term(self.harnesses[0].ports, self.harnesses[0].leader)
+        self.leader_term = self.harnesses[1].leader.leader_term = leader_term
+        return [decide(harness.ports, harness.leader, leader_term) for harness in self.harnesses]
 
     def carry_out_at_once(self, plans: list[Ticked]) -> None:
         """Both write; a fault of either is the test's."""
         acts = [
-            partial(carry_out, rig.ports, rig.leader, self.leader_term, ticked)
-            for rig, ticked in zip(self.rigs, plans, strict=True)
+            partial(carry_out, harness.ports, harness.leader, self.leader_term, ticked)
+            for harness, ticked in zip(self.harnesses, plans, strict=True)
         ]
         assert race(*acts) == [None, None]
 
     def tick_while_asked(self) -> None:
-        """Every tick that somebody rings for, and no other. One that loses learns at least of a slot each time."""
+        """Run every requested tick, and no other. Each skipped decision makes one more slot known."""
         for _ in range(SLOTS):
-            for rig in self.rigs:
-                if rig.notifier.is_rung:
-                    tick(rig.ports, rig.leader)
-        assert not [rig for rig in self.rigs if rig.notifier.is_rung]
+            for harness in self.harnesses:
+                if harness.notifier.is_rung:
+                    tick(harness.ports, harness.leader)
+        assert not [harness for harness in self.harnesses if harness.notifier.is_rung]
 
     def assert_no_slot_is_overfull(self) -> None:
         """Whatever is leased on a slot fits there."""
@@ -116,7 +116,7 @@ class Believers:
         return found
 
 
-def submit_some(rig: Harness, prefix: str, random: Random, count: int) -> list[str]:
+def submit_some(harness: Harness, prefix: str, random: Random, count: int) -> list[str]:
     names = [f"{prefix}{number}" for number in range(count)]
     items = [
         {
@@ -126,19 +126,23 @@ def submit_some(rig: Harness, prefix: str, random: Random, count: int) -> list[s
         }
         for name in names
     ]
-    assert rig.ask("submit", items=items)["ok"]
+    assert harness.ask("submit", items=items)["ok"]
     return names
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["on one view", "on a view each"])
 @pytest.mark.parametrize("seed", range(3))
-def test_no_slot_is_given_twice_and_who_loses_is_planned_anew_at_once(
+def test_no_slot_is_leased_twice_and_a_skipped_decision_is_planned_again_at_once(
     open_one: Open, seed: int, *, shared: bool
 ) -> None:
     believers, random = Believers(open_one, shared=shared), Random(seed)
-    names = [name for rig, side in zip(believers.rigs, "ab", strict=True) for name in submit_some(rig, side, random, 7)]
-    for rig in believers.rigs:
-        rig.notifier.hear()
+    names = [
+        name
+        for harness, side in zip(believers.harnesses, "ab", strict=True)
+        for name in submit_some(harness, side, random, 7)
+    ]
+    for harness in believers.harnesses:
+        harness.notifier.hear()
     plans = believers.plan_all()
     believers.carry_out_at_once(plans)
 
@@ -155,8 +159,8 @@ def test_no_slot_is_given_twice_and_who_loses_is_planned_anew_at_once(
     believers.assert_no_slot_is_overfull()
 
     # Whoever lost has rung for a tick; its next plans know the rows that it lost against.
-    for rig, ticked in zip(believers.rigs, plans, strict=True):
-        assert rig.notifier.is_rung is bool(ticked.skipped)
+    for harness, ticked in zip(believers.harnesses, plans, strict=True):
+        assert harness.notifier.is_rung is bool(ticked.skipped)
     believers.tick_while_asked()
     assert {row.phase for row in believers.store.find_reservations(ids=names)} == {"leased"}
     believers.assert_no_slot_is_overfull()
@@ -165,18 +169,18 @@ def test_no_slot_is_given_twice_and_who_loses_is_planned_anew_at_once(
 @pytest.mark.parametrize("shared", [True, False], ids=["on one view", "on a view each"])
 def test_without_a_lock_the_term_keeps_them_apart(open_one: Open, *, shared: bool) -> None:
     believers, random = Believers(open_one, shared=shared), Random(0)
-    for rig in believers.rigs:
-        rig.leader.interval = 0.0
+    for harness in believers.harnesses:
+        harness.leader.interval = 0.0
     names: list[str] = []
     for number in range(4):
-        for rig, side in zip(believers.rigs, "ab", strict=True):
-            names += submit_some(rig, f"{side}{number}-", random, 2)
-        results = race(*(partial(tick, rig.ports, rig.leader) for rig in believers.rigs))
+        for harness, side in zip(believers.harnesses, "ab", strict=True):
+            names += submit_some(harness, f"{side}{number}-", random, 2)
+        results = race(*(partial(tick, harness.ports, harness.leader) for harness in believers.harnesses))
         assert all(isinstance(each, list | DeposedError) for each in results)
         believers.assert_no_slot_is_overfull()
-    for rig in believers.rigs:
-        tick(rig.ports, rig.leader)
+    for harness in believers.harnesses:
+        tick(harness.ports, harness.leader)
     believers.assert_no_slot_is_overfull()
     assert {row.phase for row in believers.store.find_reservations(ids=names)} == {"leased"}
-    terms = [str(event.detail["term"]) for event in believers.rigs[0].events if event.name == "reservation_leased"]
+    terms = [str(event.detail["term"]) for event in believers.harnesses[0].events if event.name == "reservation_leased"]
     assert terms == sorted(terms)

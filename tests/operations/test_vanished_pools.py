@@ -15,104 +15,108 @@ from tests.operations.harness import CONFIG, Harness
 OTHERS: dict[str, Any] = {"pools": {"arm": {"system": "aarch64-linux", "max_slots": 1}}}
 
 
-def vanish(rig: Harness) -> None:
+def vanish(harness: Harness) -> None:
     """The rules list another pool only."""
-    apply_rules(rig.ports, OTHERS)
+    apply_rules(harness.ports, OTHERS)
 
 
-def launching(rig: Harness) -> None:
+def launching(harness: Harness) -> None:
     """The message of its launch is lost as well."""
-    rig.submit("r1")
-    rig.tick()
-    rig.mailbox.tasks.clear()
+    harness.submit("r1")
+    harness.tick()
+    harness.mailbox.tasks.clear()
 
 
-def launched(rig: Harness) -> None:
+def launched(harness: Harness) -> None:
     """EC2 has made the machine, and the answer got lost."""
-    launching(rig)
-    rig.fleet.launch(rig.fleet.freeze(order_of(rig.slot()), rig.ports.rules()))
+    launching(harness)
+    harness.fleet.launch(harness.fleet.freeze(order_of(harness.slot()), harness.ports.rules()))
 
 
-def booting(rig: Harness) -> None:
-    """Nobody has looked at its machine yet."""
-    rig.submit("r1")
-    rig.tick()
-    rig.play_tasks_of("launch")
+def booting(harness: Harness) -> None:
+    """Its machine was not checked yet."""
+    harness.submit("r1")
+    harness.tick()
+    harness.play_tasks_of("launch")
 
 
-def idle(rig: Harness) -> None:
+def idle(harness: Harness) -> None:
     """It served, and is free."""
-    rig.leased()
-    rig.ask("release", reservation="r1", token=rig.token())
+    harness.leased()
+    harness.ask("release", reservation="r1", token=harness.token())
 
 
-def draining(rig: Harness) -> None:
+def draining(harness: Harness) -> None:
     """By an operator's word."""
-    idle(rig)
-    rig.ask("drain", slot="linux-1")
+    idle(harness)
+    harness.ask("drain", slot="linux-1")
 
 
-def terminating(rig: Harness) -> None:
+def terminating(harness: Harness) -> None:
     """The message of its termination is lost as well."""
-    draining(rig)
-    rig.tick()
-    rig.mailbox.tasks.clear()
+    draining(harness)
+    harness.tick()
+    harness.mailbox.tasks.clear()
 
 
 @pytest.mark.parametrize("reach", [launching, launched, booting, idle, draining, terminating])
 def test_its_machines_go_in_whatever_state_they_are(reach: Callable[[Harness], None]) -> None:
-    rig = Harness()
-    reach(rig)
-    vanish(rig)
-    rig.settle(120)
-    assert rig.fleet.running == []
-    assert rig.slot().state == "empty"
+    harness = Harness()
+    reach(harness)
+    vanish(harness)
+    harness.settle(120)
+    assert harness.fleet.running == []
+    assert harness.slot().state == "empty"
 
 
 def test_what_is_leased_there_runs_on_until_its_holder_is_done() -> None:
-    rig = Harness().leased()
-    vanish(rig)
-    rig.settle(120)
-    assert (rig.phase(), rig.slot().state, rig.slot().drain_reason) == ("leased", "draining", "unconfigured")
-    assert rig.ask("renew", reservation="r1", token=rig.token())["ok"]
-    assert rig.ask("release", reservation="r1", token=rig.token())["ok"]
-    rig.settle(60)
-    assert rig.fleet.running == []
-    assert rig.slot().state == "empty"
+    harness = Harness().leased()
+    vanish(harness)
+    harness.settle(120)
+    assert (harness.phase(), harness.slot().state, harness.slot().drain_reason) == (
+        "leased",
+        "draining",
+        "unconfigured",
+    )
+    assert harness.ask("renew", reservation="r1", token=harness.token())["ok"]
+    assert harness.ask("release", reservation="r1", token=harness.token())["ok"]
+    harness.settle(60)
+    assert harness.fleet.running == []
+    assert harness.slot().state == "empty"
 
 
 def test_its_holders_hear_of_an_interruption() -> None:
-    rig = Harness().leased()
-    vanish(rig)
-    rig.tick()
-    with rig.store.transaction() as transaction:
+    harness = Harness().leased()
+    vanish(harness)
+    harness.tick()
+    with harness.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
         work.load(slots=["linux-1"])
-        interrupt(work, "linux-1", rig.now + 60)
-        rig.ports.view_cache.publish(work.flush().rows)
-    rig.tick()
-    (row,) = rig.store.find_reservations(ids=["r1"])
-    assert (row.phase, row.revoke_by) == ("revoking", rig.now + 60)
+        interrupt(work, "linux-1", harness.now + 60)
+        harness.ports.view_cache.publish(work.flush().rows)
+    harness.tick()
+    (row,) = harness.store.find_reservations(ids=["r1"])
+    assert (row.phase, row.revoke_by) == ("revoking", harness.now + 60)
 
 
 def test_one_that_failed_to_launch_is_empty_again() -> None:
-    rig = Harness()
-    launching(rig)
-    rig.fleet.errors = [CloudError("misconfigured", "InvalidAMIID.Malformed", "no such image")]
-    rig.settle(15)
-    assert rig.slot().state == "error"
-    vanish(rig)
-    rig.tick()
-    assert rig.slot().state == "empty"
+    harness = Harness()
+    launching(harness)
+    harness.fleet.errors = [CloudError("misconfigured", "InvalidAMIID.Malformed", "no such image")]
+    harness.settle(15)
+    assert harness.slot().state == "error"
+    vanish(harness)
+    harness.tick()
+    assert harness.slot().state == "empty"
 
 
 def test_a_pool_that_comes_back_launches_again() -> None:
-    rig = Harness()
-    idle(rig)
-    vanish(rig)
-    rig.settle(60)
-    apply_rules(rig.ports, CONFIG)
-    rig.submit("r2")
-    rig.settle(20)
-    assert rig.phase("r2") == "leased"
-    assert len(rig.fleet.running) == 1
+    harness = Harness()
+    idle(harness)
+    vanish(harness)
+    harness.settle(60)
+    apply_rules(harness.ports, CONFIG)
+    harness.submit("r2")
+    harness.settle(20)
+    assert harness.phase("r2") == "leased"
+    assert len(harness.fleet.running) == 1

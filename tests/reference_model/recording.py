@@ -23,11 +23,11 @@ class Recorder:
 
     def attach(self, player: WatchedPlayer) -> None:
         """From now on all writes are recorded. A tick knows what was written before it began."""
-        self._stage = stage = player.stage
+        self._cluster = cluster = player.cluster
         player.make_mark = lambda: len(self.history)
-        self._answer, self._open = stage.dispatcher.launch, stage.store.transaction
-        stage.dispatcher.launch = self._note_answer
-        stage.store.transaction = self._transaction  # type: ignore[method-assign,assignment]
+        self._answer, self._open = cluster.dispatcher.launch, cluster.store.transaction
+        cluster.dispatcher.launch = self._note_answer
+        cluster.store.transaction = self._transaction  # type: ignore[method-assign,assignment]
 
     def note_tick(self, seen: Seen) -> None:
         """A tick was committed, and the cloud has not answered yet."""
@@ -43,16 +43,16 @@ class Recorder:
         self.history.append(Counted(self._count()))
 
     def _count(self) -> Counter[str]:
-        return Counter(slot.pool for slot in self._stage.store.find_slots() if slot.state not in INACTIVE)
+        return Counter(slot.pool for slot in self._cluster.store.find_slots() if slot.state not in INACTIVE)
 
     def _note_answer(self, slot_id: str, launch_id: str) -> object:
-        slot, result = self._stage.find_slot(slot_id), str(self._answer(slot_id, launch_id))
-        pool = self._stage.ports.rules().pools.get(slot.pool) if slot is not None else None
+        slot, result = self._cluster.find_slot(slot_id), str(self._answer(slot_id, launch_id))
+        pool = self._cluster.ports.rules().pools.get(slot.pool) if slot is not None else None
         if slot is not None and pool is not None:
             self.history.append(
                 Answered(
                     active=self._count(),
-                    at=self._stage.agenda.now,
+                    at=self._cluster.event_queue.now,
                     pool=slot.pool,
                     market=slot.market or "",
                     result=result,

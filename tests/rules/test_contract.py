@@ -267,7 +267,7 @@ def test_rules_that_never_come_to_rest_are_reported_instead_of_played_without_en
         kicks=True,
         pool={"capacity_hold": 0},
     )
-    with pytest.raises(Exception, match="rules that come to rest"):
+    with pytest.raises(Exception, match="rules without an endless sequence of ticks"):
         play_out(endless)
 
 

@@ -44,7 +44,7 @@ def play_back(document: Document) -> Runner:
 
 
 def list_rows(player: Runner) -> list[Row]:
-    return list(player.stage.store.read_rows())
+    return list(player.cluster.store.read_rows())
 
 
 def decide(rows: list[Row], config: Document, now: float) -> tuple[list[Any], list[tuple[str, str]]]:
@@ -133,7 +133,7 @@ def test_generated_fleets_continue_from_a_snapshot_as_they_would_without(seed: i
     fleet = a_fleet(Random(seed))
     player = play_back(fleet)
     list(player.play())
-    rows, now = list_rows(player), player.stage.agenda.now
+    rows, now = list_rows(player), player.cluster.event_queue.now
     document = take(rows, fleet["config"], now)
     again = play_back(document)
     assert decide(list_rows(again), document["config"], 0) == decide(rows, fleet["config"], now)

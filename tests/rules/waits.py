@@ -127,8 +127,8 @@ def look_at(fleet: Document) -> Look:
     """The rows and rules at the end of a play."""
     player = Runner(read_scenario(fleet))
     list(player.play())
-    store = player.stage.store
-    return View(store.read_rows()), store.load_rules().rules, player.stage.agenda.now
+    store = player.cluster.store
+    return View(store.read_rows()), store.load_rules().rules, player.cluster.event_queue.now
 
 
 def list_waiting(look: Look) -> list[Waiting]:

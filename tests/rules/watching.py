@@ -38,7 +38,7 @@ class Seen:
         return plan(View(rows), self.rules, now)
 
 
-class _WatchedClockwork(EventLoop):
+class _WatchedLoop(EventLoop):
     """Reports when a tick begins."""
 
     begin: Callable[[], None]
@@ -55,21 +55,21 @@ class WatchedPlayer(Runner):
         self._look = look
         scenario = read_scenario(document)
         super().__init__(scenario)
-        self._clockwork = _WatchedClockwork(
-            self.stage, self._tell_events, self._tell_tick, kicks=scenario.kicks, wakes=scenario.wakes
+        self._loop = _WatchedLoop(
+            self.cluster, self._process_events, self._on_tick, kicks=scenario.kicks, wakes=scenario.wakes
         )
-        self._clockwork.begin = self._begin
+        self._loop.begin = self._begin
         self.make_mark: Callable[[], int] = lambda: 0
 
     def _begin(self) -> None:
-        self._present = Seen(list(self.stage.store.read_rows()), self.stage.ports.rules())
+        self._present = Seen(list(self.cluster.store.read_rows()), self.cluster.ports.rules())
         self._present.mark = self.make_mark()
 
     def _describe_tick(self, ticked: Ticked) -> dict[str, Any]:
         seen = self._present
         seen.now, seen.plan = ticked.now, ticked.plan
         seen.skipped = [each.reason for each in ticked.skipped]
-        seen.after = list(self.stage.store.read_rows())
+        seen.after = list(self.cluster.store.read_rows())
         self._look(seen)
         return super()._describe_tick(ticked)
 

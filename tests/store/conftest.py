@@ -18,7 +18,7 @@ SQL_KINDS = ("sqlite", "postgresql")
 
 
 class Clock:
-    """A clock that stands until it is told otherwise."""
+    """A clock that stands until a test changes it."""
 
     def __init__(self) -> None:
         self.now = NOW
@@ -30,7 +30,7 @@ class Clock:
 Open = Callable[[str], SqlStore]
 """Opens the database of a URL."""
 Opener = Callable[[], Store]
-"""Opens the same database anew: what another process would do."""
+"""Opens the same database again, as another process would."""
 MakeOpener = Callable[[str, Clock], Opener]
 
 
@@ -47,7 +47,7 @@ def make_opener(request: pytest.FixtureRequest) -> MakeOpener:
                 url = request.getfixturevalue("sqlite_url")
                 return lambda: open_store(url, clock)
             case _:
-                # Asked for by those who need it only: the server takes a while to start.
+                # Requested only by tests that need it, since the server takes a while to start.
                 server_url = make_url(request.getfixturevalue("postgresql_url"))
                 return lambda: SqlStore(PostgresDialect(server_url, clock))
 

@@ -5,7 +5,7 @@ import sys
 
 
 def run_script(script: str, url: str) -> subprocess.CompletedProcess[str]:
-    """Run a script; what it said and how it ended."""
+    """Run a script. Return its output and exit status."""
     command = [sys.executable, "-c", script, url]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 

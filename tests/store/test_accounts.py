@@ -65,7 +65,7 @@ class TestRunning:
         with store.transaction() as transaction:
             assert transaction.sum_running(NOW).get("ci", NOTHING) == total
 
-    def test_who_has_no_account_or_an_unknown_one_counts_for_nobody(self, store: Store) -> None:
+    def test_a_reservation_without_a_known_account_counts_for_no_account(self, store: Store) -> None:
         rows = insert(store, a_reservation("r1"), a_reservation("r2", account="gone"))
         save(store, *(replace_leases(row, a_lease(level=0, charged_at=NOW - 9)) for row in rows), an_account())
         with store.transaction() as transaction:

@@ -75,7 +75,7 @@ def test_a_file_that_exists_is_kept_unless_it_may_be_overwritten(url: str, tmp_p
 
 
 def test_a_copy_is_one_moment_while_others_write(url: str, store: Store, tmp_path: Path) -> None:
-    """Term and token rise together in every transaction: a copy between two of them would tell them apart."""
+    """Term and token rise together in every transaction: a copy between two of them would show different numbers."""
     is_over = threading.Event()
 
     def write() -> None:
@@ -145,7 +145,7 @@ def test_a_copy_of_another_kind_of_database_is_refused(sqlite_url: str, tmp_path
         put_back(backup, "postgresql://user@127.0.0.1:1/none")
 
 
-def test_without_the_programs_of_postgresql_the_line_says_what_is_needed(
+def test_without_the_programs_of_postgresql_the_message_names_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

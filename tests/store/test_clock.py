@@ -30,7 +30,7 @@ ABOUT = 30.0
 
 
 class Host:
-    """A host whose wall clock and boot a test sets; time passes only when the test says so."""
+    """A host whose wall clock and boot a test sets; time passes only when the test changes it."""
 
     def __init__(self, wall: float = 1_790_000_000.0) -> None:
         self.boot, self.wall, self.monotonic = "boot 1", wall, 1000.0
@@ -44,7 +44,7 @@ class Host:
 
 
 def start_process(path: Path, host: Host, wrong_by: float = 0.0) -> SqlStore:
-    """The store as a process of this host has it whose wall clock is wrong by so many seconds."""
+    """Open the store in a process of this host whose wall clock is wrong by this number of seconds."""
     dialect = SqliteDialect(path)
     dialect._boot = BootClock(lambda: host.boot, lambda: host.monotonic, lambda: host.wall + wrong_by)
     return SqlStore(dialect)
@@ -115,7 +115,7 @@ class TestSqlite:
             with closing(start_process(path, host, wrong_by=HOUR)) as fresh:
                 assert fresh.now() == pytest.approx(before + 10)
 
-    def test_who_may_only_read_has_the_stored_time(self, path: Path) -> None:
+    def test_a_user_that_may_only_read_has_the_stored_time(self, path: Path) -> None:
         host = Host()
         with closing(start_process(path, host)) as store:
             first = store.now()

@@ -102,7 +102,7 @@ class TestAtomicity:
                 transaction.save([a_slot()])
         assert all_rows(store) == {slot.id: slot}
 
-    def test_nobody_sees_what_is_not_committed(self, store: Store) -> None:
+    def test_uncommitted_changes_are_invisible_to_others(self, store: Store) -> None:
         with store.transaction() as transaction:
             transaction.save([a_slot()])
             assert store.find_slots() == []
@@ -171,7 +171,7 @@ class TestSave:
         assert all_rows(store) == {slot.id: slot, hold.id: hold}
 
     def test_a_row_that_comes_back_is_newer_than_its_tombstone(self, store: Store) -> None:
-        """The view keeps tombstones for a while; a hold or slot that is made anew must not look like an old copy."""
+        """The view keeps tombstones for a while; a hold or slot that is made again must not look like an old copy."""
         with store.transaction() as transaction:
             (slot,) = transaction.save([a_slot()])
             (slot,) = transaction.save([slot])
@@ -308,7 +308,7 @@ class TestLeasesOnSlots:
             "linux-2": [],
         }
 
-    def test_who_moved_is_found_on_its_new_slot_only(self, store: Store) -> None:
+    def test_a_moved_lease_is_found_only_on_its_new_slot(self, store: Store) -> None:
         row = lease_out(store, "r1", "linux-1")
         with store.transaction() as transaction:
             transaction.save([msgspec.structs.replace(row, leases=(a_lease("linux-2"),))])

@@ -30,13 +30,13 @@ def test_what_is_pending_is_counted_by_principal_and_account(store: Store) -> No
 
 def test_processes_that_insert_by_turns_never_exceed_a_limit(store: Store) -> None:
     """Each keeps counts of its own, and sees by the numbers of reservations what the others inserted."""
-    rig = Harness({**CONFIG, "limits": {"pending_per_principal": 5}}, store=store)
+    harness = Harness({**CONFIG, "limits": {"pending_per_principal": 5}}, store=store)
     processes = [Admission() for _ in range(3)]
     accepted = 0
     for number in range(12):
-        rig.ports.admission = processes[number % 3]
+        harness.ports.admission = processes[number % 3]
         document = {"request": f"q{number}", "id": f"r{number}", "system": SYSTEM}
-        accepted += accept(rig.ports, "submit", document, principal=Principal(name="ci", role="producer"))["ok"]
+        accepted += accept(harness.ports, "submit", document, principal=Principal(name="ci", role="producer"))["ok"]
     assert accepted == 5
     with store.transaction() as transaction:
         assert transaction.count_pending_of_principal("ci") == Pending(5, 5)

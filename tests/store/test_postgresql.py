@@ -33,7 +33,7 @@ def postgresql(postgresql_url: str, open_sql: Open) -> SqlStore:
 
 
 ENDED = r"the server ended the connection|the connection was (lost|ended)"
-"""Which of them is said depends on whether the server's last words still arrived."""
+"""The message depends on whether the server's last bytes still arrived."""
 
 
 @contextmanager
@@ -133,7 +133,7 @@ def test_a_server_that_crashed_and_came_back_is_used_again_and_lost_nothing(open
 
 
 def assert_is_fit_for_people(error: Exception, password: str) -> None:
-    """One line that says where, and no password."""
+    """One line that names the server, without a password."""
     assert "\n" not in str(error)
     assert str(error).startswith("postgresql://leasehold:***@127.0.0.1")
     assert password not in str(error)
@@ -146,7 +146,7 @@ class TestErrors:
         assert_is_fit_for_people(caught.value, password or "(none)")
         return str(caught.value).partition(": ")[2]
 
-    def test_nobody_listens(self, open_sql: Open) -> None:
+    def test_no_server_listens(self, open_sql: Open) -> None:
         port = find_free_port()
         store = open_sql(f"postgresql://leasehold:hunter2hunter2@127.0.0.1:{port}/db")
         assert "refused" in self.failing(store, "hunter2hunter2")
@@ -188,7 +188,7 @@ class TestErrors:
     def test_a_transaction_that_pauses_for_too_long(
         self, postgresql: SqlStore, postgresql_server: PostgresServer, postgresql_url: str
     ) -> None:
-        """A process that is stopped within it keeps nobody waiting for longer."""
+        """A process that is stopped within it blocks no other one for longer."""
         database = make_url(postgresql_url).database
         paused = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND state LIKE 'idle in transaction%%'"
         (slot,) = save(postgresql, a_slot())
@@ -243,7 +243,7 @@ class TestErrors:
     def test_a_transaction_that_lasted_too_long_is_not_committed(
         self, postgresql: SqlStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Those who look for changed rows look back for so long only."""
+        """A look for changed rows reads back only this far."""
         monkeypatch.setattr(PostgresDialect, "longest_seconds", 0.0)
         with pytest.raises(StoreUnavailableError, match="it is not committed"):
             save(postgresql, a_slot())
@@ -279,7 +279,7 @@ class TestEncodings:
 
 
 class TestEvents:
-    def test_who_commits_later_has_the_higher_numbers(self, postgresql: SqlStore) -> None:
+    def test_a_later_commit_has_higher_numbers(self, postgresql: SqlStore) -> None:
         with postgresql.transaction() as slow:
             slow.append_events([an_event(slot="slow")])
             with postgresql.transaction() as quick:

@@ -1,4 +1,4 @@
-"""What is saved is what is loaded, field by field; and every store says the same of the same operations."""
+"""What is saved is what is loaded, field by field; and every store gives the same results for the same operations."""
 
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -169,7 +169,7 @@ steps = st.lists(st.lists(pieces, min_size=1, max_size=3) | st.sampled_from([NOW
 
 @pytest.fixture
 def sql_stores(make_opener: MakeOpener) -> Iterator[list[SqlStore]]:
-    """A store of every SQL kind, kept for all examples: opening one anew takes longer than an example."""
+    """A store of every SQL kind, kept for all examples: opening a new one takes longer than an example."""
     openers = [make_opener(kind, SHARED_CLOCK) for kind in SQL_KINDS]
     stores = [store for opener in openers if isinstance(store := opener(), SqlStore)]
     yield stores
@@ -221,7 +221,7 @@ def picture(store: Store) -> object:
 
 @settings(BRISKLY, max_examples=100)
 @given(steps=steps)
-def test_every_store_says_the_same(sql_stores: list[SqlStore], steps: list[list[Work] | Prune]) -> None:
+def test_every_store_gives_the_same_results(sql_stores: list[SqlStore], steps: list[list[Work] | Prune]) -> None:
     SHARED_CLOCK.now = NOW
     for store in sql_stores:
         clear(store)

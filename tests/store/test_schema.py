@@ -1,4 +1,4 @@
-"""A database whose schema is not this program's says which of the two is older, and what mends it."""
+"""The error for a database with another schema names which of the two is older, and the remedy."""
 
 from contextlib import closing
 from pathlib import Path
@@ -72,7 +72,7 @@ def test_each_revision_is_judged_with_what_mends_it(current: str | None, relatio
     assert judge_revision(HEAD) is None
 
 
-def test_a_statement_that_fails_on_a_newer_schema_says_so(other: str) -> None:
+def test_a_statement_that_fails_on_a_newer_schema_names_it(other: str) -> None:
     change(other, "UPDATE alembic_version SET version_num = '0999'")
     complaint = complaint_of(other)
     assert "newer than this program (revision 0999" in complaint
@@ -80,7 +80,7 @@ def test_a_statement_that_fails_on_a_newer_schema_says_so(other: str) -> None:
     assert "leasehold migrate" not in complaint
 
 
-def test_a_statement_that_fails_on_an_older_schema_says_so(other: str) -> None:
+def test_a_statement_that_fails_on_an_older_schema_names_it(other: str) -> None:
     change(other, "UPDATE alembic_version SET version_num = '0001'")
     assert "older than this program (revision 0001" in complaint_of(other)
 

@@ -1,4 +1,4 @@
-"""What is particular to SQLite: how statements are carried out, what survives, and what its errors tell people."""
+"""What is particular to SQLite: execution of statements, durability, and error messages."""
 
 import signal
 import sqlite3
@@ -128,7 +128,7 @@ class TestProcesses:
     def test_threads_that_ask_first_at_the_same_time_share_one_engine(
         self, sqlite: SqlStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A connection of another one would be left open for nobody."""
+        """A connection of another process would stay open unused."""
         create, meeting = SqliteDialect.create_engine, Barrier(2)
 
         def create_beside_the_other(dialect: SqliteDialect) -> Engine:

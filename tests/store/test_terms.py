@@ -1,4 +1,4 @@
-"""The contract of terms and of races: only who holds the present term writes, and only one of two writers wins."""
+"""The contract of terms and of races: only the holder of the present term writes, and only one of two writers wins."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -55,7 +55,7 @@ def test_a_swallowed_deposition_comes_again_at_the_end(store: Store) -> None:
     assert store.find_slots() == []
 
 
-def test_the_tick_is_no_part_of_who_leads(store: Store) -> None:
+def test_the_time_of_a_tick_does_not_change_the_leader(store: Store) -> None:
     leader_term = take_term(store, "a")
     with store.transaction() as transaction:
         transaction.note_tick(leader_term, NOW)

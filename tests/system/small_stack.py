@@ -1,4 +1,4 @@
-"""`python -m tests.system.small_stack FOLDER`: says which processes it has started, and stays until it is ended."""
+"""`python -m tests.system.small_stack FOLDER`: prints the processes that it has started, and runs until it is ended."""
 
 import json
 import os

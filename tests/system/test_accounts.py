@@ -1,4 +1,4 @@
-"""Quota accounts through real processes: who has saved takes the place of free work, at its notice or its deadline."""
+"""Quota accounts through real processes: a paid reservation preempts free work, at its surrender or its deadline."""
 
 from collections.abc import Iterator
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""10,000 bad messages on all five queues: each is refused by name, and who behaves is served in between."""
+"""10,000 bad messages on all five queues: each is refused by name, and correct requests are served in between."""
 
 import re
 from collections import Counter

@@ -1,4 +1,4 @@
-"""A producer's own Celery task is told of the lease and of the end, on a queue that is none of ours."""
+"""A producer's own Celery task gets the lease and the end, on the producer's own queue."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ CALLBACKS = {
 }
 
 
-def test_both_callbacks_arrive_with_what_the_notice_says(stack: Stack) -> None:
+def test_both_callbacks_arrive_with_the_notice(stack: Stack) -> None:
     stack.ask("submit", {"id": "called-back", "pool": "warm", **CALLBACKS})
     (row,) = stack.await_phase(["called-back"], "leased")
     stack.ask("release", {"reservation": "called-back", "token": row.token})

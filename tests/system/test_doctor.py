@@ -28,7 +28,7 @@ QUEUES: Final = ("reservations", "ticks", "launch", "health", "terminate")
 
 
 class Report:
-    """What one run of the doctor said."""
+    """The output of one run of the doctor."""
 
     def __init__(self, status: int, document: dict[str, Any]) -> None:
         self.status, self.state = status, document["state"]
@@ -77,7 +77,7 @@ def test_on_a_whole_stack_everything_is_well_and_nothing_is_launched_or_ended(st
     assert (stack.instances("running"), stack.launched()) == before
 
 
-def test_with_everything_down_it_says_so_and_ends(doctor: Doctor, tmp_path: Path) -> None:
+def test_with_everything_down_it_reports_that_and_ends(doctor: Doctor, tmp_path: Path) -> None:
     found = doctor.examine(
         "--timeout",
         "1",

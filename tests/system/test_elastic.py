@@ -41,7 +41,7 @@ PARTED: dict[str, Any] = {
 
 
 def parts(more: int) -> list[ComponentFields]:
-    """One essential instance, and so many elastic ones."""
+    """One essential instance, and this number of elastic ones."""
     return [{"name": "core"}, {"name": "more", "count": more, "kind": "elastic"}]
 
 
@@ -202,7 +202,7 @@ def test_an_essential_part_on_an_interrupted_machine_takes_the_whole_back_to_the
 
 
 def test_a_part_whose_machine_goes_without_notice_is_restarted_by_policy_and_counted(parted: Stack) -> None:
-    """With an essential one the whole begins anew; an elastic one is replaced, and the rest works on."""
+    """An essential one restarts the whole reservation; an elastic one is replaced, and the rest continues."""
     row = stretch(parted, "robbed")
     parted.let_happen("lose", machine_of(parted, row, "core"))
     again = complete(parted, "robbed", max(each.token for each in row.leases))

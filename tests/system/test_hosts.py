@@ -50,14 +50,14 @@ def host(lab: Stack, name: str) -> Iterator[Process]:
 
 
 def start_agent(lab: Stack, slot: str, machine: str = "m1", cpus: int = 4) -> Process:
-    """The agent as an operator starts it; its log is what it tells."""
+    """The agent as an operator starts it, with its log."""
     words = f"leasehold.cli host run {slot} --pool lab --machine {machine} --cpus {cpus} --json".split()
     words += ["--state", str(lab.folder / "host-state")]
     return lab.start(f"agent-{slot}-{machine}", *words)
 
 
 def told(agent: Process, event: str) -> list[dict[str, Any]]:
-    """What the agent told of this kind."""
+    """Return the agent's log records of this kind."""
     lines = [json.loads(line) for line in agent.read_log(100_000).splitlines() if line.startswith("{")]
     return [line for line in lines if line["event"] == event]
 
@@ -88,7 +88,7 @@ def test_its_life(lab: Stack, host: Process, name: str) -> None:
     assert (lease["reservation"], lease["token"]) == ("life-1", lab.find("life-1").token)
 
     os.kill(host.pid, signal.SIGSTOP)
-    # It fails, is restarted, and waits: nobody else is there.
+    # It fails, is restarted, and waits: there is no other host.
     lab.await_phase(["life-1"], "pending")
     assert event_names(lab, "life-1") == ["submitted", "leased", "failed", "pending"]
     assert find_slot(lab, name).state == "ready"
@@ -115,7 +115,7 @@ def test_another_machine_under_its_name_is_refused(lab: Stack, host: Process, na
     assert host.is_alive
 
 
-def test_an_outage_of_our_schedulers_fails_nobody(lab: Stack, host: Process, name: str) -> None:
+def test_an_outage_of_the_schedulers_fails_no_host(lab: Stack, host: Process, name: str) -> None:
     """Longer than the hosts' timeout: the schedulers, and those who take note of heartbeats, are down."""
     reserve(lab, "outage-1")
     lab.await_phase(["outage-1"], "leased")
@@ -138,7 +138,7 @@ def test_an_outage_of_our_schedulers_fails_nobody(lab: Stack, host: Process, nam
 
 
 def test_a_full_queue_does_not_make_it_look_dead(lab: Stack, host: Process, name: str) -> None:
-    """Nobody takes requests, and thousands wait; the host is heard all the same, for several timeouts."""
+    """No worker takes requests, and thousands wait. The host's heartbeats still count, for several timeouts."""
     reserve(lab, "flood-1")
     lab.await_phase(["flood-1"], "leased")
     slot = find_slot(lab, name)
@@ -153,7 +153,7 @@ def test_a_full_queue_does_not_make_it_look_dead(lab: Stack, host: Process, name
     release(lab, "flood-1")
 
 
-def test_a_flushed_redis_fails_nobody(lab: Stack, host: Process, name: str) -> None:
+def test_a_flushed_redis_fails_no_host(lab: Stack, host: Process, name: str) -> None:
     reserve(lab, "on-a-flushed-redis")
     lab.await_phase(["on-a-flushed-redis"], "leased")
     slot = find_slot(lab, name)
@@ -180,7 +180,7 @@ def await_cores(agent: Process, work: Process, name: str, cores: float, cpus: se
     wait_for(is_limited, f"{cores} cores for {name}")
 
 
-def test_a_limit_of_cores_follows_who_shares_the_host_and_is_read_back_from_the_system(lab: Stack, name: str) -> None:
+def test_a_limit_of_cores_follows_the_leases_on_the_host_and_is_set_in_the_system(lab: Stack, name: str) -> None:
     """Alone a lease of one cpu may use both of the host; beside a second one each has its own; then all again."""
     allowed = sorted(os.sched_getaffinity(0))
     first, second = {allowed[0]}, {allowed[1 % len(allowed)]}

@@ -87,7 +87,7 @@ def test_a_holder_that_lets_go_before_the_deadline_is_leased_elsewhere_with_a_ne
     assert refused["errors"][0]["path"] == "token"
 
 
-def test_a_lease_of_the_client_says_that_it_is_revoked_by_when_and_why(stack: Stack) -> None:
+def test_a_lease_of_the_client_has_its_revocation_deadline_and_reason(stack: Stack) -> None:
     with Client(stack.redis_server.url) as client, client.lease(pool=POOL, wait=40) as lease:
         (warned,) = stack.let_happen("interrupt", str(lease.instance_id))
         wait_for(lease.revoking.is_set, "the lease to be revoked")

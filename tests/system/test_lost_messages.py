@@ -49,7 +49,7 @@ def database_locked(stack: Stack) -> Iterator[None]:
 
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """The process answers nobody within this block."""
+    """The process answers no message within this block."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -153,8 +153,8 @@ def test_a_worker_survives_the_end_of_its_redis_while_it_holds_a_message(stack: 
     assert stack.ask("release", {"reservation": "held", "token": row.token})["ok"]
 
 
-def test_a_holder_lets_go_by_its_own_clock_when_nobody_answers(stack: Stack) -> None:
-    """Not later than the database lets somebody else have the slot."""
+def test_a_holder_without_answers_lets_go_by_its_own_clock(stack: Stack) -> None:
+    """Not later than the database gives the slot to another reservation."""
     with Client(stack.redis_server.url, timeout=PATIENCE) as client:
         with client.lease(id="cut-off", pool="warm", ttl=3, wait=PATIENCE) as lease, stopped(stack.redis_server.pid):
             last = stack.find("cut-off").expires_at

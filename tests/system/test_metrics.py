@@ -33,7 +33,7 @@ def address(stack: Stack) -> Iterator[str]:
 
 
 def scrape(address: str) -> Samples:
-    """All samples by name and labels; {} while nobody answers."""
+    """Return all samples by name and labels; {} while the process does not answer."""
     try:
         with urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310 - loopback
             families = list(text_string_to_metric_families(answer.read().decode()))
@@ -74,12 +74,12 @@ def test_prometheus_sees_a_lease_come_and_go(stack: Stack, address: str) -> None
     assert of(after, "leasehold_time_to_ready_seconds_count", pool="linux") == ready + 1
     assert of(after, "leasehold_slots_online", pool="linux") == 1
     assert of(after, "leasehold_up", part="database") == of(after, "leasehold_up", part="redis") == 1
-    # Somebody looks at its machine again and again.
+    # Its machine is checked repeatedly.
     wait_for(lambda: of(scrape(address), "leasehold_probe_age_seconds_max") is not None, "the age of a probe")
     assert stack.ask("release", {"reservation": "metered", "token": row.token})["ok"]
 
 
-def test_who_waits_is_told_with_the_reason(stack: Stack, address: str) -> None:
+def test_waiting_reservations_are_reported_with_the_reason(stack: Stack, address: str) -> None:
     assert stack.ask("submit", {"id": "metered-on-hold", "pool": "linux", "priority": 0})["ok"]
     try:
         wait_for(lambda: of(scrape(address), "leasehold_reservations_waiting", code="on_hold") == 1, "the one on hold")
@@ -108,7 +108,7 @@ def shared(stack: Stack) -> Iterator[Stack]:
     assert stack.slots("shared") == []
 
 
-def test_accounts_are_told_at_every_level_while_one_preempts_another(shared: Stack, address: str) -> None:
+def test_accounts_are_reported_at_every_level_while_one_preempts_another(shared: Stack, address: str) -> None:
     wait_for(lambda: of(scrape(address), "leasehold_account_balance", account="saver", level="0"), "the accounts")
     before = scrape(address)
     for level in map(str, range(6)):

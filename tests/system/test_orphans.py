@@ -38,7 +38,7 @@ def test_a_machine_of_an_empty_slot_is_adopted_and_serves(stack: Stack, ec2: "EC
     stack.await_empty()
     machine = run(ec2, stack, "linux-3")
     wait_for(lambda: "slot_adopted" in events_of(stack, "linux-3"), "the adoption", 60)
-    # Nobody wants it: it was probed, was ready, went idle and was let go like any other.
+    # No reservation needs it: it was probed, was ready, went idle and was let go like any other.
     wait_for(lambda: state_of(stack, machine) == "terminated", "its end", 60)
     assert events_of(stack, "linux-3")[:4] == ["slot_adopted", "slot_binding", "slot_ready", "slot_draining"]
     assert terminations(stack, machine) != []

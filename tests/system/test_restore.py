@@ -1,4 +1,4 @@
-"""A backup is restored while the stack runs: nothing is given out twice, nobody is left without an answer."""
+"""A backup is restored while the stack runs: no number is used twice, and every holder gets an answer."""
 
 import json
 import os

@@ -85,7 +85,7 @@ def test_a_channel_keeps_one_client_for_as_long_as_its_pool_of_connections_lives
         assert third.ping()
 
 
-def test_who_publishes_on_a_channel_that_was_closed_does_so_on_a_fresh_one(connection: Connection) -> None:
+def test_a_publish_on_a_closed_channel_uses_a_new_one(connection: Connection) -> None:
     producer = connection.Producer()
     closed: Any = producer.channel
     for _ in range(2):
@@ -113,7 +113,7 @@ def test_connections_that_are_lost_while_a_message_is_sent_cost_no_message(
     assert proxy.taken > max(lost)
 
 
-def test_a_kick_that_failed_spares_nobody_the_next(app: Celery, proxy: Proxy, broker: redis.Redis) -> None:
+def test_after_a_failed_kick_the_next_one_is_sent(app: Celery, proxy: Proxy, broker: redis.Redis) -> None:
     notifier = RedisNotifier(broker, a_dispatcher(app).send_tick)
     proxy.lost = EVERY
     with pytest.raises(OperationalError):

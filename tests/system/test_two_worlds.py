@@ -37,7 +37,7 @@ ENDS = frozenset({"reservation_released", "reservation_cancelled", "reservation_
 
 @pytest.fixture(scope="module")
 def script() -> Script:
-    """What the simulator says; a script that has something of everything."""
+    """The results of the simulator, for a script with some of every kind of step."""
     found = generate(SEED, LENGTH)
     kinds = {next(iter(step)) for step in found.steps}
     assert kinds >= {"submit", "release", "cancel", "renew", "drain", "outage", "calm", "interrupt", "lose"}
@@ -61,7 +61,7 @@ def list_restarted(script: Script) -> set[str]:
 
 @pytest.mark.timeout(300)
 def test_the_same_script_comes_to_the_same_in_both_worlds(stack: Stack, script: Script) -> None:
-    """Who got what, which slots were launched and how each reservation ended, in the same order."""
+    """The leases, the launched slots and the ends of reservations, in the same order."""
     stack.apply({**CONFIG, "pools": {**RULES["pools"], **CONFIG["pools"]}})
     names = {each["id"] for step in script.steps for each in step.get("submit", [])}
     for number, (step, expected) in enumerate(zip(script.steps, script.snapshots, strict=True)):

@@ -63,23 +63,23 @@ def test_slots_replace_those_of_the_pool() -> None:
         (
             {"pools": {"p": a_pool(), "q": a_pool(system="y")}},
             {},
-            '--system: expected the one that the jobs of the trace ask for, got "2: x, y"',
+            '--system: expected the system that the jobs of the trace request, got "2: x, y"',
         ),
         ({"pools": {"p": a_pool()}}, {"system": "y"}, '--system: expected one of: x, got "y"'),
         (
             {"pools": {"p": a_pool(), "q": a_pool()}},
             {"slots": 3},
-            '--slots: expected one pool that serves x, whose slots these are, got "p, q"',
+            '--slots: expected exactly one pool that serves x, got "p, q"',
         ),
         (
             {"pools": {"p": {"system": "x", "provider": "static"}}},
             {},
-            "pools.p.max_slots: expected how many hosts there are (or --slots), got null",
+            "pools.p.max_slots: expected the number of hosts (or --slots), got null",
         ),
         (
             {"pools": {"p": a_pool(resources={"units": 3})}},
             {},
-            'pools.p.resources: expected room for a processor of a job (1 cpu) on a slot, got {"units": 3.0}',
+            'pools.p.resources: expected capacity for a processor of a job (1 cpu) on a slot, got {"units": 3.0}',
         ),
         (
             {"pools": {"p": an_ec2_pool(min_slots=2)}},

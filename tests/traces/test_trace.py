@@ -13,7 +13,7 @@ from scheduler.simulation.metrics import Spread, Summary
 from scheduler.simulation.setbacks import Setbacks
 from scheduler.simulation.swf import Job
 from scheduler.simulation.trace import TracePlay
-from scheduler.simulation.workload import Workload, list_wishes, make_wish, read_workload
+from scheduler.simulation.workload import Workload, list_submissions, make_reservation, read_workload
 from tests.traces.logs import Document, Row, a_fleet, a_line, a_log, a_pool, an_ec2_pool, play, play_rows
 
 THREE = ((0, 10, 2), (5, 20, 1), (6, 5, 1))
@@ -148,7 +148,7 @@ def test_few_setbacks_are_no_reason_to_give_up() -> None:
 
 def test_a_job_is_a_reservation_as_the_contract_says() -> None:
     job = Job(7, 60, 300, 8, 600, user=12, group=2, application=33, queue=1)
-    assert make_wish(job, "job-1", "x", 0).model_dump(exclude_defaults=True) == {
+    assert make_reservation(job, "job-1", "x", 0).model_dump(exclude_defaults=True) == {
         "id": "job-1",
         "system": "x",
         "account": "user-12",
@@ -158,7 +158,10 @@ def test_a_job_is_a_reservation_as_the_contract_says() -> None:
         "components": ({"name": "main", "count": 8, "resources": {"cpus": 1}},),
     }
     unknown = Job(7, 60, 300, 8, None, user=-1, group=-1, application=-1, queue=-1)
-    assert (make_wish(unknown, "job-1", "x", 0).size, make_wish(unknown, "job-1", "x", 0).account) == (2400, None)
+    assert (make_reservation(unknown, "job-1", "x", 0).size, make_reservation(unknown, "job-1", "x", 0).account) == (
+        2400,
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -175,14 +178,14 @@ def test_a_job_is_a_reservation_as_the_contract_says() -> None:
     ],
 )
 def test_a_share_of_its_processors_is_elastic(processors: int, share: float, essential: int, elastic: int) -> None:
-    wish = make_wish(Job(7, 60, 300, processors, None, 1, 1, 1, 1), "job-1", "x", share)
+    wish = make_reservation(Job(7, 60, 300, processors, None, 1, 1, 1, 1), "job-1", "x", share)
     found = [(each.name, each.kind, each.count) for each in wish.components]
     assert found == [("main", "essential", essential), ("more", "elastic", elastic)][: 2 if elastic else 1]
 
 
 def test_submits_count_from_the_first_one() -> None:
     jobs = [Job(1, at, 10, 1, None, 1, 1, 1, 1) for at in (50, 60.5)]
-    found = list_wishes(Workload(Path("log"), tuple(jobs), ()), "x")
+    found = list_submissions(Workload(Path("log"), tuple(jobs), ()), "x")
     assert [(at, wish.id) for at, wish in found] == [(0, "job-1"), (10.5, "job-2")]
 
 
@@ -201,7 +204,7 @@ def test_bad_lines_name_themselves_and_are_skipped_when_that_is_asked_for(tmp_pa
     assert list(workload.skipped) == [
         f"{path}:5: expected 18 fields, got 3",
         f"{path}:6: expected a run time >= 0, or -1 for unknown, got -3",
-        f"{path}:7: expected at most 2 processors, as many as the fleet could ever have, got 99",
+        f"{path}:7: expected at most 2 processors, the most that the fleet could ever have, got 99",
         f"{path}:8: cancelled before it ran",
     ]
     summary = play(workload, fleet)
@@ -275,7 +278,7 @@ def test_what_is_over_is_forgotten() -> None:
     jobs = [Job(number, number * 10.0, 5.0, 2, None, 1, 1, 1, 1) for number in range(1000)]
     played = TracePlay(Workload(Path("log"), tuple(jobs), ()), a_fleet())
     played.play()
-    store = played.stage.store
+    store = played.cluster.store
     assert played.sum_up().finished == 1000
     assert len(store.find_reservations(limit=1000)) < 500
     assert len(store.events) < 2000

@@ -35,18 +35,18 @@ def redis_url(request: pytest.FixtureRequest, find_redis: FindRedis) -> str:
 def make_board(request: pytest.FixtureRequest, find_redis: FindRedis, open_redis: OpenRedis) -> MakeBoard:
     """Makes boards of several processes over one view, which was not built yet."""
     if request.param == "memory":
-        shelf = InMemoryRedis(lambda: NOW)
-        return lambda: MemoryViewCache(shelf)
+        redis = InMemoryRedis(lambda: NOW)
+        return lambda: MemoryViewCache(redis)
     url = find_redis(request.param)
     return lambda: RedisViewCache(open_redis(url))
 
 
 @pytest.fixture(params=WORLDS)
 def make_lock(request: pytest.FixtureRequest, find_redis: FindRedis, open_redis: OpenRedis) -> MakeLock:
-    """Makes locks of several processes that contend for one seat, free at first."""
+    """Makes locks of several processes that contend for one lock_holder, free at first."""
     if request.param == "memory":
-        seat = LockHolder()
-        return lambda: MemoryLeaderLock(seat)
+        lock_holder = LockHolder()
+        return lambda: MemoryLeaderLock(lock_holder)
     url = find_redis(request.param)
     return lambda: RedisLeaderLock(open_redis(url))
 

@@ -92,7 +92,7 @@ class World:
 def wipe(view_cache: ViewCache) -> None:
     """Lose everything, as a FLUSHALL does."""
     if isinstance(view_cache, MemoryViewCache):
-        view_cache.shelf.flush()
+        view_cache.redis.flush()
     else:
         cast("RedisViewCache", view_cache)._client.flushall()
 

@@ -62,7 +62,7 @@ def test_a_row_that_came_again_after_its_end_and_deletion_is_not_forgotten_with_
 def test_a_flushed_shelf_holds_no_view() -> None:
     view_cache = a_board(Clock(), slot_at(1))
     view_cache.write_report({"term": 1})
-    view_cache.shelf.flush()
+    view_cache.redis.flush()
     assert view_cache.publish([slot_at(2)]) is False
     assert view_cache.load() is None
     assert view_cache.read_report() == {}
@@ -83,8 +83,8 @@ def test_a_board_that_fell_too_far_behind_reloads(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_lock_runs_out_by_the_clock() -> None:
-    clock, seat = Clock(), LockHolder()
-    old, new = MemoryLeaderLock(seat, 15.0, clock), MemoryLeaderLock(seat, 15.0, clock)
+    clock, lock_holder = Clock(), LockHolder()
+    old, new = MemoryLeaderLock(lock_holder, 15.0, clock), MemoryLeaderLock(lock_holder, 15.0, clock)
     old.take()
     new.take()
     clock.now = 14.0

@@ -28,66 +28,66 @@ RIGHT = {key: "string" if right == "lock" else right for key, right in VIEW_TYPE
 
 
 @pytest.fixture
-def rig(redis_url: str) -> Harness:
-    """A rig whose view and lock are on this Redis, after a tick."""
-    rig = Harness()
-    rig.ports.view_cache = RedisViewCache(make_redis(redis_url))
-    rig.ports.lock = RedisLeaderLock(make_redis(redis_url))
-    rig.submit("r1")
-    rig.tick()
-    return rig
+def harness(redis_url: str) -> Harness:
+    """A harness whose view and lock are on this Redis, after a tick."""
+    harness = Harness()
+    harness.ports.view_cache = RedisViewCache(make_redis(redis_url))
+    harness.ports.lock = RedisLeaderLock(make_redis(redis_url))
+    harness.submit("r1")
+    harness.tick()
+    return harness
 
 
-def read_view(rig: Harness) -> View:
-    view = rig.ports.view_cache.load()
+def read_view(harness: Harness) -> View:
+    view = harness.ports.view_cache.load()
     assert view is not None
     return view
 
 
 @pytest.mark.parametrize("key", VIEW_TYPES)
 def test_a_tick_sets_aside_a_key_of_the_view_with_a_wrong_type_and_goes_on(
-    rig: Harness, redis_client: redis.Redis, key: str
+    harness: Harness, redis_client: redis.Redis, key: str
 ) -> None:
     wrong = [kind for kind in WRITES if kind != RIGHT[key]]
     aside = f"{PREFIX}set-aside:{PREFIX}{key}"
     for number, kind in enumerate(wrong):
         redis_client.delete(PREFIX + key)
         WRITES[kind](redis_client, PREFIX + key)
-        rig.tick()
-        rig.submit(f"new{number}")
-        assert f"new{number}" in read_view(rig).reservations
+        harness.tick()
+        harness.submit(f"new{number}")
+        assert f"new{number}" in read_view(harness).reservations
         assert redis_client.type(aside) == kind.encode()
         assert 0 < redis_client.ttl(aside) <= KEPT_SECONDS
-    events = rig.store.read_events(EventFilter(name="key_set_aside"))
+    events = harness.store.read_events(EventFilter(name="key_set_aside"))
     assert [event.detail for event in events] == [{"key": PREFIX + key, "found": kind} for kind in wrong]
-    assert rig.meter.counts["leasehold_set_aside_keys_total", (("key", PREFIX + key),)] == len(wrong)
+    assert harness.meter.counts["leasehold_set_aside_keys_total", (("key", PREFIX + key),)] == len(wrong)
 
 
-def test_a_leader_lock_that_never_expires_is_set_aside(rig: Harness, redis_client: redis.Redis) -> None:
-    rig.submit("r2")
+def test_a_leader_lock_that_never_expires_is_set_aside(harness: Harness, redis_client: redis.Redis) -> None:
+    harness.submit("r2")
     redis_client.set(f"{PREFIX}leader", "nobody's")
-    rig.tick()
-    assert set(read_view(rig).reservations) == {"r1", "r2"}
+    harness.tick()
+    assert set(read_view(harness).reservations) == {"r1", "r2"}
     assert redis_client.get(f"{PREFIX}set-aside:{PREFIX}leader") == b"nobody's"
 
 
-def test_a_leader_lock_that_is_held_is_left_alone(rig: Harness, redis_client: redis.Redis) -> None:
+def test_a_leader_lock_that_is_held_is_left_alone(harness: Harness, redis_client: redis.Redis) -> None:
     redis_client.set(f"{PREFIX}leader", "another's", px=60_000)
-    assert rig.ports.view_cache.set_aside_wrong_keys() == []
-    assert not rig.ports.lock.take()
+    assert harness.ports.view_cache.set_aside_wrong_keys() == []
+    assert not harness.ports.lock.take()
 
 
-def test_of_each_key_the_last_one_set_aside_is_kept(rig: Harness, redis_client: redis.Redis) -> None:
+def test_of_each_key_the_last_one_set_aside_is_kept(harness: Harness, redis_client: redis.Redis) -> None:
     for number in range(3):
         redis_client.delete(f"{PREFIX}view:holds")
         redis_client.rpush(f"{PREFIX}view:holds", number)
-        rig.tick()
+        harness.tick()
     assert redis_client.lrange(f"{PREFIX}set-aside:{PREFIX}view:holds", 0, -1) == [b"2"]
-    assert len(rig.store.read_events(EventFilter(name="key_set_aside"))) == 3
+    assert len(harness.store.read_events(EventFilter(name="key_set_aside"))) == 3
 
 
 def test_a_key_of_the_broker_with_a_wrong_type_is_set_aside_and_recorded_by_the_next_tick(
-    rig: Harness, redis_client: redis.Redis
+    harness: Harness, redis_client: redis.Redis
 ) -> None:
     cases = [(key, kind) for key, right in BROKER_TYPES.items() for kind in WRITES if kind != right]
     for key, kind in cases:
@@ -95,8 +95,8 @@ def test_a_key_of_the_broker_with_a_wrong_type_is_set_aside_and_recorded_by_the_
         assert set_aside(redis_client, PREFIX, BROKER_TYPES) == [SetAside(key, kind)]
         assert set_aside(redis_client, PREFIX, BROKER_TYPES) == []
         assert not redis_client.exists(key)
-        rig.tick()
-    events = rig.store.read_events(EventFilter(name="key_set_aside"))
+        harness.tick()
+    events = harness.store.read_events(EventFilter(name="key_set_aside"))
     assert [(event.detail["key"], event.detail["found"]) for event in events] == cases
 
 
@@ -119,26 +119,26 @@ UNREADABLE: dict[str, Callable[[redis.Redis], object]] = {
 
 @pytest.mark.parametrize("key", UNREADABLE)
 def test_a_tick_sets_aside_a_key_with_unreadable_contents_and_goes_on(
-    rig: Harness, redis_client: redis.Redis, key: str
+    harness: Harness, redis_client: redis.Redis, key: str
 ) -> None:
     UNREADABLE[key](redis_client)
-    rig.tick()
-    rig.submit("new0")
-    rig.tick()
-    assert set(read_view(rig).reservations) == {"r1", "new0"}
+    harness.tick()
+    harness.submit("new0")
+    harness.tick()
+    assert set(read_view(harness).reservations) == {"r1", "new0"}
     other = RedisViewCache(redis_client).load()
     assert other is not None
     assert set(other.reservations) == {"r1", "new0"}
     assert redis_client.exists(f"{PREFIX}set-aside:{PREFIX}{key}")
-    (event,) = rig.store.read_events(EventFilter(name="key_set_aside"))
+    (event,) = harness.store.read_events(EventFilter(name="key_set_aside"))
     assert event.detail == {"key": PREFIX + key, "found": "unreadable"}
-    assert rig.meter.counts["leasehold_set_aside_keys_total", (("key", PREFIX + key),)] == 1
+    assert harness.meter.counts["leasehold_set_aside_keys_total", (("key", PREFIX + key),)] == 1
 
 
 def test_what_was_set_aside_is_recorded_by_a_later_tick_if_the_first_commit_fails(
-    rig: Harness, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin = rig.store.transaction
+    begin = harness.store.transaction
 
     @contextmanager
     def fail_to_commit() -> Iterator[Transaction]:
@@ -149,31 +149,31 @@ def test_what_was_set_aside_is_recorded_by_a_later_tick_if_the_first_commit_fail
     redis_client.delete(f"{PREFIX}view:holds")
     redis_client.set(f"{PREFIX}view:holds", "mine")
     with monkeypatch.context() as during:
-        during.setattr(rig.store, "transaction", fail_to_commit)
+        during.setattr(harness.store, "transaction", fail_to_commit)
         with pytest.raises(StoreUnavailableError):
-            rig.tick()
-    assert not rig.store.read_events(EventFilter(name="key_set_aside"))
-    rig.tick()
-    rig.tick()
-    (event,) = rig.store.read_events(EventFilter(name="key_set_aside"))
+            harness.tick()
+    assert not harness.store.read_events(EventFilter(name="key_set_aside"))
+    harness.tick()
+    harness.tick()
+    (event,) = harness.store.read_events(EventFilter(name="key_set_aside"))
     assert event.detail == {"key": f"{PREFIX}view:holds", "found": "string"}
-    assert rig.meter.counts["leasehold_set_aside_keys_total", (("key", f"{PREFIX}view:holds"),)] == 1
+    assert harness.meter.counts["leasehold_set_aside_keys_total", (("key", f"{PREFIX}view:holds"),)] == 1
     assert not redis_client.exists(f"{PREFIX}set-aside")
 
 
 def test_a_record_of_a_set_aside_key_that_is_unreadable_itself_is_dropped(
-    rig: Harness, redis_client: redis.Redis
+    harness: Harness, redis_client: redis.Redis
 ) -> None:
     redis_client.rpush(f"{PREFIX}set-aside", JUNK, '{"key": "k", "found": "list"}')
-    rig.tick()
-    (event,) = rig.store.read_events(EventFilter(name="key_set_aside"))
+    harness.tick()
+    (event,) = harness.store.read_events(EventFilter(name="key_set_aside"))
     assert event.detail == {"key": "k", "found": "list"}
     assert not redis_client.exists(f"{PREFIX}set-aside")
 
 
-def test_a_tombstone_or_a_name_that_is_unreadable_fails_no_publish(rig: Harness, redis_client: redis.Redis) -> None:
+def test_a_tombstone_or_a_name_that_is_unreadable_fails_no_publish(harness: Harness, redis_client: redis.Redis) -> None:
     """Until the next tick sets their keys aside."""
     UNREADABLE["view:gone"](redis_client)
     UNREADABLE["view:leaving"](redis_client)
-    rig.submit("new0")
-    assert set(read_view(rig).reservations) == {"r1", "new0"}
+    harness.submit("new0")
+    assert set(read_view(harness).reservations) == {"r1", "new0"}

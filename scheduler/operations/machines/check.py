@@ -1,4 +1,4 @@
-"""Check: mirror what the cloud says of some slots' machines. The sweep drives it, not a chain of tasks a slot."""
+"""Checks slots' machines and moves each slot to the state of its machine. A periodic sweep starts the checks."""
 
 from collections.abc import Sequence
 
@@ -15,20 +15,20 @@ from scheduler.operations.unit_of_work import UnitOfWork
 BATCH = 100
 """Slots in one message to the health queue: as many as one describe call takes."""
 PROBED_BATCH = 10
-"""The same where each machine may have to be probed, one after the other, up to its probe's timeout."""
+"""Slots in one message when each machine may have to be probed, one after the other, up to its probe's timeout."""
 YOUNG_SECONDS = 300.0
 MOST_MISSES = 3
-"""A machine that the cloud does not know is gone when it was last seen this long ago (the clock begins when it
-was launched) and was missed this often in a row.
+"""A machine that the cloud does not list counts as gone when it was launched YOUNG_SECONDS ago and was missing this
+often in a row.
 """
 
 
 def check(ports: Ports, slot_ids: Sequence[str]) -> int:
-    """Move each slot on as far as its machine is: running, ready to serve, gone; how many moved.
+    """Move each slot to the state of its machine. Return how many events that made.
 
-    booting: the machine runs -> binding; binding: the probe says it serves -> ready; terminating: the machine
-    is gone -> empty; any other: the machine is gone -> empty, and what it held fails in the next tick. One that EC2
-    is taking back right now counts as interrupted, should its notice have been lost.
+    booting: the machine runs -> binding. binding: the probe succeeds -> ready. terminating: the machine is gone ->
+    empty. Any other state: the machine is gone -> empty, and the next tick fails what it held. A machine that EC2 is
+    taking back counts as interrupted, in case its notice was lost.
     """
     rules = ports.rules()
     slots = [slot for slot in ports.store.find_slots(ids=slot_ids) if slot.instance_id]
@@ -58,7 +58,7 @@ def check(ports: Ports, slot_ids: Sequence[str]) -> int:
 
 
 def _note_answers(ports: Ports, slots: Sequence[Slot]) -> None:
-    """For the metric of the oldest probe: these answered now."""
+    """Note for the metric of the oldest probe that these slots' machines answered now."""
     ports.meter.note_probes([slot.id for slot in slots if slot.state in WITH_MACHINE], ports.store.now())
 
 
@@ -70,7 +70,9 @@ def _serves(ports: Ports, slot: Slot, machines: dict[str, Machine], rules: Rules
 
 
 def _fails(ports: Ports, slot: Slot, machines: dict[str, Machine], rules: Rules) -> bool:
-    """Whether a machine that was ready to serve says that it no longer is; one that nobody asks says nothing."""
+    """Return whether a ready machine fails its probe or is reported unhealthy. Without a probe and
+    report it does not.
+    """
     machine, pool = machines.get(slot.instance_id or ""), rules.pools.get(slot.pool)
     if machine is None or machine.state != "running" or slot.state != "ready" or pool is None:
         return False
@@ -82,7 +84,7 @@ def _fails(ports: Ports, slot: Slot, machines: dict[str, Machine], rules: Rules)
 
 
 def _note_probe(work: UnitOfWork, name: str, *, failed: bool) -> None:
-    """Count the probes that failed in a row; a good one begins anew."""
+    """Count the failed probes in a row. A successful probe sets the count to 0."""
     slot = work.slots.get(name)
     count = slot.failed_probes + 1 if slot and failed else 0
     if slot is not None and slot.state == "ready" and slot.failed_probes != count:
@@ -90,7 +92,7 @@ def _note_probe(work: UnitOfWork, name: str, *, failed: bool) -> None:
 
 
 def mirror(work: UnitOfWork, rules: Rules, slot: Slot, machine: Machine | None, *, serves: bool) -> None:
-    """Move one slot to where its machine is."""
+    """Move one slot to the state of its machine."""
     if machine is None:
         _mirror_missing(work, rules, slot)
         return
@@ -114,15 +116,16 @@ def _whereabouts(machine: Machine) -> dict[str, str | None]:
 
 
 def _mirror_gone(work: UnitOfWork, rules: Rules, slot: Slot) -> None:
-    """Its machine is gone: the slot is empty; one that never served is a boot that failed."""
+    """The machine is gone: make the slot empty. If it never served, count a failed boot."""
     if slot.state in BOOTING:
         note_failed_boot(work, rules.pools.get(slot.pool), slot, f"lost its machine while {slot.state}")
     work.move_slot(slot, "empty", reason="gone")  # promise: empty-confirmed
 
 
 def _mirror_missing(work: UnitOfWork, rules: Rules, slot: Slot) -> None:
-    """Absent is not dead until it is old enough and was missed often enough, one that is to go as any other: of
-    a machine that the cloud does not show yet nobody knows whether it heard the termination.
+    """The cloud does not list the machine: treat it as gone only once it is old enough and was missing often enough.
+
+    This also holds for terminating slots: a machine that is not listed yet may not have received the termination.
     """
     missed = slot.missed + 1
     born = slot.since if slot.last_seen is None else slot.last_seen

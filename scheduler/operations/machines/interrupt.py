@@ -1,6 +1,6 @@
-"""Interrupt: heed what the cloud says ahead of a machine's end, so that its holders get the whole two minutes.
+"""Handles the cloud's notices about machines before their end, so that holders get the whole two minutes.
 
-A message is deleted only after what it says is committed; it may come twice, and two processes may read at once.
+A message is deleted only after its effect is committed. It may arrive twice, and two processes may read at once.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,19 +14,21 @@ from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import CloudError, Message, Notice, NoticeFeed
 
 MOST_BATCHES = 50
-"""Batches that one call reads: a task stays bounded however long the queue is."""
+"""Batches that one call reads, so that the task is bounded however long the queue is."""
 
 
 @dataclass
 class HandledNotices:
-    """What became of the messages that were read: how many changed a slot, and how many are left to come again."""
+    """The result of reading messages: how many changed a slot, and how many stay in the queue."""
 
     changed: int = 0
     left: int = 0
 
 
 class _Meant(NamedTuple):
-    """A notice, and the slot that it is about: by its machine or, while that is not on the row, by its launch."""
+    """A notice with the slot that it concerns: found by its machine, or by its launch while the slot has no machine id
+    yet.
+    """
 
     notice: Notice
     slot: str
@@ -35,7 +37,7 @@ class _Meant(NamedTuple):
 
 @dataclass
 class _Sorted:
-    """The notices of a batch whose slot is known, and the messages that nobody can place yet."""
+    """The notices of a batch whose slot is known, and the messages whose slot cannot be found yet."""
 
     meant: list[_Meant] = field(default_factory=list)
     unplaced: list[Message] = field(default_factory=list)
@@ -43,10 +45,10 @@ class _Sorted:
 
 
 def heed_notices(ports: Ports, feed: NoticeFeed, wait_seconds: float = 0.0) -> HandledNotices:
-    """Read the feed until it is empty, waiting so long for the first message.
+    """Read the feed until it is empty, and change the slots. `wait_seconds`: how long to wait for the first message.
 
-    Raises CloudError when the feed or, for a machine whose launch is not settled, the fleet cannot be asked; what
-    was not heeded then comes again.
+    Raises CloudError when the feed cannot be read, or the fleet cannot be asked for a machine whose launch is not
+    settled. Messages that were not handled are delivered again.
     """
     heeded = HandledNotices()
     for number in range(MOST_BATCHES):
@@ -64,10 +66,10 @@ def heed_notices(ports: Ports, feed: NoticeFeed, wait_seconds: float = 0.0) -> H
 
 
 def _sort(ports: Ports, messages: Sequence[Message]) -> _Sorted:
-    """Find the slot of each machine: by its instance id or, where the answer to its launch is still on its way, by
-    the launch id that it is tagged with. Machines that no slot knows are not ours.
+    """Find the slot of each machine by its instance id or, while the answer to its launch has not arrived, by the
+    launch id in its tags. Machines that belong to no slot are ignored.
     """
-    # Before the machines: a launch that settles in between is then found by both, never by none.
+    # Read launching slots before machines: a launch that settles in between is found by both queries, never by none.
     coming = {slot.launch_id: slot.id for slot in ports.store.find_slots(states=["launching"])}
     notices = {message.notice.machine for message in messages if message.notice}
     slots = {slot.instance_id: slot.id for slot in ports.store.find_slots_of_machines(sorted(notices))}
@@ -85,8 +87,10 @@ def _sort(ports: Ports, messages: Sequence[Message]) -> _Sorted:
 def _sort_by_launch(
     ports: Ports, messages: Iterable[Message], coming: Mapping[str | None, str], found: _Sorted
 ) -> None:
-    """Ask the cloud whose launches these are. One that it does not show yet may be ours: while there is time its
-    message is left, and comes again.
+    """Ask the cloud for the launches of these machines.
+
+    A machine that the cloud does not list yet may belong to a launching slot: until the interruption its message
+    stays in the queue and is delivered again.
     """
     notices = {each: each.notice for each in messages if each.notice}
     try:
@@ -104,7 +108,7 @@ def _sort_by_launch(
 
 
 def _heed(ports: Ports, meant: Sequence[_Meant]) -> int:
-    """Write what the notices say on their slots, tell everybody, count them; how many changed something."""
+    """Write these notices on their slots, announce the change, and count them. Return how many changed a slot."""
     if not meant:
         return 0
     rules = ports.rules()
@@ -120,7 +124,9 @@ def _heed(ports: Ports, meant: Sequence[_Meant]) -> int:
 
 
 def _write(work: UnitOfWork, rules: Rules, meant: _Meant) -> bool:
-    """Whether it changed the slot; not one that has another machine by now, or went away."""
+    """Write a notice on its slot. Return whether that changed it; False if the slot has another machine now or was
+    deleted.
+    """
     current, notice = work.slots.get(meant.slot), meant.notice
     if current is None or not (
         current.instance_id == notice.machine or (meant.launch_id and current.launch_id == meant.launch_id)

@@ -1,5 +1,7 @@
-"""Launch: carry out one slot's intent. The request is frozen and stored first, so that a task that runs twice,
-or dies anywhere, gets the same machine and not another one.
+"""Launch: carry out one slot's launch.
+
+The request is stored before it is sent, so a task that runs twice or dies at any point gets the same machine, not
+another one.
 """
 
 import msgspec
@@ -14,18 +16,20 @@ from scheduler.operations.unit_of_work import UnitOfWork
 from scheduler.ports import Category, CloudError, ClusterRow, LaunchOrder
 
 MOST_ATTEMPTS = 5
-"""Attempts at a launch of which nobody knows whether it happened; then it counts as misconfigured."""
+"""Attempts at a launch whose outcome is unknown. After that it counts as misconfigured."""
 MOST_DELAY = 60.0
 REFUSALS: frozenset[Category] = frozenset({"capacity", "quota", "throttled", "auth", "misconfigured"})
-"""Definite answers: nothing was launched."""
+"""Definite refusals: nothing was launched."""
 UNHEARD: frozenset[Category] = frozenset({"throttled", "auth"})
-"""Of these, answers that are given before the request is looked at: sent again they say nothing of the first one."""
+"""Refusals that EC2 returns before it looks at the request. As the answer to a repeated request they do not show
+whether the first one launched a machine.
+"""
 REPEATED = "repeated"
-"""What a second copy of the task did: nothing, so it is no attempt."""
+"""The result of a second copy of the task, which did nothing. It does not count as an attempt."""
 
 
 def launch(ports: Ports, slot_id: str, launch_id: str) -> str:
-    """Ask the cloud for the machine of this launch; the outcome in a word, for logs and metrics."""
+    """Request the machine of this launch from the cloud. Return the outcome as one word, for logs and metrics."""
     rules = ports.rules()
     slot = _find_wanted(ports, slot_id, launch_id)
     if slot is None:
@@ -55,9 +59,10 @@ def _is_wanted(slot: Slot | None, launch_id: str | None) -> bool:
 
 
 def _freeze(ports: Ports, rules: Rules, slot_id: str, launch_id: str) -> Slot | None:
-    """Store the whole request and count the attempt; None when this launch is not wanted any more, or not yet.
+    """Store the whole request and count the attempt. Return None when this launch is not wanted any more, or not yet
+    due.
 
-    Raises CloudError when the rules do not suffice for a request.
+    Raises CloudError when the rules lack something that a request needs.
     """
     cluster = ports.store.read_cluster()
     with ports.store.transaction() as transaction:
@@ -72,14 +77,14 @@ def _freeze(ports: Ports, rules: Rules, slot_id: str, launch_id: str) -> Slot | 
 
 
 def is_put_off(slot: Slot, now: float) -> bool:
-    """Whether its slow work is not due yet. Nothing is put off for longer than `MOST_DELAY`: a time further ahead was
-    written before the clock was put back.
+    """Return whether the slot's slow work is not due yet. A delay longer than `MOST_DELAY` was written before the clock
+    was set back, and is ignored.
     """
     return 0 < slot.not_before - now <= MOST_DELAY
 
 
 def order_of(slot: Slot, cluster: ClusterRow | None = None) -> LaunchOrder:
-    """What the launch of this slot is made of. `cluster`: whose machine it will be."""
+    """Return the facts of this slot's launch. `cluster`: the owner of the machine."""
     return LaunchOrder(
         slot=slot.id,
         pool=slot.pool,
@@ -92,10 +97,10 @@ def order_of(slot: Slot, cluster: ClusterRow | None = None) -> LaunchOrder:
 
 
 def settle_machine(ports: Ports, slot: Slot, machine: Machine) -> str:
-    """The slot boots; when it is not wanted any more, what came for it is terminated.
+    """Put the machine on the slot, which then boots. If the launch is not wanted any more, terminate the machine.
 
-    Who comes second (a copy of the task; the sweep, where an answer was lost) finds the machine on the slot
-    already: that one is in use. If the cloud refuses the termination (CloudError), the orphan sweep ends it.
+    A second call (a copy of the task, or the sweep after a lost answer) finds the machine on the slot already and
+    keeps it. If the cloud refuses the termination (CloudError), the orphan sweep ends the machine.
     """
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
@@ -125,7 +130,7 @@ def settle_machine(ports: Ports, slot: Slot, machine: Machine) -> str:
 
 
 def _forget_holds(work: UnitOfWork, slot: Slot) -> None:
-    """A launch that worked ends what earlier refusals of its kind held back."""
+    """Delete the holds that earlier refusals of this kind of launch caused: this launch succeeded."""
     subject, market = slot.offering or "", slot.market or ""
     names = [
         hold_id(slot.pool, "throttled"),
@@ -142,8 +147,10 @@ def _forget_holds(work: UnitOfWork, slot: Slot) -> None:
 
 @repeated_if_overtaken
 def _settle_error(ports: Ports, rules: Rules, slot: Slot, error: CloudError) -> str:
-    """A definite refusal empties the slot (or parks it in `error`) and is held against the offering, market or
-    pool; of what nobody knows the outcome, the same request is sent again, at most `MOST_ATTEMPTS` times.
+    """Handle a failed launch. Return the category for the metrics.
+
+    A definite refusal moves the slot to `empty` or `error` and puts a hold on the offering, market or pool. After an
+    unclear outcome the same request is sent again, at most `MOST_ATTEMPTS` times.
     """
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
@@ -164,7 +171,7 @@ def _settle_error(ports: Ports, rules: Rules, slot: Slot, error: CloudError) -> 
 
 
 def _hold_back(work: UnitOfWork, rules: Rules, slot: Slot, category: Category) -> Category:
-    """While a launch is sent again: what refuses it for now holds the pool's others back as well."""
+    """Put a temporary refusal of a launch that is sent again on the pool as a hold. Return the category."""
     if category not in UNHEARD:
         return "transient"
     if (pool := rules.pools.get(slot.pool)) is not None:
@@ -173,7 +180,7 @@ def _hold_back(work: UnitOfWork, rules: Rules, slot: Slot, category: Category) -
 
 
 def _put_off(work: UnitOfWork, slot: Slot) -> None:
-    """Again later: 1, 2, 4, 8 s from now; `recover` sends it."""
+    """Delay the next attempt: 1, 2, 4, 8 s from now. `recover` sends it."""
     delay = min(MOST_DELAY, 2.0 ** max(0, slot.attempts - 1))
     work.put(msgspec.structs.replace(slot, not_before=work.now + delay, sent_at=0.0))
 
@@ -190,11 +197,10 @@ def _refuse(work: UnitOfWork, rules: Rules, slot: Slot, category: Category, erro
 
 
 def note_refusal(work: UnitOfWork, pool: Pool, slot: Slot, category: Category, *, is_definite: bool = True) -> None:
-    """Write the hold that keeps launches back; refusals of one tick that are alike count as one. `is_definite`: the
-    launch is not sent again.
+    """Write the hold that keeps launches back. Equal refusals of launches of one tick count as one.
 
-    Any answer other than `throttled` sets the pool's back-off to 0. Source: Arvados' holds. All holds are locked at
-    once: one by one it could be in a wrong order.
+    `is_definite`: the launch is not sent again. Any answer other than `throttled` sets the pool's back-off to 0.
+    Source: Arvados' holds. All holds are locked in one call, because locking one by one could use a wrong order.
     """
     name = slot.pool
     own = hold_id("*" if category == "auth" else name, category, _find_subject(slot, category))  # type: ignore[arg-type]
@@ -220,7 +226,7 @@ def note_refusal(work: UnitOfWork, pool: Pool, slot: Slot, category: Category, *
 
 
 def _find_subject(slot: Slot, category: Category) -> str:
-    """What of the pool a refusal holds back: an offering, a market, or "" for all of it."""
+    """Return the part of the pool that a refusal holds back: an offering, a market, or "" for the whole pool."""
     subjects = {"capacity": slot.offering, "misconfigured": slot.offering, "quota": slot.market}
     return subjects.get(category) or ""
 
@@ -250,5 +256,5 @@ def _hold(work: UnitOfWork, slot: Slot, pool: str, kind: Category, seconds: floa
 
 
 def _back_off(delay: float, *, same: bool) -> float:
-    """Last delay × 1.5 + 1 s, at most 60: 1, 2.5, 4.75, 8.125, …"""
+    """Return the next delay: last delay × 1.5 + 1 s, at most 60: 1, 2.5, 4.75, 8.125, …"""
     return delay if same else min(MOST_DELAY, delay * 1.5 + 1)

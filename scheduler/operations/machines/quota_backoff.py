@@ -1,7 +1,7 @@
-"""Quota holds: the active slots of a pool at a refusal, and the end of a hold because fewer are. Source: Arvados.
+"""Quota holds: a hold notes a pool's active slots at the refusal, and ends when fewer are active. Source: Arvados.
 
-A tick finds out by counting that a hold has ended because fewer slots are active. What makes more slots of the pool
-active afterwards writes that end down first: the hold stays ended.
+A tick finds by counting that a hold has ended. An operation that makes more slots of the pool active writes that end
+first, so the hold stays ended.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -17,18 +17,20 @@ from scheduler.policy.scaling.offerings import list_choices
 
 
 def list_quota_holds(name: str, pool: Pool) -> list[str]:
-    """The ids of the quota holds that a pool may have: one for each market of its offerings."""
+    """Return the ids of the quota holds that a pool may have: one for each market of its offerings."""
     return sorted({hold_id(name, "quota", choice.market) for choice in list_choices(pool)})
 
 
 def list_quota_holds_of(rules: Rules, pools: Iterable[str]) -> list[str]:
-    """The same for several pools, as far as the rules list them."""
+    """Return the ids of the quota holds of those of these pools that the rules list."""
     names = sorted(set(pools) & rules.pools.keys())
     return [each for name in names for each in list_quota_holds(name, rules.pools[name])]
 
 
 def end_quota_holds(work: UnitOfWork, holds: Mapping[str, Hold]) -> None:
-    """End each of these holds that counts more active slots than its pool has, before more become active."""
+    """End each of these holds if fewer slots are active now than at its refusal. Call it before more
+    slots become active.
+    """
     lasting = [hold for hold in holds.values() if hold.kind == "quota" and hold.active and work.now < hold.until]
     active = {name: work.transaction.count_active(name) for name in {hold.pool for hold in lasting}}
     for hold in lasting:
@@ -37,8 +39,9 @@ def end_quota_holds(work: UnitOfWork, holds: Mapping[str, Hold]) -> None:
 
 
 def discount_refused(work: UnitOfWork, refused: Slot, own: str, holds: Collection[Hold]) -> None:
-    """Leave a launch that was refused now, for whatever reason, out of the counts of the holds that launches refused
-    at the same time have caused: it is no slot that went. `own`: the hold that it caused itself.
+    """Leave a refused launch out of the counts of other holds from refusals at the same time: it does not free quota.
+
+    `own`: the hold that this refusal caused.
     """
     alike = [
         hold for hold in holds if hold.kind == "quota" and hold.id != own and _is_of_that_time(work, hold, refused)
@@ -50,18 +53,18 @@ def discount_refused(work: UnitOfWork, refused: Slot, own: str, holds: Collectio
 
 
 def _is_of_that_time(work: UnitOfWork, hold: Hold, refused: Slot) -> bool:
-    """Whether the launch was refused at the same instant, or was decided by the same tick."""
+    """Return whether the hold's refusal was at the same instant, or of a launch decided by the same tick."""
     return hold.refused_at == work.now or hold.decided_at == refused.since
 
 
 def count_others(work: UnitOfWork, refused: Slot) -> int:
-    """The pool's active slots without the one that was refused."""
+    """Return the number of the pool's active slots without the refused one."""
     active = work.transaction.count_active(refused.pool)
     return active - (refused.state not in INACTIVE)
 
 
 def is_probe(hold: Hold, slot: Slot) -> bool:
-    """Whether the hold was over when the launch was decided. A launch that was decided together with the refused one,
-    or before the refusal was known, says nothing about the quota.
+    """Return whether the hold was over when the launch was decided. Only such a launch shows that the
+    quota allows more.
     """
     return hold.until <= slot.since

@@ -1,9 +1,9 @@
-"""Reconcile: hold what the cloud runs under our tags against what SQL knows, so that no machine is leaked.
+"""Reconcile: compare the machines in the cloud with the slots in SQL, so that no machine is leaked.
 
-The cloud is listed first and SQL is read second. A launch is written down before the cloud hears of it, so
-whatever the listing shows had its row by then, and a launch that settles in between is never taken for an orphan.
-Everything here may be done twice, or by two at once: rows are locked and looked at again before they change, and
-a termination of what is gone changes nothing. Sources: Arvados (restart of the scheduler).
+The cloud is listed first and SQL is read second. A launch is stored before it is sent to the cloud, so each listed
+machine had its row by then, and a launch that settles in between is never taken for an orphan. Every step may run
+twice or in two processes at once: rows are locked and tested again before they change, and terminating a machine
+that is gone changes nothing. Source: Arvados (restart of the scheduler).
 """
 
 from collections import Counter
@@ -27,39 +27,42 @@ from scheduler.policy.scaling.offerings import list_choices
 from scheduler.ports import CloudError
 
 ORPHAN_SECONDS = 300.0
-"""A machine that no slot knows is left alone until it is this old: a launch of it may yet be answered for."""
+"""A machine without a slot is left alone until it is this old: the answer to its launch may still arrive."""
 STRANGER_SECONDS = 180.0
-"""Machines that no slot knows count towards `max_slots` for so long, unless the next sweep sees them again."""
+"""Seconds for which machines without a slot count towards `max_slots`. Each sweep that sees them starts it again."""
 
 
 class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
-    """What one sweep came to: numbers of machines."""
+    """The result of one sweep, as numbers of machines."""
 
     settled: int = 0
-    """Answers to launches that had been lost."""
+    """Machines of launches whose answers had been lost."""
     adopted: int = 0
     ended: int = 0
-    """Asked to go: orphans that are old enough, and second machines of one launch."""
+    """Terminated machines: orphans that are old enough, and second machines of one launch."""
     strangers: int = 0
-    """Known to no slot when it was over, those that were asked to go among them."""
+    """Machines without a slot at the end of the sweep, including terminated orphans."""
 
 
 class _Sorted(msgspec.Struct):
-    """The machines that are not simply where their slot says."""
+    """The machines that are not the known machine of a slot."""
 
     lost: list[tuple[Slot, Machine]] = []
-    """A launch that waits for its answer, and the machine that it made."""
+    """Slots whose launch has no answer yet, each with the machine of that launch."""
     extra: list[Machine] = []
     """Second machines of a launch whose slot has its machine."""
     strangers: list[Machine] = []
 
 
 def reconcile(ports: Ports, orphan_seconds: float = ORPHAN_SECONDS) -> Reconciled:
-    """Settle launches whose answer was lost; adopt what no slot knows under its slot's id while that is empty;
-    end the rest once it is old, and a second machine of one launch at once; count those that still run.
+    """Settle launches whose answer was lost, adopt or terminate machines without a slot, and count those that still
+    run.
 
-    Without any rules (a database that was just made) nothing is touched. Machines of another cluster are left alone,
-    and refused at the end. Raises CloudError and ForeignMachineError.
+    A machine is adopted by the slot whose id it is tagged with, if that slot is empty. The others are terminated
+    once they are older than `orphan_seconds`; a second machine of one launch is terminated at once.
+
+    Without any rules (a new database) nothing is touched. Machines of another cluster are left alone and reported by
+    the error at the end. Raises CloudError and ForeignMachineError.
     """
     if not ports.store.rules_version():
         return Reconciled()
@@ -86,9 +89,9 @@ def _reconcile_ours(ports: Ports, machines: Sequence[Machine], identity: str, or
 
 
 def _claim_known(ports: Ports, machines: Iterable[Machine], slots: Iterable[Slot], identity: str) -> None:
-    """Write the identity on machines that were launched by a version that wrote none, where a slot knows the launch.
+    """Write the identity on machines that an older version launched without one, if a slot has their launch.
 
-    Without the right to do so the machine stays as it is: it counts as ours all the same.
+    Without the permission the machine stays as it is. It counts as this cluster's nevertheless.
     """
     launches = {slot.launch_id for slot in slots if slot.launch_id}
     unnamed = [each.id for each in machines if each.cluster_id is None and each.launch_id in launches]
@@ -98,7 +101,7 @@ def _claim_known(ports: Ports, machines: Iterable[Machine], slots: Iterable[Slot
 
 
 def _sort(machines: Iterable[Machine], slots: Sequence[Slot]) -> _Sorted:
-    """Of each launch the first machine that runs is the one; a launch that was given up is known to no slot."""
+    """Sort the machines that no slot has. The first running machine of a launch is its machine; others are extra."""
     in_place = {slot.instance_id for slot in slots}
     by_launch = {slot.launch_id: slot for slot in slots if slot.launch_id and slot.state not in INACTIVE}
     found = _Sorted([], [], [])
@@ -116,8 +119,9 @@ def _sort(machines: Iterable[Machine], slots: Sequence[Slot]) -> _Sorted:
 
 
 def _look_again(ports: Ports, strangers: Sequence[Machine]) -> list[Machine]:
-    """As they are now, without those that are gone: a long listing takes a while, and a slot whose machine ended
-    meanwhile is empty by now. It must not get that machine back.
+    """Return these machines as they are now, without those that are gone.
+
+    Listing takes a while. A slot whose machine ended meanwhile is empty now, and must not get that machine back.
     """
     present = ports.fleet.describe([machine.id for machine in strangers]) if strangers else {}
     found = (present.get(machine.id, machine) for machine in strangers)
@@ -125,20 +129,21 @@ def _look_again(ports: Ports, strangers: Sequence[Machine]) -> list[Machine]:
 
 
 def _by_merit(machine: Machine) -> tuple[bool, float, str]:
-    """Those that run first, then the oldest."""
+    """Sort key: running machines first, then the oldest."""
     return (machine.state == "stopping", machine.launched_at or 0.0, machine.id)
 
 
 def _is_orphan(machine: Machine, age: float, now: float) -> bool:
-    """Old enough to be ended; one whose age nobody tells counts as old."""
+    """Return whether the machine is old enough to be terminated. A machine of unknown age is."""
     return machine.launched_at is None or now - machine.launched_at >= age
 
 
 def _adopt(
     ports: Ports, rules: Rules, strangers: Sequence[Machine], orphan_seconds: float
 ) -> tuple[int, list[Machine], list[Machine]]:
-    """Adopt what can be adopted and write down how many are left, in one transaction; (adopted, those that are
-    left, those of them that are old enough to be ended).
+    """Adopt machines and store how many are left, in one transaction.
+
+    Returns (number adopted, machines left, those of them that are old enough to be terminated).
     """
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
@@ -159,12 +164,14 @@ def _adopt(
 
 
 def _list_wanted(rules: Rules) -> dict[str, str]:
-    """Slot id -> pool, for all slots that the rules list."""
+    """Return slot id -> pool for all slots of the rules."""
     return {slot: name for name, pool in rules.pools.items() for slot in slot_ids(name, pool)}
 
 
 def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Machine) -> bool:
-    """Put the machine on its slot if that is empty; whether it is on it now, also by another copy of this task."""
+    """Put the machine on its slot if that is empty. Return whether it is on the slot now, also by a
+    copy of this task.
+    """
     current = work.slots.get(machine.slot or "")
     if current is None:
         return False
@@ -191,7 +198,9 @@ def _take_in(work: UnitOfWork, rules: Rules, wanted: dict[str, str], machine: Ma
 
 
 def _describe_offering(pool: Pool, machine: Machine) -> dict[str, Any]:
-    """What the slot is to hold: its offering's as configured; of one that is no longer configured the pool's."""
+    """Return the fields of the slot that its offering gives. If the offering is no longer configured,
+    the pool gives them.
+    """
     key = machine.offering or _find_offering(pool, machine)
     choice = next((each for each in list_choices(pool) if each.key == key), None)
     capacity, labels = (choice.capacity, choice.labels) if choice else (pool.resources, pool.labels)
@@ -205,7 +214,7 @@ def _describe_offering(pool: Pool, machine: Machine) -> dict[str, Any]:
 
 
 def _find_offering(pool: Pool, machine: Machine) -> str | None:
-    """The key of the offering that it looks like: type, market and zone; its type where none does."""
+    """Return the key of the offering with the machine's type, market and zone; if there is none, the machine's type."""
     if not pool.offerings:
         return None
     alike = (
@@ -218,9 +227,10 @@ def _find_offering(pool: Pool, machine: Machine) -> str | None:
 
 
 def _count_strangers(work: UnitOfWork, rules: Rules, left: Iterable[Machine]) -> bool:
-    """Write how many machines of each pool no slot knows, for the launches to count; whether one has fewer now.
+    """Store the number of machines without a slot in each pool, for the launch limits. Return whether a pool has fewer
+    now.
 
-    Before machines that were adopted count as active, the quota holds end that have ended.
+    Quota holds that have ended are marked so before adopted machines count as active.
     """
     counts = Counter(machine.pool or "" for machine in left)
     pools = {hold_id(name, "strangers"): name for name in {*rules.pools, *counts}}

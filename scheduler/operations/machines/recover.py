@@ -1,4 +1,4 @@
-"""Recover and sweep: the level triggers that make every lost message only a delay."""
+"""Recover and sweep: periodic tasks that repeat work whose message was lost, so a lost message is only a delay."""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -11,13 +11,13 @@ from scheduler.operations.machines.launch import is_put_off
 from scheduler.operations.ports import Ports, send_callbacks
 
 RESEND_SECONDS = 10.0
-"""Slow work that was sent less long ago than this is not sent again."""
+"""Slow work that was sent less than this many seconds ago is not sent again."""
 
 
 def recover(ports: Ports, resend_seconds: float = RESEND_SECONDS) -> int:
-    """Send again what is due and was not sent for a while: launches, terminations, callbacks; how many.
+    """Send due work again that was not sent for a while: launches, terminations, callbacks. Return the number.
 
-    What was sent at a time that is yet to come was sent before the clock was put back: it is due as well.
+    A `sent_at` in the future was written before the clock was set back, so that work is due as well.
     """
     now = ports.store.now()
     due = [
@@ -34,7 +34,7 @@ def recover(ports: Ports, resend_seconds: float = RESEND_SECONDS) -> int:
 
 
 def _claim(ports: Ports, due: Sequence[Slot], now: float) -> list[Slot]:
-    """Stamp `sent_at` on those that are still due, so that copies of this task do not pile up messages."""
+    """Set `sent_at` of the slots that are still due, so that copies of this task do not pile up messages."""
     if not due:
         return []
     with ports.store.transaction() as transaction:
@@ -50,8 +50,10 @@ def _claim(ports: Ports, due: Sequence[Slot], now: float) -> list[Slot]:
 
 
 def sweep(ports: Ports, *, all_machines: bool = False) -> int:
-    """Send batches of slots to be checked: those on the way up or down, also by an interruption, or every one that
-    has a machine.
+    """Send checks of slots in batches.
+
+    Slots that boot, bind or terminate are checked, and interrupted ones. `all_machines`: every slot that has a
+    machine.
     """
     probed = ports.store.find_slots(states=["booting", "binding", *(["ready"] if all_machines else [])])
     going = ports.store.find_slots(states=["terminating", "draining"])
@@ -61,7 +63,7 @@ def sweep(ports: Ports, *, all_machines: bool = False) -> int:
 
 
 def _send_checks(ports: Ports, slots: Sequence[Slot], size: int) -> int:
-    """Messages of so many slots each, for those that have a machine; how many slots."""
+    """Send messages with `size` slots each, for the slots that have a machine. Return the number of slots."""
     names = iter(sorted(slot.id for slot in slots if slot.instance_id))
     sent = 0
     while batch := list(islice(names, size)):

@@ -1,4 +1,4 @@
-"""Terminate: carry out the end of one slot's machine, in the epoch that was meant and no other."""
+"""Terminate: end the machine of one slot, in the requested epoch and no other."""
 
 import msgspec
 
@@ -10,12 +10,12 @@ from scheduler.ports import Category, CloudError
 
 
 def terminate(ports: Ports, slot_id: str, epoch: int) -> str:
-    """Ask the cloud to end the machine; the slot is empty only once the cloud says that it is gone.
+    """Terminate the machine. The slot becomes empty only when the cloud reports that the machine is gone.
 
-    A slot without an instance id may have a launch under way: it is looked for by its launch id, and if none is
-    found (it may be too young to be listed) the frozen request is sent again, and only that answer decides. Where
-    the cloud refuses, `recover` sends this again, later and later, without end: a machine that is given up would
-    cost money for ever.
+    A slot without an instance id may have a launch under way. The machine is searched by its launch id. If none is
+    found (it may be too young to be listed), the stored request is sent again, and only that answer decides. If the
+    cloud refuses, `recover` repeats this with growing delays, without end, because a machine that is left running
+    costs money.
     """
     slot = next(iter(ports.store.find_slots(ids=[slot_id])), None)
     if slot is None or slot.state != "terminating" or slot.epoch != epoch:  # promise: epoch-of-termination
@@ -36,7 +36,7 @@ def terminate(ports: Ports, slot_id: str, epoch: int) -> str:
 
 
 def _put_off(ports: Ports, slot: Slot) -> None:
-    """Again later: 1, 2, 4, … 60 s from now; `recover` sends it."""
+    """Delay the next attempt: 1, 2, 4, … 60 s from now. `recover` sends it."""
     with ports.store.transaction() as transaction:
         current = transaction.load_slots([slot.id]).get(slot.id)
         if current is not None and _is_meant(current, slot):
@@ -48,15 +48,17 @@ def _put_off(ports: Ports, slot: Slot) -> None:
 
 
 NOTHING_MADE: frozenset[Category] = frozenset({"capacity", "quota", "misconfigured", "not_found"})
-"""Answers to a launch that was sent again which say that the first one made nothing either. One that is throttled or
-lacks permission was not looked at, so it tells nothing about the first.
+"""Answers to a repeated launch request which show that the first request launched nothing either.
+
+EC2 does not look at a request that is throttled or not permitted, so those answers show nothing about the first.
 """
 
 
 def _find_launched(ports: Ports, slot: Slot) -> list[str]:
-    """The machines that came of this slot's launch. Raises CloudError while nobody knows; an answer that is not
-    understood (a token that another request has used) is asked for at most `MOST_ATTEMPTS` times, then what the
-    tags show decides, and what shows up later is the orphan sweep's.
+    """Return the machines of this slot's launch. Raises CloudError while the outcome is unknown.
+
+    An answer that cannot be interpreted (the client token was used for another request) is tried at most
+    `MOST_ATTEMPTS` times. Then only the machines found by their tags count, and the orphan sweep ends later ones.
     """
     if slot.launch_id is None or slot.launch_request is None:
         return []
@@ -77,7 +79,7 @@ def _is_meant(current: Slot | None, slot: Slot) -> bool:
 
 
 def _settle_empty(ports: Ports, slot: Slot) -> str:
-    """Nothing was ever launched for it: the slot is empty."""
+    """Make the slot empty: no machine was ever launched for it."""
     with ports.store.transaction() as transaction:
         work = UnitOfWork(transaction, "cloud")
         current = transaction.load_slots([slot.id]).get(slot.id)

@@ -1,7 +1,7 @@
-"""Hosts: what is heard of static ones, and what they are told of their leases.
+"""Reads the heartbeats of static hosts, and answers hosts that ask for their leases.
 
-Heartbeats come on a path of their own (see `Pulse`), so neither a full queue nor a worker that is down makes a host
-look dead. Our clock decides: a heartbeat has an age, never a time. Source: Orchard's workers.
+Heartbeats do not pass through a queue (see `Heartbeats`), so neither a full queue nor a stopped worker makes a host
+look lost. The scheduler's clock decides: a heartbeat has an age, never a time. Source: Orchard's workers.
 """
 
 import random
@@ -25,20 +25,22 @@ from scheduler.policy.lifecycle.timeouts import is_silent
 from scheduler.ports import Heard, LeaderTerm
 
 MOST_HINTS = 100
-"""Hosts that are hinted at in one run because their heartbeats name an old version. All of them ask at once."""
+"""Hosts that get a hint in one run because their heartbeats name an old version. All of them ask at once."""
 
 HOSTS_A_TRANSACTION = 250
 
 
 def hear_hosts(ports: Ports) -> int:
-    """Move `last_seen` of every host to its last heartbeat; how many were moved. One that was silent and is heard of
-    again asks for a tick. Hint a change to the hosts whose heartbeats name an old version of their slot.
+    """Move `last_seen` of every host to its last heartbeat. Return how many were moved.
+
+    A host that was silent and sends heartbeats again requests a tick. Hosts whose heartbeats name an old version of
+    their slot get a hint.
     """
     rules = ports.rules()
     pools = _static_pools(rules)
     if not pools:
         return 0
-    # Of those alone: a fleet of EC2 beside them is not read every two seconds.
+    # Only the static pools: reading a large EC2 fleet every two seconds would be slow.
     hosts = ports.store.find_slots(states=sorted(HOLDING), pools=sorted(pools))
     heard = _listen(ports, hosts)
     moved = _note(ports, rules, {slot.id: _heard_ago(slot, heard) for slot in hosts}, hosts, heard)
@@ -48,7 +50,7 @@ def hear_hosts(ports: Ports) -> int:
 
 
 def find_behind(hosts: Sequence[Slot], heard: Heard, rules: Rules) -> list[Slot]:
-    """The hosts that are alive and know an old version of their slot: a hint was lost, or they have not asked yet."""
+    """Return the hosts that are alive and know an old version of their slot: a hint was lost, or they will ask soon."""
     return [
         slot
         for slot in hosts
@@ -59,21 +61,23 @@ def find_behind(hosts: Sequence[Slot], heard: Heard, rules: Rules) -> list[Slot]
 
 
 def choose_hints(behind: Sequence[Slot], now: float) -> Sequence[Slot]:
-    """At most MOST_HINTS of them, others at another time: hosts that never react delay no other host for long."""
+    """Choose at most MOST_HINTS of these hosts at random, so that hosts which never react do not delay the others for
+    long.
+    """
     chance = random.Random(now)  # noqa: S311 - no secret
     return chance.sample(behind, min(len(behind), MOST_HINTS))
 
 
 def hear_before_judging(ports: Ports, view: View, rules: Rules, leader_term: LeaderTerm, now: float) -> None:
-    """Listen to the hosts that this view takes for silent, before a plan fails anybody for it.
+    """Read the heartbeats of the hosts that are silent in this view, before a plan treats them as lost.
 
-    Heartbeats that Redis lost (flushed, restarted) are no silence: who was not silent at the last tick counts as
-    heard when heartbeats began to be kept again, and so gets one timeout more, once.
+    If Redis lost its heartbeats (flushed, restarted), a host that was not silent at the last tick counts as heard
+    when Redis began to keep heartbeats again. So it gets one more timeout, once.
     """
     if not _static_pools(rules):
         return
-    heard_of = (slot for slot in view.slots.values() if slot.last_seen is not None)
-    silent = [slot for slot in heard_of if is_silent(slot, rules.pools.get(slot.pool), now)]
+    known = (slot for slot in view.slots.values() if slot.last_seen is not None)
+    silent = [slot for slot in known if is_silent(slot, rules.pools.get(slot.pool), now)]
     if not silent:
         return
     heard = _listen(ports, silent)
@@ -86,9 +90,9 @@ def hear_before_judging(ports: Ports, view: View, rules: Rules, leader_term: Lea
 
 
 def describe_host(ports: Ports, name: str, machine: str) -> dict[str, Any]:
-    """What a host is told of its slot and the leases on it, as the database has them.
+    """Return the slot of a host and the leases on it, as the database has them.
 
-    Raises Refusal for a slot that nobody knows, or that belongs to another machine.
+    Raises CommandRefused for an unknown slot, or one that belongs to another machine.
     """
     with ports.store.transaction() as transaction:
         slot = transaction.load_slots([name]).get(name)
@@ -112,17 +116,18 @@ def describe_host(ports: Ports, name: str, machine: str) -> dict[str, Any]:
 
 
 def name_version(slot: Slot, offline_timeout: float | None) -> str:
-    """The version of all that the host of this slot is told: another one after every change of it.
+    """Return the version of the facts that the host of this slot gets from `describe_host`. Each change gives another
+    one.
 
-    Each change of the slot and of its leases raises the slot's version; the timeout is a rule of the pool. The epoch
-    distinguishes the slot from an earlier one of the same name.
+    Each change of the slot and of its leases increases the slot's version; the timeout is a rule of the pool. The
+    epoch distinguishes the slot from an earlier one of the same name.
     """
     timeout = "-" if offline_timeout is None else f"{offline_timeout:g}"
     return f"{slot.epoch}:{slot.version}:{timeout}"
 
 
 def _listen(ports: Ports, hosts: Sequence[Slot]) -> Heard:
-    """What is heard of these hosts, of the heartbeats that count."""
+    """Return the heartbeats of these hosts that count."""
     heard = ports.heartbeats.listen(_machines(hosts))
     return judge_heartbeats(ports.host_keys, ports.store, ports.meter, hosts, heard)
 
@@ -140,9 +145,9 @@ def _heard_ago(slot: Slot, heard: Heard) -> float:
 
 
 def _note(ports: Ports, rules: Rules, ages: dict[str, float], hosts: Sequence[Slot], heard: Heard) -> list[Row]:
-    """Move `last_seen` and the counter of the hosts that were heard of since; without any nothing is written.
+    """Move `last_seen` and the counter of the hosts with newer heartbeats. Without any, nothing is written.
 
-    Thousands of hosts take several transactions: intake and ticks write in between.
+    Thousands of hosts take several transactions, so that intake and ticks can write in between.
     """
     now = ports.store.now()
     counters = {name: beat.counter or 0 for name, beat in heard.signed.items()}
@@ -176,7 +181,7 @@ def _note_some(
 
 
 def _is_news(slot: Slot, at: float, counter: int | None) -> bool:
-    """A signed heartbeat is news if its counter is higher, any other if it arrived later."""
+    """Return whether a heartbeat is new: a signed one if its counter is higher, any other if it arrived later."""
     if counter is not None and counter <= slot.heartbeat:
         return False
     return slot.last_seen is None or counter is not None or at > slot.last_seen + SAME_BEAT_SECONDS

@@ -1,17 +1,19 @@
-"""Self-repair: keys of Redis that nothing can use are set aside before a tick, and what was set aside is recorded."""
+"""Repairs Redis keys before a tick: unusable keys are renamed, and each renamed key is recorded as an event."""
 
 from scheduler.model.events import Event
 from scheduler.operations.ports import Ports
 from scheduler.ports import SetAside
 
 SET_ASIDE = "key_set_aside"
-"""The event of a key that had a wrong type or unreadable contents: it was renamed, and is made again."""
+"""The event of a key that had a wrong type or unreadable contents: it was renamed, and is written again."""
 SET_ASIDE_KEYS = "leasehold_set_aside_keys_total"
 
 
 def repair_keys(ports: Ports) -> list[SetAside]:
-    """Set aside the keys of the view that nothing can use. Record and count these, and those that other processes have
-    set aside since: each event is committed at least once, because the list in Redis is shortened after the commit.
+    """Rename the keys of the view that cannot be used. Record and count all keys that were renamed since the last call.
+
+    Other processes rename keys, too. Each event is committed at least once, because the list in Redis is shortened
+    after the commit.
     """
     ports.view_cache.set_aside_wrong_keys()
     found = ports.view_cache.list_set_aside()

@@ -1,4 +1,4 @@
-"""After an outage of ours: nobody could renew or be heard, so nobody loses anything by it."""
+"""After an outage of the scheduler: holders could not renew and hosts could not be heard, so neither loses anything."""
 
 import msgspec
 
@@ -15,11 +15,11 @@ from scheduler.ports import LeaderTerm
 
 
 def forgive_outage(ports: Ports, view: View, rules: Rules, leader_term: LeaderTerm, now: float) -> None:
-    """What fell due while no scheduler ran gets one more period, once: expiries their ttl, silent hosts their
-    offline timeout. Sources: the autoscaler's tick, Orchard.
+    """Give everything that fell due while no scheduler ran one more period, once: reservations their ttl, silent hosts
+    their offline timeout. Sources: the autoscaler's tick, Orchard.
 
-    That it was done is noted as a tick in the same transaction: a plan that fails afterwards makes no second
-    outage of this one. Raises DeposedError when another leads.
+    The tick is noted in the same transaction, so a plan that fails afterwards does not make this outage count twice.
+    The error is DeposedError when another process leads.
     """
     overdue = [each.id for each in view.reservations.values() if _is_overdue(each, now)]
     silent = [each.id for each in view.slots.values() if _fell_silent(each, rules, leader_term, now)]
@@ -48,8 +48,7 @@ def _is_overdue(reservation: Reservation, now: float) -> bool:
 
 
 def _fell_silent(slot: Slot, rules: Rules, leader_term: LeaderTerm, now: float) -> bool:
-    """Whether it is silent now and was not yet when a tick last looked: an outage brings no dead host back."""
+    """Return whether a host is silent now and was not at the last tick: a host lost before the outage stays lost."""
     pool = rules.pools.get(slot.pool)
-    return is_silent(slot, pool, now) and not is_silent(
-        slot, pool, leader_term.ticked_at
-    )  # promise: outage-fails-no-host
+    # promise: outage-fails-no-host
+    return is_silent(slot, pool, now) and not is_silent(slot, pool, leader_term.ticked_at)

@@ -1,6 +1,6 @@
-"""The tick: load, plan, commit, publish and dispatch, by whoever holds the lock and the term.
+"""The tick: load the view, plan, commit, publish and dispatch. Only the leader with the lock and the term ticks.
 
-docs/reference/consistency.md, "Decisions" and "Belief", says what each line guards against.
+docs/reference/consistency.md, "Decisions" and "Belief", explains the failure that each line prevents.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,9 +13,8 @@ import msgspec
 from scheduler.model.decisions import Decision, Plan, Preempt, Relevel, Skipped
 from scheduler.model.rules import Rules
 from scheduler.model.view import Gone, View
-from scheduler.operations.account_metrics import describe_account_waits
 from scheduler.operations.membership import check_membership, keep_record
-from scheduler.operations.metrics import describe_waits
+from scheduler.operations.metrics import describe_account_waits, describe_waits
 from scheduler.operations.paused_gc import PausedGC
 from scheduler.operations.ports import Ports, announce
 from scheduler.operations.tick.commit import commit, reservations_of, slots_of
@@ -29,48 +28,49 @@ from scheduler.policy.plan_cache import PlanCache
 from scheduler.ports import LeaderTerm, ViewUnavailableError
 
 TRUSTED_SHARE = 0.4
-"""A plan is thrown away when less than this share of the lock's time is left."""
+"""A plan is discarded when less than this share of the lock's time is left."""
 LOAD_PAUSES = (0.1, 0.3, 1.0)
-"""Seconds before each further try to load the view; then the tick is given up."""
+"""Seconds before each further try to load the view. After the last one the tick fails."""
 LOAD_FAILURES = "leasehold_view_load_failures_total"
 
 
 class PlanTooLateError(Exception):
-    """The plan took so long that the lock may not be ours any more; nothing of it was written."""
+    """The plan took so long that the lock may have run out. Nothing of it was written."""
 
 
 @dataclass
 class Leader:
-    """What one scheduler process remembers between its ticks."""
+    """The state that one scheduler process keeps between its ticks."""
 
     holder: str
     interval: float = 5.0
     lock_seconds: float = 15.0
     audit_seconds: float = 60.0
-    """How often counts and versions of the whole view are compared with SQL."""
+    """Seconds between two comparisons of the whole view's counts and versions with SQL."""
     pause: Callable[[float], None] = sleep
-    """Lets so many seconds pass."""
+    """Waits for a number of seconds."""
     process: str = ""
-    """Which process this is, for people: `host:pid`."""
+    """The name of this process in reports: `host:pid`."""
     leader_term: LeaderTerm | None = None
     looked_at: float = 0.0
-    """When rows changed behind the view's back were last looked for."""
+    """When rows that the view may lack were last read."""
     audited_at: float = 0.0
     lag: float = 0.0
-    """What the last look or audit found: see Mended.lag."""
+    """`RepairResult.lag` of the last look or audit."""
     plan_cache: PlanCache = field(default_factory=PlanCache)
     lost: set[tuple[str, int]] = field(default_factory=set)
-    """(row id, version) of those who lost in the last tick: they raise no second kick. Version 0: it is gone."""
+    """(row id, version) of the rows of decisions that were skipped in the last tick. They cause no second kick.
+    Version 0: the row was deleted."""
 
     @property
     def patience(self) -> float:
-        """Seconds without a tick after which there was an outage of ours."""
+        """Return the seconds without a tick after which an outage of the scheduler is assumed."""
         return self.lock_seconds + 2 * self.interval
 
 
 @dataclass
 class Ticked:
-    """What one tick did: the plan, who lost, what changed, and how long it took in seconds."""
+    """The result of one tick: the plan, skipped decisions, changes, and the duration in seconds."""
 
     plan: Plan
     rules: Rules
@@ -81,15 +81,15 @@ class Ticked:
     outcomes: list[ChangeSet] = field(default_factory=list)
     seconds: float = 0.0
     mended: list[RepairResult] = field(default_factory=list)
-    """What a look and an audit found, where there was one."""
+    """The results of the look and the audit, if this tick made them."""
 
 
 def tick(
     ports: Ports, leader: Leader, keep_lock: Callable[[], AbstractContextManager[object]] = nullcontext
 ) -> list[Ticked]:
-    """Tick once, and once more for every mark that others left meanwhile; nothing when another one leads.
+    """Tick once, and once more for every mark that other processes left meanwhile. Do nothing while another one leads.
 
-    `keep_lock` makes the block within which the lock is renewed in the background, one for each tick.
+    `keep_lock` returns the block within which the lock is renewed in the background, one for each tick.
     """
     repair_keys(ports)
     done: list[Ticked] = []
@@ -107,7 +107,7 @@ def tick(
 
 
 def _await_free_lock(ports: Ports) -> None:
-    """Have a tick sent when the other one's lock ends: a leader that died is not waited for any longer than that."""
+    """Schedule a tick for the end of the other process's lock, so that a leader that died is replaced then."""
     now = ports.store.now()
     ports.dispatcher.wake_at(now + ports.lock.seconds_until_free(), now)
 
@@ -129,12 +129,14 @@ def _tick_once(ports: Ports, leader: Leader) -> Ticked:
 
 
 def _is_trusted(ports: Ports, leader: Leader) -> bool:
-    """Whether enough of the lock's time is left since its last renewal began."""
+    """Return whether enough of the lock's time is left since its last renewal began."""
     return ports.lock.seconds_left() >= leader.lock_seconds * TRUSTED_SHARE
 
 
 def take_leader_term(ports: Ports, leader: Leader) -> LeaderTerm:
-    """The term under which this process may write: its last one if nobody led since, else a new one."""
+    """Return the term under which this process may write: its last one if no other process led since,
+    else a new one.
+    """
     present = ports.store.load_leader_term()
     mine = leader.leader_term
     if mine is None or (present.term, present.holder) != (mine.term, mine.holder):
@@ -145,10 +147,10 @@ def take_leader_term(ports: Ports, leader: Leader) -> LeaderTerm:
 
 
 def decide(ports: Ports, leader: Leader, leader_term: LeaderTerm) -> Ticked:
-    """Catch up on the view and plan on it, outside any transaction.
+    """Bring the view up to date and plan on it, outside any transaction.
 
-    If nobody ticked for longer than the lock's time and two intervals, there was an outage of ours: what fell
-    due meanwhile gets one more period, once.
+    If there was no tick for longer than the lock's time and two intervals, the scheduler had an outage: everything
+    that fell due meanwhile gets one more period, once.
     """
     view = load_view(ports, leader)
     now = ports.store.now()
@@ -164,9 +166,10 @@ def decide(ports: Ports, leader: Leader, leader_term: LeaderTerm) -> Ticked:
 
 
 def load_view(ports: Ports, leader: Leader) -> View:
-    """The warm copy brought up to date, or a whole one, or, when there is no valid view, one made from SQL.
+    """Return the process's own copy brought up to date, or a copy of the whole view, or one rebuilt from SQL if there
+    is no valid view.
 
-    A failure is counted and tried again with growing pauses, as long as the lock is sure to be ours.
+    A failure is counted and tried again with growing pauses, as long as the lock is certain to be this process's.
     """
     for pause in LOAD_PAUSES:
         try:
@@ -185,8 +188,8 @@ def _load_once(ports: Ports) -> View:
 
 
 def _look_in_time(ports: Ports, leader: Leader, view: View, now: float) -> list[RepairResult]:
-    """Once an interval: the rows changed since the last look, and some time before it. A clock that was put back
-    makes it due.
+    """Once in an interval, repair rows that changed since shortly before the last look. A clock that was set back makes
+    a look due.
     """
     if 0 <= now - leader.looked_at < leader.interval:
         return []
@@ -197,7 +200,9 @@ def _look_in_time(ports: Ports, leader: Leader, view: View, now: float) -> list[
 
 
 def _audit_in_time(ports: Ports, leader: Leader, ticked: Ticked) -> None:
-    """Once a minute, after the plan was carried out: nobody waits for it."""
+    """Once in `audit_seconds`, audit the view. This comes after the plan is carried out, so that no
+    lease waits for it.
+    """
     now = ports.store.now()
     if 0 <= now - leader.audited_at < leader.audit_seconds:
         return
@@ -207,8 +212,10 @@ def _audit_in_time(ports: Ports, leader: Leader, ticked: Ticked) -> None:
 
 
 def carry_out(ports: Ports, leader: Leader, leader_term: LeaderTerm, ticked: Ticked) -> None:
-    """Commit the plan chunk by chunk; after each chunk publish and dispatch. Losers get their fresh rows
-    published and raise a kick, though not a second time for the same versions.
+    """Commit the plan in chunks. After each chunk publish and dispatch its changes.
+
+    The current rows of skipped decisions are published and requested to be planned again by a kick, but not twice
+    for the same versions.
     """
     decisions, now = ticked.plan.decisions, ticked.now
     charged, seen = ticked.plan.charged, ticked.view.slots
@@ -226,9 +233,14 @@ def carry_out(ports: Ports, leader: Leader, leader_term: LeaderTerm, ticked: Tic
 
 
 def _kick_for_losers(ports: Ports, leader: Leader, ticked: Ticked) -> None:
-    """Publish the rows that the losers named, and those who hold leases on their slots, as they are now, or that they
-    are gone; ask for another plan, unless it would meet the same rows again: that waits for the interval.
+    """Publish the present rows that skipped decisions concern, and request another tick.
+
+    Rows that were deleted are published as gone. Reservations with leases on the decisions' slots are published,
+    too. No tick is requested if all rows are the same as after the last tick: then the periodic tick plans again.
     """
+    if not ticked.skipped:
+        leader.lost = set()
+        return
     lost = [each.decision for each in ticked.skipped]
     slots = {name for each in lost for name in slots_of(each)}
     names = {name for each in lost for name in reservations_of(each)} | _find_holders(ports, slots)
@@ -243,7 +255,7 @@ def _kick_for_losers(ports: Ports, leader: Leader, ticked: Ticked) -> None:
 
 
 def _find_holders(ports: Ports, slots: set[str]) -> set[str]:
-    """Who has leases on these slots: a view that knows the slots alone would take them for free."""
+    """Return the reservations with leases on these slots. A view that has only the slots would take them for free."""
     if not slots:
         return set()
     with ports.store.transaction() as transaction:
@@ -252,7 +264,7 @@ def _find_holders(ports: Ports, slots: set[str]) -> set[str]:
 
 
 def _find_payers(view: View, lost: Iterable[Decision]) -> set[str]:
-    """The accounts on whose balances these decisions were made."""
+    """Return the accounts on whose balances these decisions were based."""
     rows = [
         view.reservations.get(name)
         for each in lost
@@ -263,7 +275,7 @@ def _find_payers(view: View, lost: Iterable[Decision]) -> set[str]:
 
 
 def report(ports: Ports, leader: Leader, ticked: Ticked) -> None:
-    """Keep what people ask for: who waits and why, when the next thing falls due, how long it took.
+    """Store the report of this tick: waiting reservations with codes, the next due time, durations.
 
     `view_lag`: the age of the oldest committed change that the view lacked at the last look or audit, in seconds.
     """

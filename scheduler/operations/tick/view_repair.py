@@ -1,7 +1,7 @@
-"""The view is held against the truth: a look at every periodic tick, an audit every minute.
+"""Repairs the view by comparing it with the database: a look in every periodic tick, an audit every minute.
 
-Whoever dies between its commit and its publish leaves the view behind. The look finds what was written lately,
-the audit everything else; both publish what the view lacks, or bury what SQL does not know any more.
+A process that dies between its commit and its publish leaves the view behind. The look finds recently written rows,
+the audit everything else. Both publish what the view lacks and remove rows that SQL does not have.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,11 +13,11 @@ from scheduler.operations.ports import Ports
 from scheduler.ports import RowVersion
 
 LOOK_BACK_SECONDS = 35.0
-"""Longer than any statement may run: rows are committed in another order than they are stamped."""
+"""Seconds that a look reads back: longer than any transaction, as rows are committed in another order than marked."""
 UNDER_WAY_SECONDS = 2.0
-"""A change younger than this may still be on its way from its commit to the view: publishing it is no repair."""
+"""A younger change may still be on its way from its commit to the view, so publishing it does not count as a repair."""
 FEW_ROWS = 1000
-"""So many rows are published one by one, however small the view is."""
+"""Up to this many differing rows are published one by one, however small the view is."""
 MUCH_SHARE = 0.1
 """When more than this share of the view differs, it is rebuilt instead."""
 REPAIRS = "leasehold_view_repairs_total"
@@ -27,7 +27,7 @@ Names = dict[Kind, set[str]]
 
 @dataclass
 class RepairResult:
-    """What was wrong with the view: changes that it lacked for too long, whether it was rebuilt.
+    """What was wrong with the view: the number of changes that it lacked for too long, and whether it was rebuilt.
 
     `lag`: age in seconds of the oldest committed change that it lacked, 0 if none.
     """
@@ -38,7 +38,7 @@ class RepairResult:
 
 
 def look(ports: Ports, view: View, since: float, now: float) -> RepairResult:
-    """Publish the rows that were written at or after `since` and have not reached the view."""
+    """Publish the rows that were written at or after `since` and that the view lacks."""
     changed = ports.store.read_changed_since(since)
     missing = [row for row in changed if is_newer(row, known := view.find(row)) and (known or not _is_done(row))]
     _lay_over(ports, view, missing)
@@ -46,10 +46,10 @@ def look(ports: Ports, view: View, since: float, now: float) -> RepairResult:
 
 
 def audit(ports: Ports, view: View, now: float) -> tuple[View, RepairResult]:
-    """Compare counts and versions of the view with SQL; publish what differs, or rebuild it if that is much.
+    """Compare counts and versions of the view with SQL. Publish what differs, or rebuild the view if that is much.
 
-    Gives the view, another one after a rebuild. The view is brought up to date before SQL is read: then it is
-    behind SQL or level with it, and what is ahead of SQL shows that the database went back.
+    Returns the view, which is another object after a rebuild. The view is brought up to date before SQL is read, so
+    it is never newer than SQL, unless the database went back to an older state.
     """
     is_whole = ports.view_cache.matches_copy()
     differing = compare(view, ports.store.read_stamps())  # promise: publish-audited
@@ -65,7 +65,7 @@ def audit(ports: Ports, view: View, now: float) -> tuple[View, RepairResult]:
 
 @dataclass
 class Differing:
-    """The rows that differ: by name, the marks of time of those that SQL has, and whether one is ahead of SQL."""
+    """The rows that differ: their names, the time marks of those in SQL, and whether one is newer than in SQL."""
 
     names: Names = field(default_factory=lambda: {kind: set() for kind in ROW_TYPES})
     marks: list[float] = field(default_factory=list)
@@ -73,12 +73,14 @@ class Differing:
 
     @property
     def count(self) -> int:
-        """How many rows."""
+        """Return the number of rows."""
         return sum(map(len, self.names.values()))
 
 
 def compare(view: View, truth: Iterable[RowVersion]) -> Differing:
-    """The rows of which the view has another copy than the truth, none, or one that the truth does not know."""
+    """Return the rows of which the view has another version than the database, that it lacks, or that
+    only the view has.
+    """
     found = Differing()
     unknown: Names = {kind: set(view.rows(kind)) for kind in ROW_TYPES}
     for stamp in truth:
@@ -96,7 +98,7 @@ def compare(view: View, truth: Iterable[RowVersion]) -> Differing:
 
 
 def read_fresh(ports: Ports, view: View, names: Mapping[Kind, Iterable[str]]) -> list[Change]:
-    """The rows of these names as SQL has them now; what it does not know, but the view does, is gone."""
+    """Return the rows of these names as SQL has them now. A row that only the view has is returned as Gone."""
     store = ports.store
     wanted = {kind: sorted(names.get(kind, ())) for kind in ROW_TYPES}
     rows: list[Row] = []
@@ -137,5 +139,5 @@ def _size(view: View) -> int:
 
 
 def _is_done(row: Row) -> bool:
-    """Whether the view rightly knows nothing of it: a reservation that is over."""
+    """Return whether the view rightly lacks this row: an ended reservation."""
     return isinstance(row, Reservation) and is_over(row)

@@ -1,4 +1,4 @@
-"""Alembic's entry: it runs the revisions on the connection that `scheduler.store.migrating` hands over."""
+"""Alembic's entry: it runs the revisions on the connection that `scheduler.store.migrating` passes."""
 
 from alembic import context
 
@@ -7,7 +7,7 @@ from scheduler.store.tables import metadata
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
-    # One transaction around all revisions, which the caller has begun: either the new schema or the old one.
+    # The caller has begun one transaction for all revisions, so the schema is either the new or the old one.
     transaction_per_migration=False,
 )
 context.run_migrations()

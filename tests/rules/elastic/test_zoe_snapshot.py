@@ -23,8 +23,8 @@ GIVING_BACK = a_lab(
 
 
 def decide(player: Runner, at: float) -> list[Document]:
-    rows = list(player.stage.store.read_rows())
-    return [describe_decision(each) for each in plan(View(rows), player.stage.ports.rules(), at).decisions]
+    rows = list(player.cluster.store.read_rows())
+    return [describe_decision(each) for each in plan(View(rows), player.cluster.ports.rules(), at).decisions]
 
 
 def play(document: Document) -> Runner:
@@ -35,8 +35,8 @@ def play(document: Document) -> Runner:
 
 def test_a_snapshot_decides_what_the_live_state_would() -> None:
     live = play(GIVING_BACK)
-    rules = live.stage.ports.rules()
-    made = make_snapshot(list(live.stage.store.read_rows()), GIVING_BACK["config"], rules, {}, 10)
+    rules = live.cluster.ports.rules()
+    made = make_snapshot(list(live.cluster.store.read_rows()), GIVING_BACK["config"], rules, {}, 10)
     again = Runner(read_scenario(json.loads(json.dumps(made))))
     states = [lease.get("state") for slot in made["slots"] for lease in slot["leases"]]
     assert (states.count("claimed"), states.count("revoking")) == (2, 2)

@@ -213,7 +213,7 @@ def test_the_state_shows_the_figures_and_a_snapshot_keeps_them() -> None:
     assert shown(play_out(document)) == [3.5, 4.5]
     player = Runner(read_scenario(document))
     list(player.play())
-    rows, rules = list(player.stage.store.read_rows()), player.stage.ports.rules()
+    rows, rules = list(player.cluster.store.read_rows()), player.cluster.ports.rules()
     made = make_snapshot(rows, document["config"], rules, {}, 0)
     again = play_out(json.loads(json.dumps(made)))
     assert (shown(again), again.cores) == ([3.5, 4.5], [])

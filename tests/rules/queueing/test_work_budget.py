@@ -13,7 +13,7 @@ from scheduler.policy.cycle.work_budget import CORES_STEPS, GRANT_STEPS, LEASE_S
 from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 from scheduler.simulation.cloud_documents import CloudDocument
-from scheduler.simulation.cluster import build_stage
+from scheduler.simulation.cluster import build_cluster
 from tests.builders import NOW, SYSTEM, a_lease, a_slot, some_rules
 
 SLOTS = 20
@@ -146,5 +146,5 @@ def test_cores_of_gangs_change_in_rotation_and_those_of_another_principal_at_onc
 
 
 def test_a_simulation_has_no_bound() -> None:
-    stage = build_stage({"pools": {"linux": {"system": SYSTEM, "max_slots": 1}}}, CloudDocument())
-    assert stage.ports.rules().limits.work_per_tick == 0
+    cluster = build_cluster({"pools": {"linux": {"system": SYSTEM, "max_slots": 1}}}, CloudDocument())
+    assert cluster.ports.rules().limits.work_per_tick == 0

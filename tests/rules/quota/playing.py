@@ -76,17 +76,17 @@ class RestartedPlayer(Runner):
 
     def __init__(self, document: Document, random: Random) -> None:
         super().__init__(read_scenario(document))
-        self._clockwork.before_tick = self._die
+        self._loop.before_tick = self._die
         self._random, self.deaths = random, 0
 
     def _die(self) -> None:
-        ports = self.stage.ports
+        ports = self.cluster.ports
         while self._random.random() < DEATHS:
             self.deaths += 1
-            self.stage.leader = Leader(holder=f"process {self.deaths}", interval=inf, lock_seconds=inf)
+            self.cluster.leader = Leader(holder=f"process {self.deaths}", interval=inf, lock_seconds=inf)
             if self._random.random() < LOST_VIEWS:
                 ports.view_cache.rebuild(ports.store.read_rows())
-            decide(ports, self.stage.leader, take_leader_term(ports, self.stage.leader))
+            decide(ports, self.cluster.leader, take_leader_term(ports, self.cluster.leader))
 
 
 def play_engine(document: Document, player: Runner | None = None) -> Iterator[Document]:

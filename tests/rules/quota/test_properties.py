@@ -161,7 +161,7 @@ def test_the_plan_is_the_same_whatever_the_order_of_its_rows() -> None:
         cut = random.randint(1, len(document["timeline"]))
         player = Runner(read_scenario(document | {"timeline": document["timeline"][:cut]}))
         list(player.play())
-        ports, now = player.stage.ports, player.stage.agenda.now + random.choice((0, 1, 64))
+        ports, now = player.cluster.ports, player.cluster.event_queue.now + random.choice((0, 1, 64))
         rows = list(ports.store.read_rows())
         outcome = plan(View(rows), ports.rules(), now)
         planned += len(outcome.decisions)

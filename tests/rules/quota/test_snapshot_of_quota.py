@@ -43,7 +43,7 @@ MOMENTS: dict[str, Document] = {
 
 def take(player: Runner, config: Document) -> Document:
     """A snapshot as it is written to a file and read again."""
-    rows, now = list(player.stage.store.read_rows()), player.stage.agenda.now
+    rows, now = list(player.cluster.store.read_rows()), player.cluster.event_queue.now
     made: Document = json.loads(json.dumps(make_snapshot(rows, config, read_rules(config), {}, now)))
     return made
 

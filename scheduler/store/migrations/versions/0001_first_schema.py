@@ -1,4 +1,4 @@
-"""The first schema: intent as rows, and what is kept beside them."""
+"""The first schema: slots, reservations with leases, holds, events, answers, callbacks, rules and the leader."""
 
 from typing import Any
 
@@ -232,5 +232,5 @@ def _create_slots() -> None:
 
 
 def _where(condition: str) -> dict[str, Any]:
-    """An index of some rows only, on every database that can."""
+    """Return the options of an index of only some rows."""
     return {"sqlite_where": sa.text(condition), "postgresql_where": sa.text(condition)}

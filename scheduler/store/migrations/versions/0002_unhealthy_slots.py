@@ -1,4 +1,4 @@
-"""Slots count failed probes and unconfirmed leases in a row; boots that fail in a row are a hold of their pool."""
+"""Slots count failed probes and unconfirmed leases in a row. Failed boots in a row are a hold of their pool."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,10 +10,10 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Rename a column that was never counted up, and add one that is 0 in every row."""
+    """Rename a column that is 0 in every row, and add one that is 0 in every row."""
     with op.batch_alter_table("slots") as slots:
         slots.alter_column("failed_boots", new_column_name="failed_probes")
         slots.add_column(sa.Column("unconfirmed", sa.BigInteger(), nullable=False, server_default="0"))
-    # The rows that are there needed the default; the program writes the column itself.
+    # Only the existing rows needed the default; the program always writes the column.
     with op.batch_alter_table("slots") as slots:
         slots.alter_column("unconfirmed", server_default=None)

@@ -1,4 +1,4 @@
-"""Quota accounts with balances over time; leases say what they cost, slots what was said of them last."""
+"""Quota accounts and their balances over time. Leases have their cost, slots the last note about them."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -12,7 +12,7 @@ _TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Add two tables, and columns that say in every row that nothing is charged and nothing was noted."""
+    """Add two tables, and columns whose value in every row means that nothing is charged and nothing was noted."""
     op.create_table(
         "accounts",
         sa.Column("id", _TEXT, nullable=False),
@@ -47,7 +47,8 @@ def upgrade() -> None:
         leases.add_column(sa.Column("weight", sa.Double(), nullable=False, server_default="1"))
     with op.batch_alter_table("leases") as leases:
         leases.alter_column("weight", server_default=None)
-    # One at a time, for a batch may add its columns in any order; anew, so that the schema reads as a fresh one does.
+    # One column in each batch, because a batch may add its columns in any order. The table is made again, so that the
+    # schema has the same text as in a new database.
     with op.batch_alter_table("slots", recreate="always") as slots:
         slots.add_column(sa.Column("stranger", _TEXT, nullable=True))
     with op.batch_alter_table("slots", recreate="always") as slots:

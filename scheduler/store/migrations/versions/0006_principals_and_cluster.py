@@ -1,4 +1,4 @@
-"""The cluster's identity and clock, principals, and who caused what."""
+"""The cluster's identity and clock, principals, and the principals of changes."""
 
 import secrets
 import time
@@ -17,8 +17,9 @@ _NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Add two tables, and columns that say in every row that no principal is known. No row of `reservations` or
-    `events` is rewritten: there may be a million.
+    """Add two tables, and columns that are NULL (no known principal) in every row.
+
+    No row of `reservations` or `events` is rewritten, since there may be a million.
     """
     cluster = op.create_table(
         "cluster",
@@ -66,7 +67,7 @@ def upgrade() -> None:
         )
     op.add_column("events", sa.Column("principal", _TEXT, nullable=True))
     op.add_column("requests", sa.Column("principal", _TEXT, nullable=True))
-    # Anew, so that the schema reads as a fresh one does.
+    # The table is made again, so that the schema has the same text as in a new database.
     with op.batch_alter_table("slots", recreate="always") as slots:
         slots.add_column(sa.Column("heartbeat", sa.BigInteger(), nullable=False, server_default="0"))
     with op.batch_alter_table("slots") as slots:

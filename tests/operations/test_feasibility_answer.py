@@ -1,4 +1,4 @@
-"""What nothing could hold is told with the answer, and accepted all the same: it may fit one day."""
+"""A reservation that no slot could fit is accepted with the reason in the answer, since it may fit later."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ HOST: dict[str, Any] = {"slot": "lab-1", "pool": "lab", "machine": "m1"}
 
 
 def told(answer: dict[str, Any]) -> str | None:
-    """The code with which a new reservation will wait, where it is told at the door."""
+    """Return the waiting code in the answer to a new reservation."""
     assert answer["ok"]
     assert answer["phase"] == "pending"
     return answer["waiting"]["code"] if "waiting" in answer else None
@@ -41,65 +41,67 @@ def told(answer: dict[str, Any]) -> str | None:
         ({"priority": 0, "resources": {"cpus": 5}}, "never_fits"),
     ],
 )
-def test_what_never_fits_is_told_with_the_answer_and_accepted(fields: dict[str, Any], code: str | None) -> None:
-    rig = Harness({"pools": SIZED})
-    assert told(rig.submit("r1", **fields)) == code
-    assert rig.phase() == "pending"
+def test_a_reservation_that_never_fits_is_accepted_with_the_reason_in_the_answer(
+    fields: dict[str, Any], code: str | None
+) -> None:
+    harness = Harness({"pools": SIZED})
+    assert told(harness.submit("r1", **fields)) == code
+    assert harness.phase() == "pending"
 
 
-def test_what_is_told_at_the_door_is_what_the_tick_says() -> None:
-    rig = Harness({"pools": SIZED})
-    answer = rig.submit("r1", resources={"cpus": 5})
-    (waiting,) = rig.tick().plan.waiting
+def test_the_answer_has_the_same_reason_as_the_tick() -> None:
+    harness = Harness({"pools": SIZED})
+    answer = harness.submit("r1", resources={"cpus": 5})
+    (waiting,) = harness.tick().plan.waiting
     assert answer["waiting"] == {"code": waiting.code, "detail": waiting.detail}
 
 
 def test_a_host_that_is_there_may_hold_what_no_offering_could() -> None:
-    rig = Harness({"pools": SIZED})
+    harness = Harness({"pools": SIZED})
     big: dict[str, Any] = {"resources": {"cpus": 16}}
-    assert told(rig.submit("before", **big)) == "never_fits"
-    rig.ask("register", **HOST, **big)
-    assert told(rig.submit("with", **big)) is None
-    assert told(rig.submit("with-more", resources={"cpus": 17})) == "never_fits"
-    rig.ask("remove", slot="lab-1")
-    assert told(rig.submit("with-too-much-again", resources={"cpus": 17})) == "never_fits"
-    assert told(rig.submit("after", **big)) == "never_fits"
+    assert told(harness.submit("before", **big)) == "never_fits"
+    harness.ask("register", **HOST, **big)
+    assert told(harness.submit("with", **big)) is None
+    assert told(harness.submit("with-more", resources={"cpus": 17})) == "never_fits"
+    harness.ask("remove", slot="lab-1")
+    assert told(harness.submit("with-too-much-again", resources={"cpus": 17})) == "never_fits"
+    assert told(harness.submit("after", **big)) == "never_fits"
 
 
 def test_rules_that_make_room_for_it_are_enough() -> None:
-    rig = Harness({"pools": SIZED})
-    assert told(rig.submit("r1", resources={"cpus": 5})) == "never_fits"
+    harness = Harness({"pools": SIZED})
+    assert told(harness.submit("r1", resources={"cpus": 5})) == "never_fits"
     larger = {"name": "larger", "price": 2, "resources": {"cpus": 8}}
-    apply_rules(rig.ports, {"pools": {**SIZED, "linux": {**SIZED["linux"], "offerings": [larger]}}})
-    assert told(rig.submit("r2", resources={"cpus": 5})) is None
-    rig.tick()
-    rig.play_tasks()
-    rig.tick()
-    assert rig.phase() == "leased"
+    apply_rules(harness.ports, {"pools": {**SIZED, "linux": {**SIZED["linux"], "offerings": [larger]}}})
+    assert told(harness.submit("r2", resources={"cpus": 5})) is None
+    harness.tick()
+    harness.play_tasks()
+    harness.tick()
+    assert harness.phase() == "leased"
 
 
-def test_of_a_list_each_is_told_for_itself_and_a_repeat_is_told_the_same() -> None:
-    rig = Harness({"pools": SIZED})
+def test_each_item_of_a_list_gets_its_own_reason_and_a_repetition_gets_the_same() -> None:
+    harness = Harness({"pools": SIZED})
     items = [
         {"id": f"r{number}", "system": "x86_64-linux", "resources": {"cpus": cpus}}
         for number, cpus in enumerate([4, 5, 1])
     ]
-    answer = rig.ask("submit", request="q1", items=items)
+    answer = harness.ask("submit", request="q1", items=items)
     assert [told(each) for each in answer["results"]] == [None, "never_fits", None]
-    assert rig.ask("submit", request="q1", items=items) == answer
+    assert harness.ask("submit", request="q1", items=items) == answer
 
 
-def test_a_known_id_is_told_of_what_was_asked_first() -> None:
-    rig = Harness({"pools": SIZED})
-    assert told(rig.submit("r1", resources={"cpus": 1})) is None
-    assert told(rig.submit("r1", resources={"cpus": 5})) is None
-    rig.ask("cancel", reservation="r1")
-    assert "waiting" not in rig.submit("r1", resources={"cpus": 5})
+def test_a_known_id_gets_the_reason_of_the_first_request() -> None:
+    harness = Harness({"pools": SIZED})
+    assert told(harness.submit("r1", resources={"cpus": 1})) is None
+    assert told(harness.submit("r1", resources={"cpus": 5})) is None
+    harness.ask("cancel", reservation="r1")
+    assert "waiting" not in harness.submit("r1", resources={"cpus": 5})
 
 
-def test_of_a_list_those_that_are_alike_are_told_alike() -> None:
+def test_equal_items_of_a_list_get_equal_answers() -> None:
     """By what they ask for, in whatever way: resources, labels, a pool by name, components."""
-    rig = Harness({"pools": SIZED})
+    harness = Harness({"pools": SIZED})
     kinds: list[dict[str, Any]] = [
         {"system": "x86_64-linux", "resources": {"cpus": 5}},
         {"system": "x86_64-linux", "resources": {"cpus": 4}},
@@ -111,5 +113,5 @@ def test_of_a_list_those_that_are_alike_are_told_alike() -> None:
         {"pool": "linux", "components": [{"name": "a", "resources": {"cpus": 3}}]},
     ]
     items = [{"id": f"r{number}", **kinds[number % len(kinds)]} for number in range(3 * len(kinds))]
-    codes = [told(each) for each in rig.ask("submit", items=items)["results"]]
+    codes = [told(each) for each in harness.ask("submit", items=items)["results"]]
     assert codes == ["never_fits", None, "never_fits", None, None, "never_fits", "never_fits", None] * 3
