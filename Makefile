@@ -1,7 +1,7 @@
 # Everything runs from .venv, which is made on first use. `make` alone lists the targets.
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo up test quick check coverage durations chaos bench lock .venv
+.PHONY: help demo up test quick check coverage durations docs chaos bench lock .venv
 
 # Demo and tests start dozens of processes, and each would compile all its imports without stored bytecode.
 unexport PYTHONDONTWRITEBYTECODE
@@ -49,6 +49,10 @@ coverage: .venv ## pytest with branch coverage, which is slower
 
 durations: .venv ## pytest, and write the duration of each file to tests/durations.json, which orders later runs
 	@$(BIN)/python -m pytest $(PYTEST_ARGS) --write-durations
+
+docs: .venv ## the pages as a site with search, in build/docs; fails on a dead link
+	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --jobs auto -b dirhtml docs build/docs
+	@echo "== build/docs/index.html"
 
 chaos: .venv ## inject faults for SECONDS=600 over SEEDS=50 and check the promises (DATABASE=sqlite, OFF=term)
 	@$(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),600) --seeds $(or $(SEEDS),50) --first $(or $(FIRST),1) \

@@ -24,7 +24,7 @@ import redis
 
 from leasehold.common.signing import PRINCIPAL, encode_canonically
 from scheduler.model.validation import InvalidInputError
-from scheduler.policy.load_shedding import QUESTIONS, QueueGauge, find_retry
+from scheduler.policy.load_shedding import QUERIES, QueueGauge, find_retry
 from scheduler.ports import ForeignAddressError, Meter, ViewUnavailableError
 from scheduler.view.redis_notifier import RedisNotifier
 from tasks.queues import PREFIX, RESERVATIONS
@@ -215,7 +215,7 @@ class Admission:
 
     def _is_abandoned(self, arrival: Arrival) -> bool:
         """Return whether the request is a question whose sender has stopped waiting for the answer."""
-        if arrival.verb not in QUESTIONS or arrival.sent_at is None:
+        if arrival.verb not in QUERIES or arrival.sent_at is None:
             return False
         patience = LEASES_PATIENCE if arrival.patience is None and arrival.verb == "leases" else arrival.patience
         return patience is not None and self._clock() - arrival.sent_at > patience

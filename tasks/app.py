@@ -1,6 +1,6 @@
 """The Celery application: `celery -A tasks.app worker -Q ticks`. Its import opens no connection.
 
-docs/operations.md has the reason for each Celery setting.
+docs/how-to/operations.md has the reason for each Celery setting.
 """
 
 import ssl

@@ -1,4 +1,7 @@
-"""Read the document of a request from the arguments of a Celery message. See docs/protocol.md, "A request"."""
+"""Read the document of a request from the arguments of a Celery message.
+
+See docs/reference/protocol.md, "A request".
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

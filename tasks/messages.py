@@ -1,8 +1,8 @@
 """Check that a message is a task message of ours, before Celery sees it: Celery does not check what it reads.
 
-The form is Celery's message protocol 2 in kombu's envelope on Redis (docs/protocol.md). Parts that our tasks never have
-are refused: an ETA (the message would be delivered repeatedly), compression, and links to other tasks. Time limits are
-removed: each task has its own, and Celery 5.7.0 adds some to every message of beat.
+The form is Celery's message protocol 2 in kombu's envelope on Redis (docs/reference/protocol.md). Parts that our tasks
+never have are refused: an ETA (the message would be delivered repeatedly), compression, and links to other tasks. Time
+limits are removed: each task has its own, and Celery 5.7.0 adds some to every message of beat.
 """
 
 import base64

@@ -1,6 +1,6 @@
 """Describe every key of `leasehold.toml` with its default and meaning, read from the models.
 
-`leasehold config init` writes the result as a file with comments; docs/configuration.md has it as tables.
+`leasehold config init` writes the result as a file with comments; docs/reference/configuration.md has it as tables.
 """
 
 import ast

@@ -1,8 +1,8 @@
 """The settings of the processes: addresses, intervals, and how long things are kept.
 
 They come from the environment (`LEASEHOLD_BROKER__URL`), then from `leasehold.toml`, then from the defaults in this
-module. The text under a key is its documentation, which `leasehold config init` and docs/configuration.md show. Secrets
-are SecretStr, so that no repr, log line or error shows them.
+module. The text under a key is its documentation, which `leasehold config init` and docs/reference/configuration.md
+show. Secrets are SecretStr, so that no repr, log line or error shows them.
 """
 
 import ipaddress
@@ -276,7 +276,7 @@ class Settings(BaseSettings):
 
 
 def _timing_conflicts(settings: Settings) -> Iterator[Fault]:
-    """Yield times that contradict each other (docs/configuration.md, "What must go together")."""
+    """Yield times that contradict each other (docs/reference/configuration.md, "What must go together")."""
     ticks, celery = settings.ticks, settings.celery
     at_least = (
         ("ticks.lock_seconds", ticks.lock_seconds, "2 × ticks.interval", 2 * ticks.interval),

@@ -118,7 +118,7 @@ class Stack:
         return self.configuration.emulator_url
 
     def read_emulator(self, page: str) -> dict[str, Any]:
-        """Return a page of the emulator's control API, like "state" (docs/emulator.md). Raises OSError."""
+        """Return a page of the emulator's control API, like "state" (docs/reference/emulator.md). Raises OSError."""
         login = b64encode(f"leasehold:{self.configuration.environment[SECRET_KEY_VARIABLE]}".encode()).decode()
         request = Request(f"{self.emulator_url}/_leasehold/{page}", headers={"Authorization": f"Basic {login}"})  # noqa: S310 - our own emulator
         with urlopen(request, timeout=10) as answer:  # noqa: S310 - as above

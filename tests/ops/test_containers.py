@@ -1,4 +1,4 @@
-"""compose/ on a real container engine: built and started as docs/aws.md describes, with the emulator instead of EC2.
+"""compose/ on a real container engine, started as docs/how-to/aws.md describes, with the emulator instead of EC2.
 
 The mounted files have mode 600. The project has its own name, ports and image tags. The tests are skipped without an
 engine, or if it has no base images and cannot pull them.
@@ -275,7 +275,7 @@ def test_a_killed_redis_recovers(containers: Containers) -> None:
 
 
 def test_an_upgrade_as_the_page_describes_replaces_every_process(containers: Containers) -> None:
-    page = (ROOT / "docs" / "aws.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "aws.md").read_text(encoding="utf-8")
     assert "docker compose run --rm --no-deps prepare" in page
     assert "docker compose up -d --no-deps $(docker compose ps --services)" in page
     old, new = containers.tags

@@ -1,4 +1,4 @@
-"""docs/iam/ permits exactly the calls of the workers, under the conditions of docs/aws.md.
+"""docs/iam/ permits exactly the calls of the workers, under the conditions of docs/how-to/aws.md.
 
 The calls are read from the code of the workers: every name that is an operation of EC2, SQS or STS in boto3.
 """
@@ -22,7 +22,7 @@ from workers.ec2.requests import TAG_CLUSTER, TAG_CLUSTER_ID
 
 ROOT: Final = Path(__file__).parents[2]
 IAM: Final = ROOT / "docs" / "iam"
-CHAPTER: Final = (ROOT / "docs" / "aws.md").read_text(encoding="utf-8")
+CHAPTER: Final = (ROOT / "docs" / "how-to" / "aws.md").read_text(encoding="utf-8")
 POLICIES: Final = ("launch", "look", "terminate", "interruptions", "claim")
 SERVICES: Final = ("ec2", "sqs", "sts")
 

@@ -1,6 +1,6 @@
 """The category of each EC2 error: by its code, else by its HTTP status.
 
-`scheduler.ports.CloudError` describes the reaction to a category. docs/ec2-errors.md has the table.
+`scheduler.ports.CloudError` describes the reaction to a category. docs/reference/ec2-errors.md has the table.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -97,7 +97,8 @@ Failure = aws.ClientError | aws.BotoCoreError | ResponseParserError
 def classify(code: str, http_status: int) -> Category:
     """Return the category of an error: by its code, else transient for a 5xx, else unknown.
 
-    The code has precedence, because RequestLimitExceeded comes with status 503. The table: docs/ec2-errors.md.
+    The code has precedence, because RequestLimitExceeded comes with status 503. The table:
+    docs/reference/ec2-errors.md.
     """
     exact = CODES.get(code)
     if exact is not None:

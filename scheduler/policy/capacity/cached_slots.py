@@ -15,14 +15,13 @@ AT_REST: Final = frozenset({"ready", "empty"})
 """In these states a slot may stay for as long as it likes."""
 
 
-def open_slots(view: View, name: str, pool: Pool) -> list[CachedSlot]:
-    """What is known of the slots of that pool, in their order, under these rules."""
-    noted = view.noted
+def open_slots(view: View, name: str, pool: Pool, cached: dict[str, CachedSlot]) -> list[CachedSlot]:
+    """Return the slots of a pool in their order, under these rules; slots that are not in `cached` are added to it."""
     found: list[CachedSlot] = []
     for slot in view.list_slots(name):
-        known: CachedSlot | None = noted.get(slot.id)
+        known = cached.get(slot.id)
         if known is None or known.slot_info.pool is not pool:
-            known = noted[slot.id] = _open(view, slot, pool)
+            known = cached[slot.id] = _open(view, slot, pool)
         found.append(known)
     return found
 

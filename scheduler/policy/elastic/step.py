@@ -11,6 +11,7 @@ from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.cycle.step_values import ElasticShortage
 from scheduler.policy.elastic.cascade import Cascade
 from scheduler.policy.elastic.decisions import ElasticDecisions
 from scheduler.policy.elastic.instances import ElasticGroup
@@ -74,21 +75,23 @@ class ElasticStep:
         if (cascade := self._cascades.get(demand.queue)) is not None:
             cascade.spend(demand, slot_infos)
 
-    def finish(self) -> None:
-        """Turn what has changed into decisions; note who would be helped by a launch."""
+    def finish(self) -> list[ElasticShortage]:
+        """Turn what has changed into decisions; return the elastic instances for which launches may help."""
         if not self._cascades:
-            return
+            return []
         settlement = ElasticDecisions(self._cycle, self._start)
         for cascade in self._cascades.values():
             settlement.add(list(cascade.elastic_instances()), takes_back=cascade.takes_back)
         settlement.write()
         if any(self._cycle.rules.pools[name].launch_for_elastic for name in self.pools):
-            self._note_wishes()
+            return self._list_shortages()
+        return []
 
-    def _note_wishes(self) -> None:
-        """Room is wanted for those without a place, where elastic instances alone may cause launches, in rank order:
-        of those who are served, and of those who wait, should their essential ones have room that is on its way.
+    def _list_shortages(self) -> list[ElasticShortage]:
+        """Return the elastic instances without a slot, in pools that launch for them, in rank order: of reservations
+        that are served, and of pending ones, whose essential instances may have capacity in flight.
         """
+        shortages: list[ElasticShortage] = []
         groups: dict[str, list[ElasticGroup]] = {}
         for cascade in self._cascades.values():
             for group in cascade.groups:
@@ -99,7 +102,8 @@ class ElasticStep:
                 missing = [(group.need, group.count_unleased()) for group in served]
             else:
                 missing = [] if len(demand.needs) > len(demand.shape.essential) else demand.elastic_runs
-            self._cycle.stretching += [(reservation, *each) for each in self._make_wishes(demand, missing)]
+            shortages += [ElasticShortage(reservation, *each) for each in self._make_wishes(demand, missing)]
+        return shortages
 
     def _make_wishes(
         self, demand: Demand, missing: Iterable[tuple[InstanceRequest, int]]

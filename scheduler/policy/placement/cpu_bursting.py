@@ -32,11 +32,12 @@ from scheduler.model.slots import Slot, slot_order
 from scheduler.model.transitions import HOLDING
 from scheduler.policy.capacity.slot_info import SlotInfo, capacity_of
 from scheduler.policy.cycle.state import CycleState
+from scheduler.policy.cycle.step_values import Scaled, Shared
 
 CPUS: Final = "cpus"
 
 
-def share(cycle: CycleState) -> None:
+def share(cycle: Scaled) -> Shared:
     """Each lease of a slot with `cpus` may use its own + max(0, the slot's - the sum of the leases') / their number.
 
     Decided where a lease has another figure; a new one starts at its own `cpus`. What this tick assigns, grants and
@@ -44,11 +45,11 @@ def share(cycle: CycleState) -> None:
     submission, of each reservation in the order of the slots.
     """
     if not (cycle.view.has_limits or _has_something_to_share(cycle)):
-        return
+        return Shared(cycle)
     moves = _follow(cycle.decisions)
     arrivals = {name: came for name, came in moves.came.items() if not _is_filled(cycle.slot_infos[name], len(came))}
     touched = moves.list_left(cycle).union(arrivals)
-    unshared = cycle.view.list_unshared(cycle.rules)
+    unshared = cycle.cache.list_unshared(cycle.view, cycle.rules)
     for name in unshared - touched:
         slot = cycle.view.slots.get(name)
         if slot is None or _is_even(slot, list_users(cycle.leases_on(slot).values()), cycle.rules):
@@ -64,6 +65,7 @@ def share(cycle: CycleState) -> None:
     for name, changes in groupby(found, key=attrgetter("reservation")):
         if cycle.turns.may_share(rows[name]):
             cycle.decisions += changes
+    return Shared(cycle)
 
 
 def _has_something_to_share(cycle: CycleState) -> bool:

@@ -14,8 +14,8 @@ from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState, name_placements
+from scheduler.policy.cycle.step_values import Charged, Protected, Unplaced
 from scheduler.policy.cycle.ttl import Terms
-from scheduler.policy.cycle.waits import wait_for
 from scheduler.policy.cycle.work_budget import NEXT_TURN
 from scheduler.policy.elastic.step import ElasticStep
 from scheduler.policy.queueing.claims import assign_claims
@@ -34,8 +34,8 @@ IS_UNPLACED, IS_LEASED = (bytes(fate == each for each in range(256)) for fate in
 BEHIND = "one before it in the queue waits, and backfill is off"
 
 
-def place(cycle: CycleState, queue: Queue, limits: LaunchLimits) -> Queue:
-    """Serve each reservation in queue order; gives back those for whom nothing is ready or on its way.
+def place(cycle: Charged, queue: Queue, limits: LaunchLimits) -> Unplaced:
+    """Serve each reservation in queue order; return those for which no slot is ready or in flight.
 
     First room on ready slots (at once a lease), else room that is ready or on its way for all its instances,
     which it keeps (`booting`). One that finds neither is passed over and later ones are still tried, but not on
@@ -44,18 +44,19 @@ def place(cycle: CycleState, queue: Queue, limits: LaunchLimits) -> Queue:
     them, which uses what is ready together with what is launched for it.
     """
     if not (queue.ids or cycle.returning or cycle.view.stretching or cycle.rules.has_quota):
-        return queue
+        return Unplaced(queue, (), Protected((), {}), ())
     everybody = Feasibility(cycle, limits).set_aside(queue)
     by_quota, waiters = split_by_queue(cycle, everybody)
     demanding = place_by_quota(cycle, by_quota)
     waiters = _assign_claims(cycle, waiters)
-    cycle.open_rooms()
+    cycle.open_indexes()
     elastic = ElasticStep(cycle, everybody)
     guard = StarvationGuard(cycle, limits, queue.oldest)
     search = _Search(cycle, waiters, elastic, guard.few)
     unplaced = _serve(cycle, waiters, search, guard)
-    elastic.finish()
-    return _add_late_ones(cycle, search, unplaced, demanding)
+    shortages = elastic.finish()
+    left = _add_late_ones(cycle, search, unplaced, demanding)
+    return Unplaced(left, search.deferred, guard.list_protected(), shortages)
 
 
 def _assign_claims(cycle: CycleState, waiters: Queue) -> Queue:
@@ -90,7 +91,9 @@ def _serve(cycle: CycleState, waiters: Queue, search: "_Search", guard: Starvati
             fates[at] = LEASED
             continue
         reservation = waiters.reservations[at]
-        if (len(demand.needs) > 1 or blocked) and (fate := _pass_over(cycle, reservation, demand, blocked)) is not None:
+        if (len(demand.needs) > 1 or blocked) and (
+            fate := _pass_over(cycle, reservation, demand, blocked, search.deferred)
+        ) is not None:
             fates[at] = fate
             continue
         slot_infos = search.find_ready(demand)
@@ -112,16 +115,18 @@ def _serve(cycle: CycleState, waiters: Queue, search: "_Search", guard: Starvati
         search.note_hopeless(demand, guard)
         if len(hopeless) == search.different:
             break
-    cycle.terms.update(_list_terms(cycle, waiters, fates.translate(IS_LEASED)))
+    cycle.timers.lease_terms.update(_list_terms(cycle, waiters, fates.translate(IS_LEASED)))
     return waiters.filter(fates.translate(IS_UNPLACED))
 
 
-def _pass_over(cycle: CycleState, reservation: Reservation, demand: Demand, blocked: dict[str, bool]) -> int | None:
+def _pass_over(
+    cycle: CycleState, reservation: Reservation, demand: Demand, blocked: dict[str, bool], deferred: set[str]
+) -> int | None:
     """What becomes of one for which nothing is tried now: it stands behind a gang in a queue without backfill, or its
     turn comes in a later tick (without backfill, reservations behind it wait for that). None: it is tried.
     """
     if blocked and blocked.get(demand.queue):
-        cycle.deferred.add(reservation.id)
+        deferred.add(reservation.id)
         cycle.wait(reservation.id, "behind_queue", BEHIND)
         return UNPLACED
     if len(demand.needs) == 1 or cycle.turns.may_try(reservation, cycle.count_steps()):
@@ -167,6 +172,8 @@ class _Search:
         self._cycle, self._elastic, self.different = cycle, elastic, len(waiters.different)
         self.runs = _open_runs(cycle, waiters, elastic.pools)
         """The leases of one after the other of those who ask for one instance."""
+        self.deferred: set[str] = set()
+        """See `Unplaced.deferred`."""
         self._without_room: set[Demand] = set()
         self._without_cover: set[Demand] = set()
         """Those that are known to find nothing."""
@@ -210,7 +217,7 @@ class _Search:
         if slot_infos is None:
             self._without_cover.add(demand)
             return False
-        wait_for(self._cycle, reservation.id, slot_infos)
+        self._cycle.wait_for(reservation.id, slot_infos)
         if self._elastic.is_active:
             self._elastic.spend(demand, slot_infos)
         return True
