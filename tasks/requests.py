@@ -120,7 +120,7 @@ class ReadableRequest(Request):
         return find_admission() if str(self.name).startswith(f"{PREFIX}.{RESERVATIONS}.") else None
 
     def info(self, safe: bool = True) -> Any:  # noqa: ARG002, FBT001, FBT002 - Celery's signature
-        """Return the answer to remote control, without the arguments."""
+        """Return the description of this task for Celery's remote control, without its arguments."""
         return {**super().info(safe=True), "args": self.argsrepr, "kwargs": self.kwargsrepr}
 
     def send_event(self, type: str, **fields: Any) -> None:  # noqa: A002 - Celery's signature

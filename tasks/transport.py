@@ -1,4 +1,4 @@
-"""Celery's Redis transport with a check of messages, better times, and fewer clients.
+"""Celery's Redis transport with a check of messages, cluster time instead of wall clocks, and fewer clients.
 
 Messages that are no task messages of ours are logged and dropped. In kombu and Celery an envelope that lacks a field
 ends the worker, even a single line that is not JSON.
@@ -67,7 +67,7 @@ def _read_clock() -> float:
 
 
 class QoS(redis.QoS):
-    """Keeps a note of each message that is being worked on, with its time by cluster time.
+    """Stores a note in Redis for each message that a worker is processing, with the cluster time of its start.
 
     kombu uses the wall clock of this host; another host would then restore such a message too early or never.
     """
@@ -123,9 +123,9 @@ class QoS(redis.QoS):
         return found
 
     def _note_again(self) -> None:
-        """Note each message of this worker again, and give a time to each note of other workers that has none.
+        """Store the notes of this worker's messages again, and add a time to notes of other workers that have none.
 
-        A message needs both to be restored when its worker dies.
+        Without a note and a time a message is not restored when its worker dies.
         """
         for tag, message in (self._delivered or {}).items():
             if tag not in (self._dirty or ()):

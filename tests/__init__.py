@@ -1,1 +1,1 @@
-"""Tests: rules first, then the seams, then the whole."""
+"""Tests: rules first, then the ports and their implementations, then whole systems."""

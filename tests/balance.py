@@ -1,9 +1,9 @@
-"""How a run is spread over the processes of pytest-xdist (`--dist loadfile`), so that all of them end together.
+"""Order the files of a run for the processes of pytest-xdist (`--dist loadfile`), so that all processes end together.
 
-xdist hands out the files with the fewest tests last. If such a file takes a minute, one process ends a minute after
-the other. So the pieces go by the seconds that they took when they were measured, the longest first. A piece that was
-never measured goes before all others: if it takes long, it does not end last. All tests that share the stack of
-tests/system are one piece, because one stack serves them.
+By itself xdist starts the files with the fewest tests last. If such a file takes a minute, one process ends a minute
+after the other. So the pieces start in the order of their measured seconds, the longest first. A piece without a
+measurement starts before all others, because it may take long. All tests that share the stack of tests/system are one
+piece, because one stack serves them.
 
 `make durations` measures every piece that it runs (`PYTEST_ARGS=...`) and writes DURATIONS.
 """
@@ -23,7 +23,7 @@ E2E: Final = "tests/system"
 
 
 def find_piece(nodeid: str) -> str:
-    """Return the piece of work that a test is handed out with: all of tests/system, or its file."""
+    """Return the piece of work to which a test belongs: all of tests/system, or its file."""
     file = nodeid.partition("::")[0]
     return E2E if file.startswith(f"{E2E}/") else file
 
@@ -34,19 +34,19 @@ def load_durations(path: Path = DURATIONS) -> dict[str, float]:
 
 
 def save_durations(measured: Mapping[str, float], path: Path = DURATIONS, root: Path = ROOT) -> None:
-    """Write the pieces that were measured now; other pieces keep their seconds while they exist."""
+    """Write the measured seconds of this run's pieces; other pieces keep theirs while their files exist."""
     known = {piece: seconds for piece, seconds in load_durations(path).items() if (root / piece).exists()}
     rounded = known | {piece: round(seconds, 1) for piece, seconds in measured.items()}
     path.write_text(json.dumps(rounded, indent=0, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def order(nodeids: Sequence[str], durations: Mapping[str, float]) -> list[str]:
-    """Return the tests of unknown pieces as they come, then all others, the longest piece first."""
+    """Return the tests of unknown pieces in their order, then all others, the longest piece first."""
     return sorted(nodeids, key=lambda nodeid: -durations.get(find_piece(nodeid), inf))
 
 
 class _Measuring:
-    """Adds up what the tests of each piece took."""
+    """Sums the durations of the tests of each piece."""
 
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
@@ -55,7 +55,7 @@ class _Measuring:
         self._seconds[find_piece(report.nodeid)] += report.duration
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Write only what ran to its end: an interrupted or failed run measures less than the tests take."""
+        """Write only the result of a complete run: an interrupted or failed run measures too little."""
         if exitstatus == pytest.ExitCode.OK:
             save_durations(self._seconds)
 
@@ -71,7 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In a process of xdist, where the order of the collection becomes that of the work."""
+    """Sort the tests in a process of xdist, where the order of collection becomes the order of work."""
     if hasattr(config, "workerinput"):
         nodeids = order([item.nodeid for item in items], load_durations())
         places = {nodeid: place for place, nodeid in enumerate(nodeids)}
@@ -80,7 +80,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """See the module; any other `--dist` is left to xdist."""
+    """Return a scheduler that follows the order; other values of `--dist` keep xdist's own."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling  # imported only where xdist is in use

@@ -1,4 +1,4 @@
-"""Builders: rows and rules with sane defaults, of which a test names only what its rule is about."""
+"""Builders: rows and rules with defaults, of which a test names only the values that its rule depends on."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from scheduler.model.slots import Slot
 from scheduler.model.transitions import HOLDING, INACTIVE, WITH_MACHINE, SlotState
 
 NOW = 1_800_000_000.0
-"""The time at which builders think it is."""
+"""The time at which the rows of builders are made."""
 SYSTEM = "x86_64-linux"
 
 
 def a_slot(name: str = "linux-1", *, state: SlotState = "ready", **changes: object) -> Slot:
-    """A slot of the pool `linux` (the id's part before the number) with a machine where its state has one."""
+    """Return a slot of the pool `linux` (the part of the id before the number), with a machine if its state has one."""
     defaults: dict[str, Any] = {
         "id": name,
         "pool": name.rpartition("-")[0] or "linux",
@@ -30,13 +30,13 @@ def a_slot(name: str = "linux-1", *, state: SlotState = "ready", **changes: obje
 
 
 def a_component(name: str = "main", **changes: object) -> Component:
-    """One essential instance that asks for nothing but a place."""
+    """Return an essential component of one instance without resources."""
     fields: dict[str, Any] = {"name": name, **changes}
     return Component(**fields)
 
 
 def a_request(**changes: object) -> Request:
-    """A wish for one place on any pool of the system x86_64-linux; `resources` go to its only component."""
+    """Return a request for one slot in any pool of the system x86_64-linux; `resources` are those of its component."""
     resources = changes.pop("resources", {})
     fields: dict[str, Any] = {
         "system": SYSTEM,
@@ -47,7 +47,7 @@ def a_request(**changes: object) -> Request:
 
 
 def a_reservation(name: str = "r1", **changes: object) -> Reservation:
-    """A pending reservation; fields of its request may be named too: `a_reservation("r1", account="ci")`."""
+    """Return a pending reservation. `changes` may name fields of its request: `a_reservation("r1", account="ci")`."""
     wishes = {key: changes.pop(key) for key in list(changes) if key in (*Request.__struct_fields__, "resources")}
     defaults: dict[str, Any] = {
         "id": name,
@@ -59,12 +59,12 @@ def a_reservation(name: str = "r1", **changes: object) -> Reservation:
 
 
 def a_lease(slot: str = "linux-1", **changes: object) -> Lease:
-    """A held lease of the component `main` on this slot, in its first epoch."""
+    """Return a held lease of the component `main` on this slot, in its first epoch."""
     defaults: dict[str, Any] = {"component": "main", "slot": slot, "epoch": 1, "token": 1, "assigned_at": NOW}
     return Lease(**(defaults | changes))
 
 
 def some_rules(document: dict[str, Any] | None = None) -> Rules:
-    """Rules with one pool `linux` of ten slots, with a partial document laid over them."""
+    """Return rules with one pool `linux` of ten slots; `document` replaces parts of them."""
     base: dict[str, Any] = {"pools": {"linux": {"system": SYSTEM, "max_slots": 10}}}
     return read_rules(merge_rules(base, document or {}))

@@ -1,7 +1,7 @@
-"""On a build server a skipped test is a failure: a server that is missing there would hide what it guards.
+"""A skipped test fails the run on a build server, because a missing server there would hide untested code.
 
-Locally a skip is fine, since not everybody has every server. Reasons in `ALLOWED` are fine everywhere: what they name
-cannot be installed by whoever runs the tests.
+On other machines a skip is allowed, since servers may be missing there. The reasons in `ALLOWED` are allowed
+everywhere: they name things that the test run cannot install.
 """
 
 import os
@@ -17,7 +17,7 @@ ALLOWED: Final = frozenset({NO_INDEX, NO_ENGINE, NO_SYSTEMD, ONE_USER})
 
 
 def find_skipped(config: pytest.Config) -> list[pytest.TestReport | pytest.CollectReport]:
-    """The reports of what was skipped for a reason that is not allowed, modules that skip themselves included."""
+    """Return the reports of skips for a reason that is not allowed, including modules that skip themselves."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     skipped = reporter.stats.get("skipped", []) if reporter else []
     return [report for report in skipped if _find_reason(report) not in ALLOWED]
@@ -29,20 +29,20 @@ def _find_reason(report: pytest.TestReport | pytest.CollectReport) -> str:
 
 
 def is_forbidden(config: pytest.Config) -> bool:
-    """A skip is forbidden when the variable CI is set, to anything but nothing."""
+    """Return whether skips are forbidden: the variable CI is set and not empty."""
     return bool(os.environ.get("CI")) and bool(find_skipped(config))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Turn a run that would have passed into a failed one."""
+    """Let a run with forbidden skips fail."""
     passed = exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
     if passed and is_forbidden(session.config):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say why the run failed."""
+    """Print why the run failed."""
     if is_forbidden(config):
         count = len(find_skipped(config))
         terminalreporter.write_line(f"{count} skipped: with CI set every test must run", red=True)

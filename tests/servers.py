@@ -1,7 +1,7 @@
-"""Servers for tests: each one of our own, started on demand, skipped where no server is installed.
+"""Servers for tests, started on demand; tests are skipped if no server is installed.
 
-`redis_server` is the one that the stack takes, Valkey. Tests of what speaks to the server itself run on every kind that
-is there (`SERVERS`): with a redis-server on the PATH, on Redis too.
+`redis_server` is the one that the stack prefers, Valkey. Tests of commands that speak to the server run on every
+installed kind (`SERVERS`): with a redis-server on the PATH, on Redis too.
 """
 
 import subprocess
@@ -34,16 +34,16 @@ __all__ = [
 
 OpenRedis = Callable[[str], redis.Redis]
 FindRedis = Callable[[str], str]
-"""The URL of the shared server of this kind (of `SERVERS`), flushed."""
+"""Returns the URL of the shared server of a kind (of `SERVERS`), flushed."""
 _BINARIES: Final = {binary.name: binary for binary in reversed(list_redis_servers())}
 SERVERS: Final = tuple(reversed(_BINARIES))
-"""The kinds of servers that can be started here, each once: `valkey-server`, `redis-server` where it is installed."""
+"""The kinds of installed servers: `valkey-server`, `redis-server`."""
 
 
 def start_own_redis(
     directory: Path, login: tuple[str, str] | None = None, kind: str | None = None, **config: str
 ) -> RedisServer:
-    """A server for one test alone, to be flushed, killed and restarted; the caller stops it. `kind`: of `SERVERS`."""
+    """Start a server for one test, which may flush, kill and restart it; the caller stops it. `kind`: of `SERVERS`."""
     if not SERVERS:
         pytest.skip(NO_SERVER)
     binary = _BINARIES[kind or SERVERS[0]]
@@ -57,7 +57,7 @@ def launch_guarded(command: Sequence[str]) -> Guarded:
 
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """The Redis that all tests of this run share; each keeps to a prefix of its own or flushes before."""
+    """Yield the Redis that all tests of this run share. A test uses its own prefix or flushes it before."""
     server = start_own_redis(tmp_path_factory.mktemp("redis"))
     yield server
     server.stop()
@@ -65,7 +65,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 
 @pytest.fixture
 def redis_url(redis_server: RedisServer) -> str:
-    """The URL of the shared Redis, flushed."""
+    """Return the URL of the shared Redis, flushed."""
     with make_redis(redis_server.url) as client:
         client.flushall()
     return redis_server.url
@@ -73,7 +73,7 @@ def redis_url(redis_server: RedisServer) -> str:
 
 @pytest.fixture(scope="session")
 def find_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FindRedis]:
-    """One shared server of each kind, started when it is first asked for."""
+    """Yield a function that starts a shared server of each kind at its first use."""
     running: dict[str, RedisServer] = {}
 
     def find(kind: str) -> str:
@@ -90,13 +90,13 @@ def find_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FindRedis]:
 
 @pytest.fixture
 def redis_client(redis_url: str) -> Iterator[redis.Redis]:
-    """A client of the shared Redis, which is empty."""
+    """Yield a client of the shared, empty Redis."""
     with make_redis(redis_url) as client:
         yield client
 
 
 @pytest.fixture
 def open_redis() -> Iterator[OpenRedis]:
-    """Opens clients, each a process of its own as Redis sees it; they are closed after the test."""
+    """Yield a function that opens clients with connections of their own, which are closed after the test."""
     with ExitStack() as clients:
         yield lambda url: clients.enter_context(make_redis(url))

@@ -1,4 +1,4 @@
-"""SQLite databases for tests: migrated once a run, then copied, since the migrations take longer than most tests do."""
+"""SQLite databases for tests: migrated once a run and then copied, because the migrations take long."""
 
 import shutil
 from collections.abc import Callable
@@ -9,12 +9,12 @@ import pytest
 from scheduler.store.migrating import migrate
 
 MakeSqlite = Callable[[Path], str]
-"""Makes a database that is migrated and empty at a path, and gives its URL."""
+"""Makes an empty migrated database at a path and returns its URL."""
 
 
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database that is migrated and empty: others are copies of it."""
+    """Return an empty migrated database, from which others are copied."""
     path = tmp_path_factory.mktemp("sqlite") / "template.db"
     migrate(f"sqlite:///{path}")
     return path
@@ -31,5 +31,5 @@ def make_sqlite(sqlite_template: Path) -> MakeSqlite:
 
 @pytest.fixture
 def sqlite_url(make_sqlite: MakeSqlite, tmp_path: Path) -> str:
-    """The URL of a database of its own, migrated and empty."""
+    """Return the URL of an empty migrated database for one test."""
     return make_sqlite(tmp_path / "leasehold.db")

@@ -1,4 +1,4 @@
-"""Code that runs as another user of this host. Only root may switch users; elsewhere these tests are skipped."""
+"""Code that runs as another user of this host. Only root can switch users; other users skip these tests."""
 
 import json
 import os
@@ -24,20 +24,20 @@ os.setgid({uid})
 os.setuid({uid})
 words = json.load(sys.stdin)
 """
-"""The interpreter may be in a folder that the other user cannot read, so that all modules are imported before."""
+"""The other user may be unable to read the interpreter's folder, so the code imports all modules before the switch."""
 
 
 def require_other_user() -> None:
-    """Skip the test where this process may not switch users."""
+    """Skip the test if this process cannot switch users."""
     if os.geteuid() != 0:
         pytest.skip(ONE_USER)
 
 
 def run_as_stranger(code: str, *words: object) -> Any:
-    """Run code as another user and return the JSON that it prints; it finds `words` under that name."""
+    """Run code as another user and return the JSON that it prints. The code has `words` as a variable."""
     require_other_user()
     command = [sys.executable, "-c", _PRELUDE.format(uid=UID) + code]
-    # Not on the command line, which the code may search for secrets.
+    # Not in the command line, in which the code may search for secrets.
     given = json.dumps(words, default=str)
     done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The pieces of a run that take longest go first, each in one process."""
+"""The slowest pieces of a run start first, each in one process."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.balance import find_piece, load_durations, order, save_durations
 PLUGINS = ("-p", "xdist.plugin", "-p", "tests.balance", "-n2", "--dist=loadfile")
 
 
-def test_all_that_shares_the_stack_is_one_piece_and_every_other_file_is_one() -> None:
+def test_tests_that_share_the_stack_are_one_piece_and_every_other_file_is_one() -> None:
     assert find_piece("tests/system/test_stack.py::test_it[a::b]") == find_piece("tests/system/test_doctor.py::test_it")
     assert find_piece("tests/unit/test_logs.py::test_it[a::b]") == "tests/unit/test_logs.py"
 
@@ -49,7 +49,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     return pytester
 
 
-def test_xdist_hands_them_out_like_that(project: pytest.Pytester) -> None:
+def test_xdist_starts_the_pieces_in_this_order(project: pytest.Pytester) -> None:
     result = project.runpytest_inprocess(*PLUGINS, "-v")
     result.assert_outcomes(passed=12)
     passed = [line.split() for line in result.outlines if " PASSED " in line]

@@ -17,7 +17,7 @@ FAILED = "def test_it():\n    assert False\n"
 
 @pytest.fixture(autouse=True)
 def without_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loading them again for each small suite takes seconds."""
+    """Disable other plugins, whose loading for each small suite would take seconds."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 

@@ -1,4 +1,4 @@
-"""TLS in front of a server that has none, with certificates of our own making."""
+"""TLS in front of a server without TLS, with certificates of the test's own."""
 
 import datetime as dt
 import ssl
@@ -18,7 +18,7 @@ _DAY = dt.timedelta(days=1)
 
 @dataclass(frozen=True)
 class Certificate:
-    """Two PEM files."""
+    """A certificate and its key, two PEM files."""
 
     certificate: Path
     key: Path
@@ -38,7 +38,7 @@ _SIGNS = x509.KeyUsage(
 
 
 class Authority:
-    """A CA that signs for 127.0.0.1."""
+    """A CA that signs certificates for 127.0.0.1."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder, self._name = folder, x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -50,7 +50,7 @@ class Authority:
         self.file.write_bytes(own.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
     def sign(self, name: str) -> Certificate:
-        """A certificate with a key of its own."""
+        """Return a certificate with a key of its own."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         addresses = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
@@ -78,7 +78,7 @@ class Authority:
 
 
 class TlsProxy(Proxy):
-    """Takes TLS connections alone, of clients that show a certificate of `client_authority`."""
+    """Accepts only TLS connections of clients with a certificate of `client_authority`."""
 
     def __init__(self, port: int, server: Certificate, client_authority: Path) -> None:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(client_authority))

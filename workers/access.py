@@ -32,7 +32,7 @@ class SignatureError(Exception):
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """The content of the database, and the monotonic time at which it was read."""
+    """The cluster row and the principals from the database, and the monotonic time at which they were read."""
 
     looked_at: float
     state: ClusterRow

@@ -121,7 +121,7 @@ def check_configuration(path: Path | None = None) -> list[Fault]:
 
 
 def find_warnings(configuration: Configuration) -> list[Fault]:
-    """Return what is allowed but unlikely to be intended."""
+    """Return the settings and rules that are allowed but are probably mistakes."""
     rules, metrics = configuration.rules, configuration.settings.metrics
     found = [one for name, pool in rules.pools.items() for one in _pool_warnings(f"pools.{name}", pool)]
     if not rules.pools:

@@ -114,7 +114,7 @@ class RedisServer:
 
     @property
     def pid(self) -> int:
-        """The present process."""
+        """The id of the present process."""
         return self.process.pid
 
     def stop(self) -> None:

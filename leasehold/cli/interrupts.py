@@ -21,7 +21,7 @@ def take_interrupts() -> None:
 
 
 def list_ending() -> list[int]:
-    """Return the signals that end a command which serves until it is stopped. SIGHUP is left out under nohup(1)."""
+    """Return the signals that end a serving command. Under nohup(1) SIGHUP is ignored and not among them."""
     hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
     return [signal.SIGINT, signal.SIGTERM, *hangup]
 

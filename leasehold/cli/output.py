@@ -56,7 +56,7 @@ def print_wide(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], empty:
 
 
 def print_thing(*things: object) -> None:
-    """Print for people: on a terminal wrapped between words, elsewhere without width and colour."""
+    """Print texts and tables. On a terminal texts are wrapped; elsewhere there is no limit of width and no colour."""
     width = find_width()
     for thing in things:
         if isinstance(thing, str):
@@ -94,7 +94,7 @@ def _print_drawn(thing: object, width: int | None) -> None:
 
 
 def repeat(show: Callable[[], None], seconds: float | None) -> None:
-    """Show something once, or with an interval repeatedly until Ctrl-C."""
+    """Call `show` once; with an interval call it repeatedly until Ctrl-C."""
     show()
     while seconds is not None:
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Commands for the rules: apply a file, show the present and earlier rules, apply earlier rules again."""
+"""Commands for the rules: apply a file, show present and earlier versions, apply an earlier version again."""
 
 import sys
 from pathlib import Path

@@ -73,7 +73,7 @@ def status(
     as_json: AsJson = False,
     watch: Watched = None,
 ) -> None:
-    """Show the health of the stack and what is in it.
+    """Show the health of the stack and counts of its contents.
 
     Shows the leader and the lag of the view, counts of reservations and slots, waiting reservations, and the addresses
     of the parts.

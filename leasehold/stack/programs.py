@@ -30,7 +30,7 @@ def make_gated(command: Sequence[str]) -> list[str]:
 
 
 def open_gate(process: subprocess.Popen[bytes]) -> None:
-    """Let the command of this process run. If the process was killed already, do nothing."""
+    """Let a gated process run its command. If the process was killed already, do nothing."""
     if process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.write(b"go\n")
@@ -50,7 +50,7 @@ class Program:
 
 
 class Reaper:
-    """A process that ends the processes of the stack when the supervisor has ended in any way.
+    """A separate process that ends the stack's processes when the supervisor has ended, even by SIGKILL.
 
     `descriptors` stay open in it, so the lock of the stack is held until the last process has ended. It is run by its
     file, because running it as a module would import the whole application first.

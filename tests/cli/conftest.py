@@ -1,4 +1,4 @@
-"""What the tests of the command line share: it is run in this process, output and status as a shell sees them."""
+"""Fixtures for the command line: commands run in this process, with output and status as a shell gets them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ __all__ = ["Outcome", "client", "intake", "redis_client", "redis_server", "redis
 
 
 class Outcome:
-    """What a command came to."""
+    """The result of a command."""
 
     def __init__(self, status: int, out: str, err: str) -> None:
         self.status, self.out, self.err = status, out, err
@@ -29,7 +29,7 @@ Run = Callable[..., Outcome]
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs one command in an empty folder, with no stack around it."""
+    """Return a function that runs one command in an empty folder without a stack."""
     monkeypatch.chdir(tmp_path)
     for name in ("LEASEHOLD_CONFIG", "LEASEHOLD_BROKER__URL", "LEASEHOLD_DATABASE__URL"):
         monkeypatch.delenv(name, raising=False)
@@ -45,13 +45,13 @@ def run(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.fixture
 def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> FakeIntake:
-    """The stand-in, found by the environment."""
+    """Return the stand-in for a stack; commands find it by the environment."""
     monkeypatch.setenv("LEASEHOLD_BROKER__URL", intake.url)
     return intake
 
 
 @pytest.fixture
 def database(run: Run, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A database of its own, with tables and no rows."""
+    """Return the URL of an empty migrated database, configured by the environment."""
     monkeypatch.setenv("LEASEHOLD_DATABASE__URL", sqlite_url)
     return sqlite_url

@@ -1,4 +1,4 @@
-"""What another user of the host tries on a running stack. Each function returns the attempts that succeeded."""
+"""Attempts of another user of the host on a running stack. Each function returns the attempts that succeeded."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -56,19 +56,19 @@ print(json.dumps(found))
 
 
 def read_files(paths: Iterable[Path]) -> list[str]:
-    """The files and folders that another user can read or write."""
+    """Return the files and folders that another user can read or write."""
     found: list[str] = run_as_stranger(_READ, [str(path) for path in paths])
     return found
 
 
 def use_redis(port: int, folder: Path) -> list[str]:
-    """The commands that Redis carries out for another user."""
+    """Return the commands that Redis executes for another user."""
     found: list[str] = run_as_stranger(_REDIS, "127.0.0.1", port, str(folder))
     return found
 
 
 def steer_emulator(url: str) -> list[str]:
-    """The requests to the EC2 emulator that are served to another user."""
+    """Return the requests that the EC2 emulator serves to another user."""
     signed = {"Authorization": "AWS4-HMAC-SHA256 Credential=emulator/20261122/us-east-1/ec2/aws4_request, Signature=0"}
     basic = {"Authorization": "Basic ZW11bGF0b3I6ZW11bGF0b3I="}
     form = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -88,12 +88,12 @@ def steer_emulator(url: str) -> list[str]:
 
 
 def read_pages(urls: Iterable[str]) -> str:
-    """What another user sees of these pages."""
+    """Return what another user sees of these pages."""
     return "\n".join(text for _, _, _, text in _fetch("", [("GET", url, None, {}) for url in urls]))
 
 
 def find_in_processes(secrets: Iterable[str]) -> list[str]:
-    """The command lines and environments that another user can read and that hold one of these."""
+    """Return the command lines and environments that another user can read and that contain one of these secrets."""
     found: list[str] = run_as_stranger(_COMMANDS, list(secrets))
     return found
 
@@ -105,6 +105,6 @@ def _fetch(base: str, requests: Iterable[tuple[str, str, str | None, dict[str, s
 
 
 def list_secrets(running: RunningStack) -> list[str]:
-    """The secrets of a running stack."""
+    """Return the secrets of a running stack."""
     password = running.broker_url.rpartition("@")[0].rpartition(":")[2]
     return [each for each in (password, running.environment["LEASEHOLD_AWS__SECRET_ACCESS_KEY"]) if each]

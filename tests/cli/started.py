@@ -1,4 +1,4 @@
-"""Commands as processes, for tests that send them signals."""
+"""Commands as processes, for tests that send signals to them."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ LEASEHOLD = (sys.executable, "-m", "leasehold.cli")
 
 
 class Started:
-    """A command as a process, with what it printed."""
+    """A command as a process, with its output."""
 
     def __init__(self, folder: Path, command: tuple[str, ...]) -> None:
         self.out, self.err = folder / "out", folder / "err"
@@ -29,7 +29,7 @@ class Started:
         return self.out.read_text()
 
     def await_output(self) -> str:
-        """The first whole line of the command."""
+        """Wait for the first complete line of output and return it."""
         return wait_for(lambda: self.read() if "\n" in self.read() else None, "the command").splitlines()[0]
 
     def await_text(self, text: str) -> None:
@@ -39,7 +39,7 @@ class Started:
         return self.process.wait(40)
 
     def complaints(self) -> list[str]:
-        """The lines of `leasehold`: a shell, too, may report there that a command of its own was terminated."""
+        """The lines of `leasehold` on standard error; a shell may add lines about terminated commands."""
         return [line for line in self.err.read_text().splitlines() if line.startswith("leasehold: ")]
 
 
@@ -48,7 +48,7 @@ Start = Callable[..., Started]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts `leasehold` with these words."""
+    """Yield a function that starts `leasehold` with these arguments."""
     found: list[Started] = []
 
     def begin(*words: str, before: tuple[str, ...] = ()) -> Started:
@@ -63,5 +63,5 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def leased(name: str = "r1", **changes: Any) -> Reservation:
-    """A row that holds a lease on linux-1."""
+    """Return a reservation with a lease on linux-1."""
     return a_row(name, **{"phase": "leased", "token": 7, "leases": (a_lease("linux-1"),), "version": 2, **changes})

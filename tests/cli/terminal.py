@@ -16,11 +16,11 @@ from leasehold.cli.failures import run_safely
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 Type = Callable[..., str]
-"""(columns, *words) -> everything that the command wrote to a terminal of this width."""
+"""(columns, *arguments) -> the output of the command on a terminal of this width."""
 
 
 def run_on_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, *words: str) -> str:
-    """Return what one command writes to a terminal of this width, escape sequences included."""
+    """Return the output of one command on a terminal of this width, including escape sequences."""
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     master, slave = pty.openpty()
@@ -51,5 +51,5 @@ def _read_all(descriptor: int, seen: list[bytes]) -> None:
 
 
 def strip_colours(text: str) -> str:
-    """The text without escape sequences."""
+    """Return the text without escape sequences."""
     return ESCAPES.sub("", text)

@@ -1,4 +1,4 @@
-"""Commands for quota accounts and notices: what they print, what they send, how they end."""
+"""Commands for quota accounts and notices: output, requests, status."""
 
 import csv
 import json
@@ -39,7 +39,7 @@ def answer_word(verb: str, document: Document) -> Document:
 
 @pytest.fixture
 def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> FakeIntake:
-    """The stand-in, found by the environment, with two accounts and who runs and waits for them."""
+    """Return a stand-in with two accounts, and with reservations that run and wait for them."""
     monkeypatch.setenv("LEASEHOLD_BROKER__URL", intake.url)
     intake.handler = answer_word
     intake.publish(
@@ -49,7 +49,7 @@ def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> Fake
         a_row("r1", phase="leased", account="ci", sequence=1, leases=(a_lease("linux-1", level=1),)),
         a_row("r2", phase="leased", account="ci", sequence=2, leases=(a_lease("linux-2", level=5),)),
         a_row("r3", account="ci", sequence=3, leases=(a_lease("linux-1", level=0, state="claimed"),)),
-        a_row("r4", account="lab", sequence=4),  # from before it was forgotten
+        a_row("r4", account="lab", sequence=4),  # submitted before the account was deleted
         a_row("r5", account="lab", sequence=5),
     )
     return intake
@@ -62,7 +62,7 @@ def said(stack: FakeIntake) -> list[tuple[str, Document]]:
     ]
 
 
-def test_accounts_are_listed_with_who_runs_and_waits_for_them(stack: FakeIntake, run: Run) -> None:
+def test_accounts_are_listed_with_their_running_and_waiting_reservations(stack: FakeIntake, run: Run) -> None:
     ci, lab = json.loads(run("accounts", "list", "--json").out)
     assert (ci["id"], ci["balance"], ci["level"]) == ("ci", [-1.5, 20.0, 0.0, 0.0, 0.0], 1)
     assert (ci["running"], ci["waiting"]) == ([0, 1, 0, 0, 0, 1], 1)
@@ -76,7 +76,7 @@ def test_accounts_are_listed_with_who_runs_and_waits_for_them(stack: FakeIntake,
     assert "gone" not in shown
 
 
-def test_an_account_is_shown_whole(stack: FakeIntake, run: Run) -> None:
+def test_show_prints_all_fields_of_an_account(stack: FakeIntake, run: Run) -> None:
     assert json.loads(run("accounts", "show", "ci", "--json").out)["per_label_task_limits"] == {"image": 2}
     shown = run("accounts", "show", "ci").out
     for text in ("nightly builds", "2 1 0 0 0, for 10 min", "3 alike", "image=2", "1: 1 free: 1", "wait"):
@@ -96,7 +96,7 @@ def test_no_accounts_are_no_empty_table(intake: FakeIntake, run: Run, monkeypatc
     assert json.loads(run("accounts", "list", "--json").out) == []
 
 
-def test_what_is_set_is_what_was_named(stack: FakeIntake, run: Run) -> None:
+def test_set_sends_only_the_given_options(stack: FakeIntake, run: Run) -> None:
     words = "accounts set ci --charge-rate 2,0.5 --max-charge-seconds 10m --balance -5,3 --max-fanout 0 --limit image=2"
     found = run(*words.split(), "--disable-free-tasks", "--description", "")
     assert (found.status, found.out) == (0, "ci 1.5 0 0 0 0\n")
@@ -143,13 +143,13 @@ def test_what_is_set_is_what_was_named(stack: FakeIntake, run: Run) -> None:
         ),
     ],
 )
-def test_values_are_looked_at_before_anybody_is_asked(words: tuple[str, ...], complaint: str, run: Run) -> None:
-    """There is nobody: no stack runs."""
+def test_values_are_checked_before_a_request_is_sent(words: tuple[str, ...], complaint: str, run: Run) -> None:
+    """No stack runs, so a request could not be sent."""
     found = run("accounts", "set", *words)
     assert (found.status, found.complaints) == (2, [f"leasehold: {complaint}"])
 
 
-def test_what_the_intake_refuses_is_told_with_its_place_and_status_2(stack: FakeIntake, run: Run) -> None:
+def test_a_refusal_of_the_intake_is_printed_with_its_path_and_status_2(stack: FakeIntake, run: Run) -> None:
     faults = [{"index": 0, "path": "balance[1]", "expected": "another number", "got": "7"}]
     stack.handler = lambda _verb, _document: {"ok": False, "errors": faults}
     found = run("accounts", "set", "ci", "--balance", "1,7")
@@ -157,24 +157,24 @@ def test_what_the_intake_refuses_is_told_with_its_place_and_status_2(stack: Fake
 
 
 def test_unknown_accounts_are_refused_one_by_one(stack: FakeIntake, run: Run) -> None:
-    fault = {"index": 0, "path": "account", "expected": "a known account", "got": '"nobody"'}
+    fault = {"index": 0, "path": "account", "expected": "a known account", "got": '"unknown"'}
     stack.handler = lambda verb, document: (
-        {"ok": False, "errors": [fault]} if document["account"] == "nobody" else answer_word(verb, document)
+        {"ok": False, "errors": [fault]} if document["account"] == "unknown" else answer_word(verb, document)
     )
-    found = run("accounts", "reset", "nobody", "ci")
+    found = run("accounts", "reset", "unknown", "ci")
     assert (found.status, found.out) == (1, "ci 1.5 0 0 0 0\n")
-    assert found.complaints == ['leasehold: account: expected a known account, got "nobody"']
+    assert found.complaints == ['leasehold: account: expected a known account, got "unknown"']
 
 
 class Terminal(StringIO):
-    """Somebody who types."""
+    """Standard input that is a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 def test_deleting_asks_on_a_terminal_only(stack: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run("accounts", "delete", "ci").status == 0  # no terminal
+    assert run("accounts", "delete", "ci").status == 0  # not a terminal
     for answer, status in (("n", 1), ("y", 0)):
         monkeypatch.setattr("sys.stdin", Terminal(f"{answer}\n"))
         found = run("accounts", "delete", "ci", "lab")
@@ -197,7 +197,7 @@ def test_balances_over_time_come_from_the_database(
     found = json.loads(run("accounts", "show", "ci", "--json", "--samples", "--span", "3m").out)["samples"]
     assert [(each["at"], each["balance"][1]) for each in found] == [
         *((at, at / 100) for at in (820.0, 880.0, 940.0)),
-        (1_000.0, 20.0),  # what it has now
+        (1_000.0, 20.0),  # the present balance
     ]
     drawn = run("accounts", "show", "ci", "--plot", "--span", "1h").out
     assert "\x1b" not in drawn
@@ -217,7 +217,7 @@ def test_the_higher_balance_is_drawn_higher() -> None:
 
 
 @pytest.mark.parametrize(("until", "seconds", "form"), [(60, 60, 8), (7_200, 7_200, 5), (7_200, 90_000, 11)])
-def test_times_are_as_exact_as_they_have_to_be(until: float, seconds: float, form: int) -> None:
+def test_times_have_seconds_or_dates_only_if_needed(until: float, seconds: float, form: int) -> None:
     drawn = draw_balances([a_sample(at, 1.0) for at in (0.0, until)], seconds, is_terminal=False).splitlines()
     first = drawn[-2].split("  ")
     assert {len(each.strip()) for each in first if each.strip()} == {form}
@@ -232,10 +232,10 @@ def test_a_drawing_names_the_zone_of_its_times() -> None:
     ("samples", "last"),
     [
         ([a_sample(0.0)], "the balance was 0 at every level"),
-        ([a_sample(0.0, 0, 0, 3)], "balance by level: line of 2s = level 2"),  # one point only
+        ([a_sample(0.0, 0, 0, 3)], "balance by level: line of 2s = level 2"),  # a single sample
     ],
 )
-def test_what_there_is_little_of_is_drawn_too(samples: list[dict[str, Any]], last: str) -> None:
+def test_a_short_history_is_drawn(samples: list[dict[str, Any]], last: str) -> None:
     assert draw_balances(samples, 60.0, is_terminal=True).splitlines()[-1] == last
 
 
@@ -276,11 +276,11 @@ def test_notices_are_dated(stack: FakeIntake, run: Run) -> None:
         else {"ok": True, "reservation": document["reservation"], "phase": "leased"}
     )
     assert run("confirm", "r6", "--slot", "linux-3", "--as-of", "1970-01-01T00:01:40+00:00").out == "r6 leased\n"
-    assert run("absent", "nobody", "--as-of", "100.5").status == 0
+    assert run("absent", "unknown", "--as-of", "100.5").status == 0
     assert run("idle", "linux-3", "--label", "image=web", "--as-of", "1970-01-01T00:01:40").out == "linux-3 ready\n"
     assert said(stack) == [
         ("confirm", {"reservation": "r6", "token": 7, "slot": "linux-3", "as_of": 100.0}),
-        ("absent", {"reservation": "nobody", "as_of": 100.5}),
+        ("absent", {"reservation": "unknown", "as_of": 100.5}),
         ("idle", {"slot": "linux-3", "labels": {"image": "web"}, "as_of": 100.0}),
     ]
 

@@ -1,4 +1,4 @@
-"""`leasehold backup` and `restore` as a shell sees them: one line for what is wrong, and nothing changed."""
+"""`leasehold backup` and `restore` in a shell: an error is one line, and nothing has changed."""
 
 import json
 import stat
@@ -19,7 +19,7 @@ __all__ = ["sqlite_url"]
 
 @pytest.fixture
 def broker(redis_url: str, database: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A Redis and a database of one stack; EC2 is nowhere."""
+    """Return the URL of a stack's Redis, with its database; there is no EC2."""
     monkeypatch.setenv("LEASEHOLD_BROKER__URL", redis_url)
     monkeypatch.setenv("LEASEHOLD_AWS__ENDPOINT_URL", f"http://127.0.0.1:{find_free_port()}")
     monkeypatch.setenv("LEASEHOLD_AWS__REGION", "us-east-1")
@@ -45,7 +45,7 @@ def test_a_file_that_exists_is_not_overwritten(database: str, run: Run, tmp_path
 
 
 @pytest.mark.parametrize("words", [(), ("the.backup", "--in-place")])
-def test_it_is_either_a_file_or_the_database_as_it_is(words: tuple[str, ...], database: str, run: Run) -> None:
+def test_restore_needs_either_a_file_or_in_place(words: tuple[str, ...], database: str, run: Run) -> None:
     found = run("restore", *words)
     assert (found.status, found.complaints) == (2, ["leasehold: expected either FILE or --in-place"])
 
@@ -82,7 +82,7 @@ def test_a_redis_of_another_cluster_is_not_restored_into_unless_it_is_taken_over
         assert record.read().identity != "another"
 
 
-def test_without_redis_it_is_refused_unless_that_is_wanted(
+def test_a_restore_without_redis_is_refused_unless_the_option_allows_it(
     broker: str, database: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEASEHOLD_BROKER__URL", f"redis://127.0.0.1:{find_free_port()}/0")
@@ -99,7 +99,7 @@ def test_without_redis_it_is_refused_unless_that_is_wanted(
 def test_a_restore_that_cannot_begin_leaves_the_cluster_as_it_was(
     broker: str, database: str, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The database cannot be replaced: the mark that stops all work goes again."""
+    """The database cannot be replaced, so the mark that pauses all processes is removed again."""
     assert run("backup", "the.backup").status == 0
     monkeypatch.setenv("LEASEHOLD_DATABASE__URL", f"sqlite:///{tmp_path}/no-such-folder/leasehold.db")
     found = run("restore", "the.backup", "--yes")

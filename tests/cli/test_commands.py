@@ -1,4 +1,4 @@
-"""Commands against a stand-in for the stack: what they print, what they send, how they end."""
+"""Commands against a stand-in for the stack: output, requests, status."""
 
 import json
 import sys
@@ -21,7 +21,7 @@ from tests.client.intake import Document, FakeIntake, a_row, accept
 
 
 def list_commands(found: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command with the words that lead to it."""
+    """Yield every command with its path of names."""
     found = found or typer.main.get_command(app)
     for name, command in found.commands.items():
         if hasattr(command, "commands"):
@@ -41,7 +41,7 @@ def test_the_help_of_every_command_has_an_example(path: tuple[str, ...], run: Ru
     assert f"leasehold {' '.join(path)}" in found.out.partition("Example")[2]
 
 
-def test_the_commands_are_those_that_are_promised() -> None:
+def test_every_documented_command_exists() -> None:
     words = """
         up down demo reserve release renew cancel get list status slots events explain cordon uncordon drain
         apply migrate simulate emulate-ec2
@@ -80,7 +80,7 @@ def test_without_a_database_there_is_one_line(run: Run) -> None:
         assert "leasehold.db" in found.err
 
 
-def test_a_reservation_is_asked_for_with_all_that_was_said(stack: FakeIntake, run: Run) -> None:
+def test_a_reservation_is_submitted_with_all_given_options(stack: FakeIntake, run: Run) -> None:
     words = "reserve --system s --id r1 --cpus 2 --memory 512 --resource gpus=1 --label ssd=yes --ttl 15m --restart"
     assert run(*words.split(), "--tag", "run=7", "--priority", "5").out == "r1 pending\n"
     (verb, document), *_ = stack.seen
@@ -111,7 +111,9 @@ def test_bad_reservations_are_refused_with_a_line_for_each_fault(stack: FakeInta
     ]
 
 
-def test_what_nothing_could_hold_is_said_at_once_and_accepted(stack: FakeIntake, run: Run, tmp_path: Path) -> None:
+def test_a_reservation_that_no_slot_can_hold_is_accepted_with_a_warning(
+    stack: FakeIntake, run: Run, tmp_path: Path
+) -> None:
     why = {"code": "never_fits", "detail": "no slot or offering of s could hold main, even empty"}
 
     def answer(verb: str, document: Document) -> Document:
@@ -145,7 +147,9 @@ def test_a_refused_message_is_an_event_with_its_fault(database: str, run: Run) -
     assert json.loads(run("events", "--json").out)["detail"] == detail
 
 
-def test_what_a_request_does_not_do_is_a_note_on_standard_error(stack: FakeIntake, run: Run, tmp_path: Path) -> None:
+def test_parts_of_a_request_without_effect_are_notes_on_standard_error(
+    stack: FakeIntake, run: Run, tmp_path: Path
+) -> None:
     notes = [{"path": "priority", "text": "the queue `fifo` does not read it"}]
 
     def answer(verb: str, document: Document) -> Document:
@@ -162,7 +166,7 @@ def test_what_a_request_does_not_do_is_a_note_on_standard_error(stack: FakeIntak
     assert run("reserve", "--file", "many.json").complaints == [said.replace("note: ", f"note: r{n}: ") for n in (0, 1)]
 
 
-def test_a_file_of_reservations_is_asked_for_at_once(stack: FakeIntake, run: Run, tmp_path: Path) -> None:
+def test_a_file_of_reservations_is_submitted_in_one_request(stack: FakeIntake, run: Run, tmp_path: Path) -> None:
     (tmp_path / "many.json").write_text(json.dumps([{"id": f"r{n}", "system": "s"} for n in range(3)]))
     assert run("reserve", "--file", "many.json").out == "3 of 3 accepted\n"
     assert len(stack.seen) == 1
@@ -177,7 +181,7 @@ def test_a_file_of_reservations_is_asked_for_at_once(stack: FakeIntake, run: Run
         ('"x"', 'got "x"'),
     ],
 )
-def test_a_file_that_is_none_is_bad_input(
+def test_a_file_without_reservations_is_bad_input(
     text: str, complaint: str, stack: FakeIntake, run: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "bad.json").write_text(text)
@@ -186,7 +190,7 @@ def test_a_file_that_is_none_is_bad_input(
     assert complaint in found.err
 
 
-def test_a_person_speaks_for_the_present_holder(stack: FakeIntake, run: Run) -> None:
+def test_a_command_without_a_token_uses_the_present_one(stack: FakeIntake, run: Run) -> None:
     stack.publish(a_row("r1", phase="leased", token=7, leases=(a_lease("linux-1", token=7),)))
     assert run("release", "r1").status == 0
     assert stack.seen[-1][1]["token"] == 7
@@ -194,7 +198,7 @@ def test_a_person_speaks_for_the_present_holder(stack: FakeIntake, run: Run) -> 
     assert stack.seen[-1][1]["token"] == 3
 
 
-def test_a_part_is_surrendered_by_its_name(stack: FakeIntake, run: Run) -> None:
+def test_a_component_is_surrendered_by_its_name(stack: FakeIntake, run: Run) -> None:
     parts = (a_lease("linux-1", token=7), a_lease("linux-2", component="more.0", kind="elastic", token=9))
     stack.publish(a_row("r1", phase="leased", token=7, leases=parts))
     assert run("surrender", "r1", "--component", "more.0").status == 0
@@ -258,7 +262,7 @@ def test_without_a_worker_the_last_tick_explains_a_wait(
     assert len(found.complaints) == 1
 
 
-def test_slots_are_shown_with_their_conditions_in_words(stack: FakeIntake, run: Run) -> None:
+def test_slots_are_shown_with_their_conditions(stack: FakeIntake, run: Run) -> None:
     stack.publish(a_slot("linux-1", version=1))
     said = {"slots": {"linux-1": ["offline: not heard of for 5 min"]}, "pools": {"linux": ["no capacity"]}}
     stack.handler = lambda _verb, _document: {"ok": True, "as_of": 5.0, **said}
@@ -269,12 +273,12 @@ def test_slots_are_shown_with_their_conditions_in_words(stack: FakeIntake, run: 
     assert slot["conditions"] == ["offline: not heard of for 5 min"]
 
 
-def test_a_reservation_that_left_the_view_is_asked_for(stack: FakeIntake, run: Run) -> None:
+def test_a_reservation_that_left_the_view_is_read_by_a_worker(stack: FakeIntake, run: Run) -> None:
     old = {"id": "r0", "phase": "released", "request": {"components": []}}
     stack.handler = lambda verb, document: {"ok": True, "reservations": [old] if "r0" in document["ids"] else []}
     assert "released" in run("get", "r0").out
-    found = run("get", "nobody")
-    assert (found.status, found.complaints) == (1, ["leasehold: there is no reservation nobody"])
+    found = run("get", "unknown")
+    assert (found.status, found.complaints) == (1, ["leasehold: there is no reservation unknown"])
 
 
 def test_draining_waits_until_nothing_is_held(stack: FakeIntake, run: Run) -> None:
@@ -370,7 +374,9 @@ def test_the_live_state_is_a_scenario(stack: FakeIntake, database: str, run: Run
     assert run("simulate", "now.json", "--json").status == 0
 
 
-def test_who_waits_at_the_end_of_a_play_is_told_with_the_smallest_change(run: Run, tmp_path: Path) -> None:
+def test_reservations_that_wait_at_the_end_of_a_play_are_printed_with_the_smallest_change(
+    run: Run, tmp_path: Path
+) -> None:
     scenario = {
         "config": {"pools": {"linux": {"system": "s", "max_slots": 1}}},
         "timeline": [{"at": 0, "submit": [{"id": "r1", "system": "s"}, {"id": "r2", "system": "s"}]}],
@@ -382,7 +388,7 @@ def test_who_waits_at_the_end_of_a_play_is_told_with_the_smallest_change(run: Ru
     assert last == "r2 waits: at_max_slots; smallest change: pool linux is at its max_slots of 1: 2 would do"
 
 
-def test_help_pulls_in_nothing_heavy(run: Run) -> None:
+def test_help_imports_no_heavy_module(run: Run) -> None:
     import subprocess
 
     code = (
@@ -394,5 +400,5 @@ def test_help_pulls_in_nothing_heavy(run: Run) -> None:
     assert done.stderr.strip() == "[]"
 
 
-def test_nothing_said_is_help(run: Run) -> None:
+def test_no_arguments_print_the_help(run: Run) -> None:
     assert run().out.startswith("Usage: leasehold")

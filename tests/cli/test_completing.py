@@ -1,4 +1,4 @@
-"""Completion of shells: live ids of the stack, and silence where there is none."""
+"""Shell completion: live ids of the stack, and no output without a stack."""
 
 import os
 import shutil
@@ -19,12 +19,12 @@ from tests.client.intake import FakeIntake, a_row
 
 CODE = "import sys; from leasehold.cli.failures import run_safely; sys.exit(run_safely(sys.argv[1:]))"
 PATIENT = f"from leasehold.cli import completing; completing.SECONDS = completing.CONNECT_SECONDS = 60; {CODE}"
-"""The same with all the time that a busy machine may need."""
+"""The code with a time limit that a busy machine cannot reach."""
 
 
 @pytest.fixture
 def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> FakeIntake:
-    """A stand-in with a reservation that holds a lease, one that waits, one that ended, two slots and two accounts."""
+    """Return a stand-in with a leased, a pending and an ended reservation, two slots and two accounts."""
     monkeypatch.setenv("LEASEHOLD_BROKER__URL", intake.url)
     intake.publish(
         a_row("build-7", phase="leased", token=7, leases=(a_lease("linux-1", token=7),)),
@@ -43,7 +43,7 @@ Complete = Callable[[str], list[str]]
 
 @pytest.fixture
 def complete(run: Run, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Complete:
-    """What bash is offered for the last word of a line. Nothing may come on standard error."""
+    """Return a function with the completions that bash offers for a line. Standard error must stay empty."""
 
     def ask(words: str) -> list[str]:
         monkeypatch.setenv("COMP_WORDS", words)
@@ -61,7 +61,7 @@ def complete(run: Run, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All the time that a busy machine may need."""
+    """Raise the time limit, for busy machines."""
     monkeypatch.setattr(completing, "SECONDS", 60.0)
     monkeypatch.setattr(completing, "CONNECT_SECONDS", 60.0)
 
@@ -78,16 +78,16 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 @pytest.mark.usefixtures("stack", "patient")
-def test_ids_that_are_there_are_offered(words: str, offered: list[str], complete: Complete) -> None:
+def test_existing_ids_are_offered(words: str, offered: list[str], complete: Complete) -> None:
     assert complete(words) == offered
 
 
-def test_words_are_offered_without_a_stack(complete: Complete) -> None:
+def test_fixed_values_are_offered_without_a_stack(complete: Complete) -> None:
     assert complete("leasehold slots --state dr") == ["draining"]
     assert complete("leasehold list --sort p") == ["phase", "priority", "position"]
 
 
-def test_without_a_stack_there_is_silence(complete: Complete, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_stack_nothing_is_printed(complete: Complete, monkeypatch: pytest.MonkeyPatch) -> None:
     assert complete("leasehold get ") == []
     monkeypatch.setenv("LEASEHOLD_BROKER__URL", "redis://127.0.0.1:1/0")
     assert complete("leasehold get ") == []
@@ -103,7 +103,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for(complete: Complete, mon
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
 def test_bash_takes_the_script(stack: FakeIntake, tmp_path: Path) -> None:
-    """The script is read by a real bash, which calls the function as it does for a key that is pressed."""
+    """A real bash reads the script and calls its function as it does when the user presses the key."""
     (tmp_path / "leasehold").write_text(f"#!{sys.executable}\n{PATIENT}\n")
     (tmp_path / "leasehold").chmod(0o755)
     script = """

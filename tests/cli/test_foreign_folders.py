@@ -1,5 +1,5 @@
-"""A folder `.leasehold` of another user, or one that other users may write to, is refused by every command that would
-obey it; and a command signals the processes of a stack alone.
+"""A folder `.leasehold` that belongs to another user, or to which other users can write, is refused by every command.
+Commands send signals only to processes of a stack.
 """
 
 import json
@@ -47,7 +47,7 @@ OBEYING: Final = (
 
 @pytest.fixture
 def bystander() -> Iterator[Guarded]:
-    """A process that no stack has started."""
+    """Yield a process that no stack has started."""
     with Guarded([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
         yield process
         process.kill()
@@ -55,7 +55,7 @@ def bystander() -> Iterator[Guarded]:
 
 @pytest.fixture
 def planted(tmp_path: Path, bystander: Guarded, monkeypatch: pytest.MonkeyPatch) -> Iterator[StackFolder]:
-    """A folder with a lock that is held and a run.json that names a process of this user."""
+    """Yield a folder with a held lock and a run.json that names a process of this user."""
     for name in ("LEASEHOLD_BROKER__URL", "LEASEHOLD_VIEW__URL", "LEASEHOLD_DATABASE__URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("leasehold.cli.running._DOWN_SECONDS", 1.0)
@@ -68,7 +68,7 @@ def planted(tmp_path: Path, bystander: Guarded, monkeypatch: pytest.MonkeyPatch)
 
 
 def describe(pid: int, started: int | None) -> dict[str, Any]:
-    """A run.json."""
+    """Return the content of a run.json."""
     return {
         "pid": pid,
         "phase": "running",
@@ -80,7 +80,7 @@ def describe(pid: int, started: int | None) -> dict[str, Any]:
 
 
 def give_away(folder: Path) -> None:
-    """Make another user the owner of a folder and of all that it holds."""
+    """Make another user the owner of a folder and its content."""
     require_other_user()
     for path in (*folder.rglob("*"), folder):
         os.chown(path, UID, UID)
@@ -171,7 +171,7 @@ def test_a_folder_above_of_another_user_does_not_keep_a_stack_from_starting(
     below.mkdir()
     (below / "leasehold.toml").write_text("[ticks]\nintervall = 1\n")
     os.chdir(below)
-    # The next thing that is looked at is the configuration.
+    # The command gets as far as the configuration.
     assert "intervall" in run("up").err
 
 
@@ -201,7 +201,7 @@ def test_a_database_that_migrate_makes_is_closed_to_other_users_with_its_journal
         os.umask(former)
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.glob("*.db*")}
     assert modes["made.db"] == 0o600
-    # A file that its owner made keeps the mode that it has.
+    # A file that its owner made keeps its mode.
     assert modes["there.db"] == 0o644
 
 
@@ -244,7 +244,7 @@ def test_a_run_file_without_start_times_is_refused(planted: StackFolder, run: Ru
     assert bystander.poll() is None
 
 
-def test_the_guardian_signals_no_process_that_got_an_id_later(bystander: Guarded) -> None:
+def test_the_reaper_signals_no_process_that_got_the_id_of_an_ended_one(bystander: Guarded) -> None:
     started = find_start(bystander.pid)
     assert started is not None
     other = ProcessIdentity(bystander.pid, started - 1)

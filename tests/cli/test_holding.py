@@ -1,4 +1,4 @@
-"""`leasehold run`: a lease around a command, and every way in which the two can end."""
+"""`leasehold run`: a lease around a command, and every way in which both can end."""
 
 import contextlib
 import json
@@ -31,18 +31,18 @@ __all__ = ["start"]
 
 @pytest.fixture
 def holder(stack: FakeIntake) -> Holder:
-    """It leases `r1` at once."""
+    """Return a stand-in that leases `r1` at once."""
     return Holder(stack)
 
 
 @pytest.fixture
 def hold(start: Start) -> Start:
-    """Starts `leasehold run` of `r1` with these words."""
+    """Return a function that starts `leasehold run` for `r1` with these arguments."""
     return lambda *words, **more: start("run", "--id", "r1", "--system", "s", *words, **more)
 
 
 def is_gone(pid: int) -> bool:
-    """Whether this process has ended. A process without a waiting parent may stay as a zombie."""
+    """Return whether this process has ended. It may remain as a zombie if its parent does not wait for it."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -152,7 +152,7 @@ def test_a_refused_reservation_is_status_2(stack: FakeIntake, run: Run) -> None:
     assert (found.status, found.complaints) == (2, ['leasehold: system: expected a system of some pool, got "s"'])
 
 
-def test_one_that_is_not_leased_in_time_is_cancelled(stack: FakeIntake, hold: Start, tmp_path: Path) -> None:
+def test_a_reservation_that_is_not_leased_in_time_is_cancelled(stack: FakeIntake, hold: Start, tmp_path: Path) -> None:
     stack.publish(a_row("r1"))
     found = hold("--wait", "0.3", "--", "touch", str(tmp_path / "ran"))
     assert found.await_status() == 124
@@ -162,14 +162,14 @@ def test_one_that_is_not_leased_in_time_is_cancelled(stack: FakeIntake, hold: St
     assert not (tmp_path / "ran").exists()
 
 
-def test_one_that_has_ended_runs_nothing(stack: FakeIntake, hold: Start, tmp_path: Path) -> None:
+def test_an_ended_reservation_runs_no_command(stack: FakeIntake, hold: Start, tmp_path: Path) -> None:
     stack.publish(a_row("r1", phase="expired", reason="ttl"))
     found = hold("--", "touch", str(tmp_path / "ran"))
     assert (found.await_status(), found.complaints()) == (1, ["leasehold: r1 is expired: ttl"])
     assert not (tmp_path / "ran").exists()
 
 
-def test_one_that_is_leased_already_is_not_held_twice(stack: FakeIntake, hold: Start) -> None:
+def test_a_leased_reservation_is_not_held_twice(stack: FakeIntake, hold: Start) -> None:
     stack.publish(leased())
     found = hold("--", "true")
     complaint = "leasehold: --id: expected a reservation that is not leased yet, got r1, which is leased"
@@ -177,7 +177,7 @@ def test_one_that_is_leased_already_is_not_held_twice(stack: FakeIntake, hold: S
 
 
 def test_a_revoke_is_passed_on_with_its_reason(holder: Holder, hold: Start) -> None:
-    """On standard error, and in a file that is there only then; the command may end as it likes."""
+    """The reason is on standard error, and in a file that exists only then. The command may end in any way."""
     trap = 'cat "$LEASEHOLD_REVOKED_FILE"; exit 5'
     script = f"trap '{trap}' TERM; ls $LEASEHOLD_REVOKED_FILE 2>&1 | wc -c; while :; do sleep 0.05; done"
     found = hold("--", "sh", "-c", script)
@@ -205,7 +205,7 @@ def test_at_the_deadline_the_whole_group_is_killed(holder: Holder, hold: Start) 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        # Requeued.
+        # The reservation was requeued.
         ({"phase": "pending", "leases": (), "reason": "slot_lost"}, "it is pending: slot_lost"),
         ({"phase": "cancelled", "leases": (), "reason": "not needed"}, "it is cancelled: not needed"),
     ],
@@ -265,18 +265,18 @@ def test_signals_while_it_runs_go_to_the_command_each_time(number: signal.Signal
 
 @pytest.mark.parametrize("name", ["HUP", "INT"])
 def test_an_ignored_signal_stays_ignored_by_the_command(name: str, holder: Holder, hold: Start) -> None:
-    """As under nohup, and in the background of a script."""
+    """As under nohup and in the background of a script."""
     ignoring = ("sh", "-c", f"trap '' {name}; exec \"$@\"", "sh")
     found = hold("--", "sh", "-c", f"kill -{name} $$; echo alive", before=ignoring)
     assert (found.await_status(), found.read()) == (0, "alive\n")
 
 
 class Typist:
-    """A command on a terminal of its own, as an interactive shell starts it."""
+    """A command on a terminal of its own, started as by an interactive shell."""
 
     def __init__(self, folder: Path, words: tuple[str, ...]) -> None:
         self._master, slave = os.openpty()
-        # The leader of a session without a terminal gets the one that it opens.
+        # A session leader without a terminal gets the first terminal that it opens.
         script = 'exec "$@" <"$0" >"$0" 2>&1'
         command = ["sh", "-c", script, os.ttyname(slave), *words]
         self.shown = ""
@@ -318,9 +318,9 @@ def typist(tmp_path: Path) -> Iterator[Callable[..., Typist]]:
 @pytest.mark.parametrize(
     "before",
     [
-        # An interactive shell started it: the command has the terminal from the start.
+        # Started by an interactive shell: the command has the terminal from the start.
         (),
-        # A script did: the command gets the terminal when it reads it.
+        # Started by a script: the command gets the terminal when it reads from it.
         ("sh", "-c", '"$@"; exit $?', "sh"),
     ],
 )
@@ -346,7 +346,7 @@ def test_ctrl_z_stops_both_and_fg_continues_both(holder: Holder, typist: Callabl
     shell.await_shown("Stopped")
     shell.type("fg\nhello\n")
     shell.await_shown("GOT HELLO")
-    # Dash goes on with the line when a command was stopped, bash does not.
+    # After a stopped command dash continues with the line, bash does not.
     shell.type("echo the last was $?\n")
     shell.await_shown("the last was 0")
     assert holder.intake.verbs()[-1] == "release"

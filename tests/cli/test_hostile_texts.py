@@ -1,4 +1,4 @@
-"""Texts of users with control characters reach no terminal, in whatever format a command prints them."""
+"""Control characters in texts of users reach no terminal, in any output format."""
 
 import json
 from contextlib import closing
@@ -23,7 +23,7 @@ def find_controls(text: str) -> set[str]:
 
 @pytest.fixture
 def hostile(stack: FakeIntake) -> FakeIntake:
-    """A stack in which every text that a user may write has control characters."""
+    """Return a stack in which every text of a user has control characters."""
     request = a_request(tags={"team": HOSTILE}, labels={"zone": HOSTILE})
     leases = (a_lease("linux-1"),)
     stack.publish(a_row("r1", request=request, reason=HOSTILE, phase="leased", leases=leases, revoke_reason=HOSTILE))

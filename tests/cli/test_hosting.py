@@ -1,4 +1,4 @@
-"""`leasehold host`: each command a request or a heartbeat, one clear line for what is wrong."""
+"""`leasehold host`: each command sends a request or a heartbeat; an error is one line."""
 
 import json
 import signal
@@ -37,7 +37,7 @@ def last(intake: FakeIntake) -> tuple[str, Document]:
     return verb, {key: value for key, value in document.items() if key not in {"request", "reply_to"}}
 
 
-def test_register_says_what_is_given(run: Run, intake: FakeIntake) -> None:
+def test_register_sends_the_given_options(run: Run, intake: FakeIntake) -> None:
     words = "host register lab-1 --pool lab --machine m1 --cpus 8 --memory 512 --resource gpus=2 --label disk=ssd"
     found = run(*words.split(), "--address", "10.0.0.7")
     assert (found.status, found.out, found.err) == (0, "lab-1 ready\n", "")
@@ -54,7 +54,7 @@ def test_register_says_what_is_given(run: Run, intake: FakeIntake) -> None:
     )
 
 
-def test_register_finds_out_what_is_left_out(run: Run, intake: FakeIntake) -> None:
+def test_register_finds_missing_values_on_the_host(run: Run, intake: FakeIntake) -> None:
     assert run("host", "register", "--pool", "lab").status == 0
     _, document = last(intake)
     assert (document["slot"], document["resources"]) == (find_slot_name(), find_resources())
@@ -66,15 +66,15 @@ def test_register_finds_out_what_is_left_out(run: Run, intake: FakeIntake) -> No
 @pytest.mark.parametrize(
     ("path", "status"),
     [
-        # Not well-formed, or no such pool.
+        # Not well-formed, or an unknown pool.
         ("resources.cpus", 2),
         ("pool", 2),
-        # Another machine's.
+        # The slot belongs to another machine.
         ("machine", 1),
     ],
 )
 @pytest.mark.parametrize("command", ["register", "run"])
-def test_a_refused_host_is_told_why_in_a_line(
+def test_a_refusal_of_a_host_is_one_line_with_the_reason(
     command: str, path: str, status: int, run: Run, intake: FakeIntake
 ) -> None:
     intake.handler = refuse(path)
@@ -91,7 +91,7 @@ def test_a_refused_host_is_told_why_in_a_line(
         (("remove",), "Missing argument 'SLOT'"),
     ],
 )
-def test_bad_usage_is_said_in_a_line(words: tuple[str, ...], complaint: str, run: Run, intake: FakeIntake) -> None:
+def test_bad_usage_is_one_line(words: tuple[str, ...], complaint: str, run: Run, intake: FakeIntake) -> None:
     found = run("host", *words)
     assert found.status == 2
     assert len(found.complaints) == 1
@@ -107,7 +107,7 @@ def test_bad_usage_is_said_in_a_line(words: tuple[str, ...], complaint: str, run
         ("leave lab-1 --machine=", "machine"),
     ],
 )
-def test_an_id_that_is_none_is_bad_input_before_anybody_is_asked(
+def test_a_malformed_id_is_refused_before_a_request_is_sent(
     words: str, path: str, run: Run, intake: FakeIntake, redis_client: redis.Redis
 ) -> None:
     found = run("host", *words.split())
@@ -128,7 +128,7 @@ def test_an_id_that_is_none_is_bad_input_before_anybody_is_asked(
     ],
 )
 @pytest.mark.parametrize("command", ["register", "run"])
-def test_what_a_host_has_is_looked_at_before_anybody_is_asked(
+def test_resources_of_a_host_are_checked_before_a_request_is_sent(
     command: str, words: str, path: str, run: Run, intake: FakeIntake
 ) -> None:
     found = run("host", command, "lab-1", "--machine", "m1", *words.split())
@@ -137,7 +137,7 @@ def test_what_a_host_has_is_looked_at_before_anybody_is_asked(
     assert intake.seen == []
 
 
-def test_a_heartbeat_is_written_and_asks_nobody(run: Run, intake: FakeIntake, redis_client: redis.Redis) -> None:
+def test_a_heartbeat_is_written_without_a_request(run: Run, intake: FakeIntake, redis_client: redis.Redis) -> None:
     intake.publish(a_slot("lab-1", state="ready", machine="m1"))
     found = run("host", "heartbeat", "lab-1", "--machine", "m1", "--json")
     assert (found.status, json.loads(found.out)) == (0, {"slot": "lab-1", "machine": "m1", "checked": True})
@@ -152,7 +152,7 @@ def test_a_heartbeat_is_written_and_asks_nobody(run: Run, intake: FakeIntake, re
         ("lab-1", "m2", 'leasehold: machine: expected the machine that lab-1 belongs to, got "m2"'),
     ],
 )
-def test_a_heartbeat_that_nobody_hears_is_said(
+def test_a_heartbeat_that_could_not_be_checked_is_reported(
     slot: str, machine: str, line: str, run: Run, intake: FakeIntake
 ) -> None:
     intake.publish(a_slot("lab-1", state="ready", machine="m1"))
@@ -160,7 +160,7 @@ def test_a_heartbeat_that_nobody_hears_is_said(
     assert (found.status, found.complaints) == (1, [line])
 
 
-def test_without_a_view_a_heartbeat_is_sent_all_the_same(run: Run, redis_client: redis.Redis) -> None:
+def test_a_heartbeat_is_sent_without_a_view(run: Run, redis_client: redis.Redis) -> None:
     redis_client.delete("leasehold:view:generation")
     found = run("host", "heartbeat", "lab-1", "--machine", "m1")
     assert (found.status, found.out) == (0, "lab-1 alive\n")
@@ -184,13 +184,13 @@ EXEC = ["host", "exec", "r1", "--component", "helper.0", "--slot", "lab-1", "--m
 
 
 def start_exec(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """`leasehold host exec` as a process of its own: it may become the command."""
+    """Run `leasehold host exec` as a process, because it may become the command."""
     words = [sys.executable, "-m", "leasehold.cli", *EXEC, "--state", str(folder / "state"), "--", *command]
     return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
 
 
 def grant(intake: FakeIntake, *leases: Document) -> None:
-    """These leases are on the host, as the database has them."""
+    """Give the host these leases in the database."""
     intake.handler = lambda _verb, _document: {**READY, "leases": list(leases)}
 
 
@@ -205,7 +205,7 @@ def test_exec_leaves_a_note_and_becomes_the_command(intake: FakeIntake, tmp_path
 
 
 def test_the_command_of_exec_inherits_an_ignored_interrupt(intake: FakeIntake, tmp_path: Path) -> None:
-    """As without `host exec`, which itself is interrupted while it waits."""
+    """The command has it as without `host exec`, which itself can be interrupted while it waits."""
     grant(intake, LEASE)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -215,7 +215,9 @@ def test_the_command_of_exec_inherits_an_ignored_interrupt(intake: FakeIntake, t
     assert (found.returncode, found.stdout) == (0, "alive\n")
 
 
-def test_exec_says_what_cannot_be_run_and_leaves_nothing(run: Run, intake: FakeIntake, tmp_path: Path) -> None:
+def test_exec_reports_a_command_that_cannot_run_and_removes_its_note(
+    run: Run, intake: FakeIntake, tmp_path: Path
+) -> None:
     grant(intake, LEASE)
     found = run(*EXEC, "--state", str(tmp_path), "--", "no-such-command")
     assert (found.status, found.complaints) == (1, ["leasehold: no-such-command: No such file or directory"])
@@ -231,9 +233,9 @@ def test_exec_says_what_cannot_be_run_and_leaves_nothing(run: Run, intake: FakeI
     [
         # Nothing is leased on this host.
         ((), 'RESERVATION: expected a reservation that is leased on lab-1, got "r1"'),
-        # Another reservation is.
+        # Another reservation is leased there.
         (({**LEASE, "reservation": "r2"},), 'RESERVATION: expected a reservation that is leased on lab-1, got "r1"'),
-        # Another component of it is.
+        # Another component of the reservation is leased there.
         (({**LEASE, "component": "main"},), '--component: expected main, which r1 has on lab-1, got "helper.0"'),
     ],
 )
@@ -243,7 +245,7 @@ def test_exec_runs_nothing_without_a_lease_on_this_host(
     grant(intake, *leases)
     found = start_exec(tmp_path, "touch", "ran")
     assert (found.returncode, found.stderr) == (1, f"leasehold: {complaint}\n")
-    # Neither the command nor a note of it.
+    # The command did not run, and no note was written.
     assert list(tmp_path.iterdir()) == []
 
 
@@ -254,7 +256,7 @@ def test_exec_runs_nothing_on_a_host_that_is_unknown(intake: FakeIntake, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_no_cgroup_is_refused_before_anybody_is_asked(
+def test_a_folder_that_is_no_cgroup_is_refused_before_a_request_is_sent(
     run: Run, intake: FakeIntake, tmp_path: Path
 ) -> None:
     found = run("host", "run", "lab-1", "--pool", "lab", "--machine", "m1", "--cgroup", str(tmp_path))
@@ -263,7 +265,7 @@ def test_a_folder_that_is_no_cgroup_is_refused_before_anybody_is_asked(
 
 
 def test_under_nohup_the_agent_stays_when_its_terminal_goes(intake: FakeIntake, tmp_path: Path) -> None:
-    """A second signal would end it at once, with status 130."""
+    """A second signal would end the agent at once, with status 130."""
     states = {"register": "ready", "leave": "empty"}
 
     def handle(verb: str, _document: Document) -> Document:

@@ -1,4 +1,4 @@
-"""Ctrl-C ends every command that waits: status 130, one line, no traceback; and says what goes on without it."""
+"""Ctrl-C ends every waiting command with status 130 and one line without traceback, which names what continues."""
 
 import json
 import os
@@ -17,12 +17,12 @@ from tests.system.processes import wait_for
 
 LEASEHOLD = (sys.executable, "-m", "leasehold.cli")
 IGNORING = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")
-"""Starts what follows with SIGINT ignored, as a script starts what it runs in the background."""
+"""Starts a command with SIGINT ignored, as a script starts its background commands."""
 
 
 @pytest.fixture
 def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> FakeIntake:
-    """A stand-in that serves nobody: one reservation waits, and goes on waiting."""
+    """Return a stand-in that serves no requests: one reservation waits without end."""
     monkeypatch.setenv("LEASEHOLD_BROKER__URL", intake.url)
     intake.publish(a_row("r1"))
     return intake
@@ -30,7 +30,7 @@ def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> Fake
 
 @pytest.fixture
 def started(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    """The processes of a test; none of them outlives it."""
+    """Yield the processes of a test, and end them after it."""
     found: list[subprocess.Popen[str]] = []
     yield found
     for process in found:
@@ -48,7 +48,7 @@ def start(
 
 
 def interrupt(process: subprocess.Popen[str]) -> tuple[int, list[str]]:
-    """Ctrl-C; its status and what it said on standard error."""
+    """Send SIGINT; return the status and the lines on standard error."""
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=40)
     return process.returncode, err.splitlines()
@@ -58,12 +58,12 @@ def interrupt(process: subprocess.Popen[str]) -> tuple[int, list[str]]:
 def test_a_reservation_that_is_waited_for_stays_and_is_named(
     named: tuple[str, ...], stack: FakeIntake, started: list[subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    """It was accepted: to take it back is another word, which is told."""
+    """The reservation was accepted; the message names the command that cancels it."""
     process = start(started, tmp_path, "reserve", *named, "--system", "x", "--wait", "600")
     wait_for(lambda: stack.seen, "the request")
     (_, document) = stack.seen[0]
     stack.publish(a_row(document["id"]))
-    # It listens to its reservation: so it waits.
+    # It subscribed to its reservation, so it waits.
     wait_for(lambda: stack.count_listeners(document["id"]), "the wait")
     told = f"leasehold: interrupted: {document['id']} continues; `leasehold cancel {document['id']}` ends it"
     assert interrupt(process) == (130, [told])
@@ -72,10 +72,10 @@ def test_a_reservation_that_is_waited_for_stays_and_is_named(
 
 
 @pytest.mark.parametrize("before", [(), IGNORING])
-def test_a_view_that_is_shown_again_and_again(
+def test_a_repeated_display(
     before: tuple[str, ...], stack: FakeIntake, started: list[subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    """Also one that a script runs in the background: its own Ctrl-C reaches both."""
+    """Also in the background of a script, whose Ctrl-C reaches both."""
     process = start(started, tmp_path, "list", "--watch", "0.1", before=before)
     assert process.stdout is not None
     assert process.stdout.readline()
@@ -88,7 +88,7 @@ def test_a_simulation(run: Run, started: list[subprocess.Popen[str]], tmp_path: 
     process = start(started, tmp_path, "simulate", str(scenario), "--json")
     pool = {"system": "x", "max_slots": 1, "min_slots": 1}
     endless = {"config": {"pools": {"a": pool}}, "timeline": [], "tick_every": 0.001, "until": 10**9}
-    # A pipe is opened when both ends are: it reads, so it runs.
+    # Opening a pipe returns when both ends are open, so the command has begun to read.
     writer = threading.Thread(target=scenario.write_text, args=(json.dumps(endless),))
     writer.start()
     writer.join(40)

@@ -1,4 +1,4 @@
-"""`list`, `slots` and `explain` for people: who is where and why, filtered, sorted, in the format that is asked for."""
+"""`list`, `slots` and `explain` for people: contents, filters, order and formats."""
 
 import csv
 import io
@@ -25,7 +25,7 @@ HOUR = 3600.0
 
 @pytest.fixture
 def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> FakeIntake:
-    """A reservation on each of two slots, one with a claim on the second, one that waits, and one that ended."""
+    """Return a stand-in with a lease on each of two slots, a claim, a pending and an ended reservation."""
     monkeypatch.setenv("LEASEHOLD_BROKER__URL", intake.url)
     intake.handler = lambda _verb, _document: {"ok": True}
     now = time.time()
@@ -61,7 +61,7 @@ def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> Fake
 
 
 def read(text: str) -> list[str]:
-    """The lines of a table without their spacing, and without its header."""
+    """Return the lines of a table without spacing and header."""
     return [" ".join(line.split()) for line in text.splitlines()[2:]]
 
 
@@ -69,13 +69,13 @@ def ids(text: str) -> list[str]:
     return [row["id"] for row in json.loads(text)]
 
 
-def test_slots_name_who_is_on_them_and_how_full_they_are(stack: FakeIntake, run: Run) -> None:
+def test_slots_are_shown_with_their_reservations_and_use(stack: FakeIntake, run: Run) -> None:
     first, second = read(run("slots").out)
     assert "cpus 3/4 memory 512/2048 MiB build-7" in first
     assert "cpus 2/2 build-8 (revoking) build-9 (claimed)" in second
 
 
-def test_a_reason_stands_beside_each_that_waits(stack: FakeIntake, run: Run) -> None:
+def test_each_waiting_reservation_is_shown_with_its_reason(stack: FakeIntake, run: Run) -> None:
     lines = read(run("list").out)
     assert lines[2].startswith("build-9 pending claimed: waits for build-8")
     assert lines[3].startswith("build-10 pending at_max_slots: pool linux has 3 slots")
@@ -161,13 +161,13 @@ def test_slots_are_filtered_and_sorted(words: str, wanted: list[str], stack: Fak
         ("get build-7 -o csv", "expected one of table, json, yaml, got 'csv'"),
     ],
 )
-def test_a_filter_that_cannot_be_meant_is_refused(words: str, complaint: str, stack: FakeIntake, run: Run) -> None:
+def test_an_impossible_filter_is_refused(words: str, complaint: str, stack: FakeIntake, run: Run) -> None:
     found = run(*words.split())
     assert (found.status, found.out, len(found.complaints)) == (2, "", 1)
     assert complaint in found.err
 
 
-def test_the_words_of_filters_are_those_of_the_engine() -> None:
+def test_filters_know_the_phases_and_states_of_the_model() -> None:
     assert (PHASES, SLOT_STATES) == (transitions.PHASES, transitions.SLOT_STATES)
 
 
@@ -180,7 +180,7 @@ def test_csv_has_a_header_and_instants_with_their_zone(stack: FakeIntake, run: R
     assert slots["linux-2"]["held_by"] == "build-8 (revoking) build-9 (claimed)"
 
 
-def test_yaml_says_what_json_says(stack: FakeIntake, run: Run) -> None:
+def test_yaml_and_json_have_the_same_content(stack: FakeIntake, run: Run) -> None:
     for words in (("list",), ("slots",), ("get", "build-7")):
         shown = run(*words, "-o", "yaml").out
         assert yaml.safe_load(shown) == json.loads(run(*words, "--json").out)
@@ -215,7 +215,7 @@ def test_states_are_coloured_on_a_terminal_only(stack: FakeIntake, run: Run, mon
     assert "\x1b" not in run("list").out
 
 
-def test_less_important_columns_give_way_first() -> None:
+def test_less_important_columns_are_hidden_first() -> None:
     columns = [Column("id"), Column("why", "cut", 1), Column("slots", rank=2), Column("age", rank=3)]
     rows: list[list[Cell]] = [["a" * 10, "because " * 5, ("one-1", "two-2"), "10 min"]]
     assert fit(columns, rows, None) == ({0: 10, 1: 40, 2: 11, 3: 6}, False)
@@ -229,7 +229,7 @@ def test_less_important_columns_give_way_first() -> None:
     assert fit(columns, rows, 5) == ({0: 10}, True)
 
 
-def test_explain_says_where_a_leased_one_is_since_when_and_until_when(stack: FakeIntake, run: Run) -> None:
+def test_explain_prints_slot_start_and_expiry_of_a_leased_reservation(stack: FakeIntake, run: Run) -> None:
     lines = run("explain", "build-7").out.splitlines()
     assert lines[0] == "build-7 is leased"
     assert lines[1] == "main: on linux-1 i-linux-1 10.0.0.1, with cpus=2 memory_mib=512"
@@ -239,20 +239,20 @@ def test_explain_says_where_a_leased_one_is_since_when_and_until_when(stack: Fak
     assert lines[4].endswith(", unless it is renewed")
 
 
-def test_explain_says_until_when_a_lease_has_to_be_given_back(stack: FakeIntake, run: Run) -> None:
+def test_explain_prints_the_deadline_of_a_revoked_lease(stack: FakeIntake, run: Run) -> None:
     last = run("explain", "build-8").out.splitlines()[-1]
     assert last.startswith("to be given back: 20")
     assert last.endswith(", preempted")
 
 
-def test_explain_says_when_and_why_one_ended(stack: FakeIntake, run: Run) -> None:
+def test_explain_prints_time_and_reason_of_an_end(stack: FakeIntake, run: Run) -> None:
     lines = run("explain", "build-0").out.splitlines()
     assert lines[0] == "build-0 is failed (slot_gone)"
     assert lines[1].startswith("ended: 20")
     assert lines[1].endswith("ago), slot_gone")
 
 
-def test_explain_asks_for_one_that_left_the_view(stack: FakeIntake, run: Run) -> None:
+def test_explain_reads_a_reservation_that_left_the_view_by_a_worker(stack: FakeIntake, run: Run) -> None:
     old = {"id": "r0", "phase": "released", "request": {"components": []}, "finished_at": 1_800_000_000.0}
 
     def answer(verb: str, _document: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`leasehold logs`, and the warnings with which a start fails."""
+"""`leasehold logs`, and the warnings that a failed start prints."""
 
 import os
 import re
@@ -23,7 +23,7 @@ EARLY, LATE = "2026-11-22T14:32:26.786631Z", "2026-11-22T14:32:27.000000Z"
 
 @pytest.fixture
 def logs(tmp_path: Path, run: Run) -> Path:
-    """The logs of a stack that has run in this folder."""
+    """Return the logs of a stack that has run in this folder."""
     folder = tmp_path / ".leasehold" / "logs"
     folder.mkdir(parents=True)
     (folder / "ticks.log").write_text(f"{EARLY} [info     ] one\n{LATE} [error    ] four\nTraceback:\n")
@@ -74,7 +74,7 @@ def test_on_a_terminal_each_process_has_a_colour_of_its_own(logs: Path) -> None:
 
 
 class Follower:
-    """`leasehold logs --follow` in a process of its own."""
+    """`leasehold logs --follow` as a process."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         command = [sys.executable, "-m", "leasehold.cli", "logs", "--follow", *words]
@@ -89,7 +89,7 @@ class Follower:
             self._lines.put(line.decode().rstrip("\n"))
 
     def close(self) -> None:
-        """End it, if it runs still."""
+        """End it if it still runs."""
         self.process.kill()
         self.process.wait()
         self._reader.join()

@@ -1,4 +1,4 @@
-"""The pictures of the README show what the commands print today."""
+"""The pictures of the README show the present output of the commands."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a plain `pip install leasehold` can do: the libraries of the extras are blocked in a process of its own."""
+"""A plain `pip install leasehold`: a process of its own blocks the libraries of the extras."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ from tests.cli.test_commands import list_commands
 ROOT: Final = Path(__file__).parents[2]
 NEEDS: Final = "leasehold: this command needs the extra "
 ABSENT: Final = frozenset(EXTRAS) - {"pydantic", "pydantic_core"}
-"""What a plain installation lacks; recent releases of typer depend on pydantic, so that it may be there."""
+"""The libraries that a plain installation lacks. Recent releases of typer depend on pydantic, so it may be there."""
 BLOCK: Final = """
 import json, sys
 
@@ -74,11 +74,11 @@ NEED_THE_SERVER: Final = (
     ["config", "check"],
     ["simulate", "a.json"],
 )
-"""Commands of the service, each with the arguments that it needs."""
+"""Commands that need the service, each with its arguments."""
 
 
 def run_python(code: str, folder: Path, *words: str) -> list[Any]:
-    """What the code prints, a JSON value a line."""
+    """Return what the code prints, a JSON value on each line."""
     command = [sys.executable, "-c", code, *words]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr
@@ -86,12 +86,12 @@ def run_python(code: str, folder: Path, *words: str) -> list[Any]:
 
 
 def run_commands(folder: Path, blocked: AbstractSet[str], commands: list[list[str]]) -> list[Any]:
-    """Status, output and complaints of each command where these modules are not installed."""
+    """Return status, output and errors of each command if these modules are not installed."""
     return run_python(BLOCK.format(names=set(blocked)) + COMMANDS, folder, json.dumps(commands))
 
 
 def list_modules(extra: str) -> Iterator[str]:
-    """The modules of the distributions that this extra installs."""
+    """Yield the modules of the distributions that this extra installs."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for requirement in project["optional-dependencies"][extra]:
         yield requirement.partition("[")[0].partition(">")[0].replace("-", "_")
@@ -117,7 +117,7 @@ def test_every_command_shows_its_help_and_names_the_extra_that_it_needs(tmp_path
         assert err.endswith("is not installed): pip install 'leasehold[server]'\n"), words
 
 
-def test_what_needs_the_emulator_says_so_where_only_the_server_is_installed(tmp_path: Path) -> None:
+def test_commands_that_need_the_emulator_name_its_extra(tmp_path: Path) -> None:
     blocked = {module for module, extra in EXTRAS.items() if extra == "emulator"}
     for status, _, err in run_commands(tmp_path, blocked, [["up"], ["demo"], ["emulate-ec2"]]):
         last = err.splitlines()[-1]
@@ -146,7 +146,7 @@ def test_the_client_works_without_the_modules_that_windows_lacks(redis_url: str,
 def test_the_status_of_a_stack_is_shown_without_a_look_at_its_database(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As the run.json of a stack gives it to every command in its folder.
+    # Like the run.json of a stack, from which every command in its folder gets it.
     monkeypatch.setenv("LEASEHOLD_BROKER__URL", redis_url)
     monkeypatch.setenv("LEASEHOLD_DATABASE__URL", f"sqlite:///{tmp_path}/leasehold.db")
     ((status, out, err),) = run_commands(tmp_path, ABSENT, [["status", "--json"]])

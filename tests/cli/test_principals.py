@@ -1,4 +1,4 @@
-"""`leasehold principals`: keys are written to private files or shown once, wrong words change nothing."""
+"""`leasehold principals`: keys are written to private files or printed once; wrong arguments change nothing."""
 
 import json
 import stat
@@ -11,7 +11,7 @@ from tests.cli.conftest import Run
 
 
 @pytest.mark.usefixtures("database")
-def test_a_principal_lives_from_add_to_remove(tmp_path: Path, run: Run) -> None:
+def test_a_principal_is_added_listed_rotated_and_removed(tmp_path: Path, run: Run) -> None:
     file = tmp_path / "ci.key"
     added = run("principals", "add", "ci", "--role", "producer", "--account", "ci", "--key-file", str(file))
     assert (added.status, added.err) == (0, "")
@@ -55,11 +55,11 @@ def test_without_a_file_the_key_is_printed_once(run: Run) -> None:
         (("add", "x", "--role", "reader", "--key-file", "there.key"), "expected no file there yet, got a file"),
         (("rotate", "leasehole"), 'name: expected a known principal (did you mean "leasehold"?), got "leasehole"'),
         (("rotate", "leasehold", "--grace", "soon"), "expected a duration like 90, 30m or 6h, got 'soon'"),
-        (("remove", "nobody"), 'name: expected a known principal, got "nobody"'),
+        (("remove", "unknown"), 'name: expected a known principal, got "unknown"'),
         (("remove", "leasehold"), 'name: expected a principal other than that of the workers, got "leasehold"'),
     ],
 )
-def test_wrong_words_are_one_line_and_change_nothing(
+def test_wrong_arguments_are_one_line_and_change_nothing(
     words: tuple[str, ...], line: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Rules from the command line: what a file would do, a question before something is taken away, and earlier rules."""
+"""Rules on the command line: preview, confirmation before anything is taken away, earlier versions."""
 
 import json
 from contextlib import closing
@@ -24,7 +24,7 @@ DRAINS = "linux-1: drains, its leases continue until they end (unconfigured): bu
 
 @pytest.fixture
 def database(intake: FakeIntake, run: Run, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    """A database with RULES in force (version 1), where `build-1` runs on a large machine."""
+    """Return a database with RULES in force (version 1), where `build-1` runs on a large machine."""
     monkeypatch.setenv("LEASEHOLD_BROKER__URL", intake.url)
     monkeypatch.setenv("LEASEHOLD_DATABASE__URL", sqlite_url)
     (tmp_path / "rules.toml").write_text(RULES)
@@ -79,7 +79,7 @@ def test_a_dry_run_prints_changes_and_consequences_and_applies_nothing(database:
     assert version(database) == 1
 
 
-def test_without_a_terminal_what_takes_something_away_needs_yes(database: str, run: Run) -> None:
+def test_without_a_terminal_a_change_that_takes_something_away_needs_yes(database: str, run: Run) -> None:
     found = run("apply", "taking.toml")
     line = f"leasehold: {SUM}: nothing was changed; --dry-run shows the details, --yes applies it"
     assert (found.status, found.out, found.complaints) == (1, "", [line])
@@ -90,7 +90,7 @@ def test_without_a_terminal_what_takes_something_away_needs_yes(database: str, r
     assert (found.status, document["version"], document["changed"], len(document["departures"])) == (0, 3, True, 1)
 
 
-def test_a_terminal_is_asked(database: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_the_command_asks(database: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     for answer, status, in_force in (("n", 1, 1), ("y", 0, 2)):
         monkeypatch.setattr("sys.stdin", Terminal(f"{answer}\n"))
         found = run("apply", "taking.toml")
@@ -122,14 +122,14 @@ def test_earlier_rules_are_kept_shown_and_applied_again(database: str, run: Run)
     assert run("rules", "rollback", "1").out == "rules version 4\n"
     assert run("rules", "rollback", "1").out == "rules version 4, unchanged\n"
     assert json.loads(run("rules", "show", "--json").out) == {"version": 4, "rules": first["rules"]}
-    # Back to the rules without the offering: that takes the machine again.
+    # Apply the rules without the offering again, which takes the machine away again.
     assert run("rules", "rollback", "3").status == 1
     assert run("rules", "rollback", "3", "--yes").out == "rules version 5\n"
     assert json.loads(run("rules", "history", "--json").out)[-1]["source"] == "leasehold rules rollback 3"
 
 
 @pytest.mark.parametrize("words", [("rules", "show", "--version", "9"), ("rules", "rollback", "9")])
-def test_a_version_that_never_was_is_one_line(database: str, run: Run, words: tuple[str, ...]) -> None:
+def test_an_unknown_version_is_one_line(database: str, run: Run, words: tuple[str, ...]) -> None:
     found = run(*words)
     line = "leasehold: there is no version 9 of the rules: `leasehold rules history` lists them"
     assert (found.status, found.complaints) == (1, [line])

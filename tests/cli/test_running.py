@@ -1,4 +1,4 @@
-"""How a running stack is found, and how a stale run.json is told from a live one."""
+"""How a running stack is found, and how a stale run.json is distinguished from a live one."""
 
 import fcntl
 import json
@@ -63,7 +63,9 @@ def test_a_run_file_that_cannot_be_read_is_none(text: str, running: StackFolder,
     assert find_running(tmp_path) is None
 
 
-def test_what_was_given_stands_alone(running: StackFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_given_url_replaces_the_running_stack(
+    running: StackFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert find_address() == Address("redis://127.0.0.1:7/0", "redis://127.0.0.1:7/0", "other:")
     assert find_address("redis://x") == Address("redis://x", "redis://x", "leasehold:")
@@ -72,7 +74,7 @@ def test_what_was_given_stands_alone(running: StackFolder, tmp_path: Path, monke
     assert find_address() == Address("redis://y", "redis://z", "leasehold:")
 
 
-def test_without_any_there_is_no_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_run_file_there_is_no_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(NoStack, match="leasehold up"):
         find_address()
@@ -126,7 +128,7 @@ def test_the_run_file_is_its_owners_alone(running: StackFolder) -> None:
     assert running.run_file.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_guardian_knows_who_is_left() -> None:
+def test_the_reaper_knows_the_processes_that_were_not_removed() -> None:
     lines = ["+1 10\n", "+2 20\n", "-1\n", "nonsense\n", "\n", "+3 30\n", "-9\n", "+4\n", "+5 None\n"]
     assert read_processes(lines) == [ProcessIdentity(2, 20), ProcessIdentity(3, 30)]
 

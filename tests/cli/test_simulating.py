@@ -1,4 +1,4 @@
-"""`leasehold simulate` of a workload trace, as a newcomer types it."""
+"""`leasehold simulate` with a workload trace, as a new user runs it."""
 
 import json
 import os
@@ -27,14 +27,14 @@ FIGURES = (
     *("jobs", "finished", "skipped", "makespan", "wait", "turnaround", "slowdown", "utilisation", "instance_hours"),
     *("cost", "launches", "preemptions", "ticks", "wall_seconds"),
 )
-"""Those of the contract."""
+"""Fields that the summary must have, because programs read them."""
 SHOW_CURSOR = "\x1b[?25h"
 ROWS = [(0, 100, 1), (0, 100, 1), (1, 200, 1), (2, 10, 1), (3, 10, 1), (4, 10, 2)]
 
 
 @pytest.fixture(autouse=True)
 def files(tmp_path: Path) -> None:
-    """A fleet of two hosts, and a log of six jobs."""
+    """Write a fleet of two hosts and a log of six jobs."""
     (tmp_path / "fleet.toml").write_text(CONFIG)
     lines = [a_line(number, row) for number, row in enumerate(ROWS, start=1)]
     write_log(tmp_path, *lines)
@@ -78,7 +78,7 @@ def test_slots_and_a_limit_are_options(run: Run) -> None:
 
 
 def test_combinations_are_played_side_by_side(run: Run) -> None:
-    """Keys after --compare are typed one after the other, as in the contract."""
+    """Further keys may follow after --compare without the option, as the contract allows."""
     words = ("simulate", "log.swf", "--config", "fleet.toml", "--compare", "queue=fifo,size", "backfill=true,false")
     found = json.loads(run(*words, "--json").out)
     assert [each["settings"] for each in found["runs"]] == [
@@ -96,7 +96,7 @@ def test_combinations_are_played_side_by_side(run: Run) -> None:
 
 
 def test_a_share_of_each_job_may_be_elastic(run: Run, tmp_path: Path) -> None:
-    """At 5 the first job of two processors gives one of them to the second, and both end later for it."""
+    """At 5 the first job of two processors gives one to the second, and both end later because of it."""
     lines = [a_line(number, (at, 10, 2)) for number, at in enumerate((0, 5), start=1)]
     write_log(tmp_path, *lines)
     comparison = ("--compare", "elastic=rigid,flexible,yielding")
@@ -122,7 +122,7 @@ def test_a_picture_is_drawn(run: Run, tmp_path: Path) -> None:
     assert run(*words, "queues.xyz").status == 1
 
 
-def test_without_matplotlib_a_line_says_how_to_get_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_one_line_names_the_extra(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     found = run("simulate", "log.swf", "--config", "fleet.toml", "--plot", "queues.png")
     assert found.complaints == ["leasehold: --plot needs matplotlib: pip install 'leasehold[server,plot]'"]
@@ -150,7 +150,7 @@ def test_a_broken_trace_is_one_line_that_names_the_place(
     assert (found.status, found.out, found.complaints) == (2, "", [f"leasehold: {complaint}"])
 
 
-def test_a_log_that_is_cut_off_is_said_and_can_be_skipped(run: Run, tmp_path: Path) -> None:
+def test_a_truncated_log_is_reported_and_can_be_skipped(run: Run, tmp_path: Path) -> None:
     whole = pack(make_log(jobs=60))
     (tmp_path / "cut.swf.gz").write_bytes(whole[: len(whole) - 200])
     words = ("simulate", "cut.swf.gz", "--config", "fleet.toml", "--slots", "128")
@@ -162,7 +162,7 @@ def test_a_log_that_is_cut_off_is_said_and_can_be_skipped(run: Run, tmp_path: Pa
     assert (summary["finished"] + summary["skipped"], summary["skipped"]) == (summary["jobs"], 1)
 
 
-def test_what_is_skipped_is_told_and_counted(run: Run, tmp_path: Path) -> None:
+def test_skipped_lines_are_printed_and_counted(run: Run, tmp_path: Path) -> None:
     lines = [*("1 2 3" for _ in range(7)), a_line(8, (0, 10, 1))]
     write_log(tmp_path, *lines)
     found = run("simulate", "log.swf", "--config", "fleet.toml", "--skip-bad")
@@ -172,8 +172,8 @@ def test_what_is_skipped_is_told_and_counted(run: Run, tmp_path: Path) -> None:
     assert (summary["jobs"], summary["finished"], summary["skipped"]) == (8, 1, 7)
 
 
-def test_of_several_plays_the_one_that_never_ends_is_named(run: Run, tmp_path: Path) -> None:
-    """A host that is used up stays empty."""
+def test_a_play_that_never_ends_is_named(run: Run, tmp_path: Path) -> None:
+    """The only host is used up and stays empty."""
     (tmp_path / "fleet.toml").write_text(CONFIG + "max_uses = 1\n")
     found = run("simulate", "log.swf", "--config", "fleet.toml", "--compare", "queue=size,fifo")
     assert (found.status, found.out, len(found.complaints)) == (2, "", 1)
@@ -221,7 +221,7 @@ def test_a_file_of_any_name_is_a_trace_where_a_fleet_is_named(run: Run, tmp_path
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A long simulation with a terminal for its standard error; it does not outlive the test."""
+    """Yield a long simulation with a terminal as its standard error; end it after the test."""
     (tmp_path / "long.swf").write_text(make_log(jobs=4_000))
     ours, theirs = pty.openpty()
     words = ("simulate", "long.swf", "--config", "fleet.toml", "--slots", "128", "--compare", "queue=fifo,size")
@@ -235,8 +235,8 @@ def process(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     os.close(ours)
 
 
-def test_ctrl_c_says_in_a_line_how_far_it_came(process: tuple[subprocess.Popen[bytes], int]) -> None:
-    """On a terminal a bar shows which play it is at, and the time left."""
+def test_ctrl_c_prints_the_progress_in_one_line(process: tuple[subprocess.Popen[bytes], int]) -> None:
+    """On a terminal a bar shows the present play and the time left."""
     started, terminal = process
     shown = _read_until(terminal, b" 1%")
     assert b"queue=fifo" in shown
@@ -250,9 +250,9 @@ def test_ctrl_c_says_in_a_line_how_far_it_came(process: tuple[subprocess.Popen[b
 
 
 def _read_until(terminal: int, mark: bytes) -> bytes:
-    """What the terminal shows until there is this mark; to the end for none."""
+    """Return the output of the terminal up to this mark; b"" reads to the end."""
     shown = b""
-    # Its end is an error on Linux.
+    # Linux reports the end of a terminal as an error.
     with suppress(OSError):
         while not mark or mark not in shown:
             shown += os.read(terminal, 65536)

@@ -1,4 +1,4 @@
-"""A whole stack of real processes, up and down: the slowest tests there are. Nothing may be left of it."""
+"""A whole stack of real processes, started and stopped. No process of it may be left. These are the slowest tests."""
 
 import csv
 import json
@@ -38,14 +38,14 @@ class Shell:
         self.up: Guarded | None = None
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """One command, to its end."""
+        """Run one command to its end."""
         command = [sys.executable, "-m", "leasehold.cli", *words]
         return subprocess.run(
             command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=SECONDS, check=False
         )
 
     def start(self) -> RunningStack:
-        """`leasehold up`, until it runs."""
+        """Run `leasehold up` until the stack runs."""
         log = (self.folder / "up.txt").open("wb")
         with log:
             self.up = Guarded(
@@ -54,7 +54,7 @@ class Shell:
                 env=self.environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # What the stack keeps is private whatever the umask.
+                # The stack's files are private with any umask.
                 umask=0,
             )
         await_(lambda: self.is_running() or self.has_ended(), "the stack to run")
@@ -71,7 +71,7 @@ class Shell:
 
 
 def await_(holds: Callable[[], bool], what: str) -> None:
-    """Return when it holds; looks often, and gives up after a time that nothing here should need."""
+    """Return when the condition holds; fail after a generous time."""
     never = threading.Event()
     for _ in range(int(SECONDS * 20)):
         if holds():
@@ -81,7 +81,7 @@ def await_(holds: Callable[[], bool], what: str) -> None:
 
 
 def list_processes(folder: Path) -> list[str]:
-    """The processes that run in this folder: every child of a stack does."""
+    """Return the processes that run in this folder, as all processes of a stack do."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -94,7 +94,7 @@ def list_processes(folder: Path) -> list[str]:
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that every user of this host can reach; `tmp_path` is below one that is closed to others."""
+    """Yield a folder that every user of this host can reach; `tmp_path` is in a closed one."""
     with tempfile.TemporaryDirectory(prefix="leasehold-test-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -141,7 +141,7 @@ def test_a_stack_serves_heals_itself_and_leaves_nothing_behind(shell: Shell) -> 
 
 
 def _look_at(shell: Shell, leased: Reservation) -> None:
-    """Commands show what is on the slot, and where the reservation is."""
+    """Check that commands show the lease on the slot, and the slot of the reservation."""
     (lease,) = leased.leases
     (slot,) = csv.DictReader(StringIO(shell.run("slots", "--tag", "run=7", "-o", "csv").stdout))
     total = leased.leases[0].resources["cpus"]
@@ -152,7 +152,7 @@ def _look_at(shell: Shell, leased: Reservation) -> None:
 
 
 def _interrupt(running: RunningStack, machine: str) -> None:
-    """Let the stack's EC2 interrupt a machine two minutes from now."""
+    """Let the stack's EC2 interrupt a machine in two minutes."""
     order = json.dumps({"instances": [machine]}).encode()
     password = running.environment["LEASEHOLD_AWS__SECRET_ACCESS_KEY"]
     login = {"Authorization": f"Basic {b64encode(f'leasehold:{password}'.encode()).decode()}"}
@@ -162,7 +162,7 @@ def _interrupt(running: RunningStack, machine: str) -> None:
 
 
 def _kill_and_see_it_come_back(shell: Shell, running: RunningStack) -> None:
-    """What dies is started again, and works."""
+    """Check that a killed process is started again and works."""
     old = running.pids["ticks"]
     os.kill(old, signal.SIGKILL)
 
@@ -213,7 +213,7 @@ def test_no_page_shows_a_secret_of_a_stack(keeping: tuple[Shell, RunningStack]) 
 
 @pytest.fixture(scope="module")
 def keeping() -> Iterator[tuple[Shell, RunningStack]]:
-    """A stack in a folder that other users can reach, which an older version left open to them."""
+    """Yield a stack in a folder that other users can reach, and that an older version left open."""
     require_other_user()
     with tempfile.TemporaryDirectory(prefix="leasehold-test-") as name:
         folder = Path(name)
@@ -239,6 +239,6 @@ def test_a_killed_supervisor_leaves_nothing_behind(shell: Shell) -> None:
     assert len(list_processes(shell.folder)) > 10
     shell.up.kill()
     shell.up.wait(SECONDS)
-    await_(lambda: not is_locked(shell.folder / ".leasehold" / "lock"), "the guardian to end everything")
+    await_(lambda: not is_locked(shell.folder / ".leasehold" / "lock"), "the reaper to end everything")
     await_(lambda: list_processes(shell.folder) == [], "everything to end")
     assert shell.run("down").returncode == 1

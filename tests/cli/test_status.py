@@ -1,4 +1,4 @@
-"""`leasehold status`: what it shows of a stack, and its codes for probes."""
+"""`leasehold status`: its output for a stack, and its exit codes for probes."""
 
 import json
 import sqlite3

@@ -1,4 +1,4 @@
-"""Tables: ids are never folded nor cut, whatever the width; a pipe has no width."""
+"""Tables: ids are never wrapped or cut at any width, and a pipe has no width."""
 
 import pytest
 
@@ -13,7 +13,7 @@ SLOT = "linux-" + "7" * 60
 
 @pytest.fixture
 def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> FakeIntake:
-    """A stand-in for the stack whose only lease has long names."""
+    """Return a stand-in whose only lease has long names."""
     monkeypatch.setenv("LEASEHOLD_BROKER__URL", intake.url)
     intake.handler = lambda _verb, _document: {"ok": True}
     lease = a_lease(SLOT, token=7)
@@ -44,7 +44,7 @@ def test_the_ids_that_wait_are_not_folded_in_the_status(stack: FakeIntake, monke
 
 @pytest.mark.parametrize("words", [("list",), ("get", LONG), ("slots",), ("explain", LONG)], ids=lambda each: each[0])
 def test_a_pipe_has_no_width(words: tuple[str, ...], stack: FakeIntake, run: Run) -> None:
-    """With two long ids on a line it is longer than 200 characters."""
+    """Two long ids make the line longer than 200 characters."""
     stack.publish(a_row(LONG, version=2, phase="leased", token=7, leases=(a_lease(SLOT, token=7),), tags={"t": LONG}))
     lines = run(*words).out.splitlines()
     assert any(LONG in line for line in lines)

@@ -1,4 +1,4 @@
-"""`leasehold wait`: it returns with the phase, and ends with a status and a line otherwise."""
+"""`leasehold wait`: it returns when the phase is reached, else it ends with a status and one line."""
 
 import json
 import signal
@@ -46,7 +46,9 @@ def test_wait_is_for_a_phase_and_for_a_time(
     assert complaint in found.err
 
 
-def test_one_that_ended_long_ago_is_asked_for(stack: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_an_old_reservation_is_read_by_a_worker(
+    stack: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("leasehold.client.waiting.UNKNOWN_SECONDS", 0.1)
     row = {"id": "r1", "phase": "released", "request": {}}
     stack.handler = lambda _verb, _document: {"ok": True, "reservations": [row]}
@@ -56,7 +58,7 @@ def test_one_that_ended_long_ago_is_asked_for(stack: FakeIntake, run: Run, monke
     assert run("wait", "r1").complaints == ["leasehold: no reservation r1 is in the view"]
 
 
-def test_ctrl_c_ends_the_wait_alone(stack: FakeIntake, start: Start) -> None:
+def test_ctrl_c_ends_only_the_wait(stack: FakeIntake, start: Start) -> None:
     stack.publish(a_row("r1"))
     found = start("wait", "r1")
     wait_for(lambda: stack.count_listeners("r1"), "the wait")

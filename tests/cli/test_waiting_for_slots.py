@@ -1,4 +1,4 @@
-"""`cordon --wait` and `drain --wait`: what they wait for, how they end, and what they leave as it is."""
+"""`cordon --wait` and `drain --wait`: what they wait for, how they end, and what they leave unchanged."""
 
 import signal
 import subprocess
@@ -17,7 +17,7 @@ from tests.system.processes import wait_for
 
 @pytest.fixture
 def stack(intake: FakeIntake, run: Run, monkeypatch: pytest.MonkeyPatch) -> FakeIntake:
-    """A stand-in that heeds an operator's words about a slot which holds a lease."""
+    """Return a stand-in that carries out an operator's requests for a slot with a lease."""
     monkeypatch.setenv("LEASEHOLD_BROKER__URL", intake.url)
     intake.handler = lambda verb, document: heed(intake, verb, document)
     intake.publish(a_slot("linux-1", version=1), held("r1"))
@@ -38,7 +38,7 @@ RELEASED: dict[str, Any] = {"phase": "released", "version": 2, "finished_at": 1.
 
 
 def start(stack: FakeIntake, tmp_path: Path, *words: str) -> subprocess.Popen[str]:
-    """The command as a process of its own."""
+    """Start the command as a process."""
     return subprocess.Popen(
         [sys.executable, "-m", "leasehold.cli", *words],
         cwd=tmp_path,
@@ -50,7 +50,7 @@ def start(stack: FakeIntake, tmp_path: Path, *words: str) -> subprocess.Popen[st
 
 @pytest.mark.parametrize("word", ["cordon", "drain"])
 @pytest.mark.parametrize("limit", [("--wait", "0.3"), ("--timeout", "0.3"), ("--wait", "--timeout", "0.3")])
-def test_who_still_holds_when_time_runs_out_is_named(
+def test_at_the_time_limit_the_remaining_holders_are_named(
     stack: FakeIntake, run: Run, word: str, limit: tuple[str, ...]
 ) -> None:
     found = run(word, "linux-1", *limit)
@@ -60,7 +60,7 @@ def test_who_still_holds_when_time_runs_out_is_named(
 
 def test_a_cordon_waits_for_the_leases_and_not_for_the_machine(stack: FakeIntake, tmp_path: Path) -> None:
     process = start(stack, tmp_path, "cordon", "linux-1", "--wait")
-    wait_for(lambda: stack.seen, "the word to be said")
+    wait_for(lambda: stack.seen, "the request to be sent")
     assert process.poll() is None
     stack.publish(a_row("r1", **RELEASED))
     out, err = process.communicate(timeout=20)
@@ -72,7 +72,7 @@ def test_a_drain_waits_until_the_machine_is_gone(stack: FakeIntake, run: Run, tm
     found = run("drain", "linux-1", "--wait", "0.3")
     assert found.complaints == ["leasehold: not drained after 0.3 s: linux-1 is draining"]
     process = start(stack, tmp_path, "drain", "linux-1", "--wait", "60")
-    wait_for(lambda: len(stack.seen) > 1, "the word to be said")
+    wait_for(lambda: len(stack.seen) > 1, "the request to be sent")
     stack.publish(a_slot("linux-1", state="empty", epoch=1, version=3))
     assert (process.communicate(timeout=20), process.returncode) == (("linux-1 draining\n", ""), 0)
 
@@ -80,12 +80,12 @@ def test_a_drain_waits_until_the_machine_is_gone(stack: FakeIntake, run: Run, tm
 def test_the_next_machine_of_a_slot_is_not_waited_for(stack: FakeIntake, tmp_path: Path) -> None:
     stack.publish(a_row("r1", **RELEASED))
     process = start(stack, tmp_path, "drain", "linux-1", "--wait")
-    wait_for(lambda: stack.seen, "the word to be said")
+    wait_for(lambda: stack.seen, "the request to be sent")
     stack.publish(a_slot("linux-1", state="ready", epoch=2, version=3))
     assert (process.communicate(timeout=20), process.returncode) == (("linux-1 draining\n", ""), 0)
 
 
-def test_control_c_leaves_the_cordon_and_says_so(stack: FakeIntake, tmp_path: Path) -> None:
+def test_ctrl_c_leaves_the_cordon_and_reports_it(stack: FakeIntake, tmp_path: Path) -> None:
     process = start(stack, tmp_path, "cordon", "linux-1", "--wait")
     assert process.stdout is not None
     assert process.stdout.readline() == "linux-1 ready cordoned\n"

@@ -1,4 +1,4 @@
-"""One emulator for all tests of EC2, over real HTTP, and a fleet on it. Nobody's AWS settings are read."""
+"""One emulator for all tests of EC2, over HTTP, with a fleet on it. AWS settings of the user are not read."""
 
 import json
 import urllib.error
@@ -27,13 +27,13 @@ REGION = "us-east-1"
 
 
 class Emulator:
-    """The emulator as tests see it from outside: its URL and its control API."""
+    """The emulator as seen from outside: its URL and its control API."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def ask(self, method: str, path: str, document: object = None) -> tuple[int, Any]:
-        """The status and the JSON that the control API answers."""
+        """Return status and JSON of an answer of the control API."""
         body = None if document is None else json.dumps(document).encode()
         request = urllib.request.Request(f"{self.url}/_leasehold/{path}", body, method=method)  # noqa: S310
         try:
@@ -44,39 +44,39 @@ class Emulator:
                 return error.code, json.load(error)
 
     def steer(self, **settings: object) -> None:
-        """Lay settings over those in force."""
+        """Change these settings."""
         status, answer = self.ask("PUT", "settings", settings)
         assert status == 200, answer
 
     def set_fault(self, **rule: object) -> None:
-        """This fault and no other."""
+        """Replace all faults by this one."""
         status, answer = self.ask("PUT", "faults", [rule])
         assert status == 200, answer
 
     def order(self, what: str, *instances: str, **order: object) -> list[dict[str, Any]]:
-        """The events that come of an order to interrupt, lose, …"""
+        """Send an order, like interrupt or lose, and return the resulting events."""
         status, answer = self.ask("POST", what, {"instances": list(instances), **order})
         assert status == 200, answer
         events: list[dict[str, Any]] = answer["events"]
         return events
 
     def events(self) -> list[dict[str, Any]]:
-        """What EC2 did by itself."""
+        """Return the background events."""
         found: list[dict[str, Any]] = self.ask("GET", "events")[1]["events"]
         return [event for event in found if event["event"] != "reset"]
 
     def history(self) -> list[dict[str, Any]]:
-        """All instances that ever were."""
+        """Return all instances since the last reset."""
         found: list[dict[str, Any]] = self.ask("GET", "history")[1]["instances"]
         return found
 
     def calls(self, action: str | None = None) -> list[dict[str, Any]]:
-        """The call log, of one action or all."""
+        """Return the call log, for one action or all."""
         records = self.ask("GET", "calls")[1]["calls"]
         return [record for record in records if action in {None, record["action"]}]
 
     def instances(self) -> list[dict[str, Any]]:
-        """The instances that EC2 still describes."""
+        """Return the instances that EC2 still describes."""
         found: list[dict[str, Any]] = self.ask("GET", "state")[1]["instances"]
         return found
 
@@ -119,7 +119,7 @@ def fleet_of_all_tests(access: Ec2Access) -> Ec2Fleet:
 
 @pytest.fixture
 def fleet(fleet_of_all_tests: Ec2Fleet, emulator: Emulator) -> Ec2Fleet:
-    """The fleet of cluster `blue` on an emulator that is as new."""
+    """Return the fleet of cluster `blue` on a reset emulator."""
     return fleet_of_all_tests
 
 
@@ -129,7 +129,7 @@ def client(server: EmulatorServer) -> "EC2Client":
 
 
 def some_rules(ec2: dict[str, Any] | None = None, **pool: object) -> Rules:
-    """Rules with one pool, `linux`, of one spot offering unless said otherwise."""
+    """Return rules with one pool, `linux`, with one spot offering by default."""
     document = {
         "system": "x86_64-linux",
         "max_slots": 9,
@@ -141,7 +141,7 @@ def some_rules(ec2: dict[str, Any] | None = None, **pool: object) -> Rules:
 
 
 def an_order(number: int = 1, **changes: object) -> LaunchOrder:
-    """The order for a launch of slot `linux-NUMBER`."""
+    """Return the order to launch slot `linux-NUMBER`."""
     order = LaunchOrder(
         slot=f"linux-{number}",
         pool="linux",
@@ -157,7 +157,7 @@ Launch = Callable[..., Machine]
 
 @pytest.fixture
 def launch(fleet: Ec2Fleet) -> Launch:
-    """Launches one machine: `launch(number=1, rules=some_rules(), **changes of the order)`."""
+    """Return a function that launches a machine: `launch(number=1, rules=some_rules(), **changes of the order)`."""
 
     def act(number: int = 1, rules: Rules | None = None, **changes: object) -> Machine:
         return fleet.launch(fleet.freeze(an_order(number, **changes), rules or some_rules()))

@@ -1,4 +1,4 @@
-"""Token buckets: the arithmetic alone."""
+"""The arithmetic of token buckets."""
 
 from collections.abc import Sequence
 
@@ -51,7 +51,7 @@ def test_kinds_of_calls_and_regions_have_buckets_of_their_own() -> None:
     throttle = Throttle()
     calls = [a_call(action) for action in ("DescribeInstances", "RunInstances", "TerminateInstances", "CreateTags")]
     assert [throttle.admits(call, throttling, 0) for call in calls * 2] == [True] * 4 + [False] * 4
-    # Other calls of the same kinds, and another region.
+    # Other kinds of calls, and another region.
     others = [a_call(action) for action in ("DescribeInstanceStatus", "CreateFleet", "CreateVpc")]
     assert [throttle.admits(call, throttling, 0) for call in others] == [False] * 3
     assert throttle.admits(a_call("RunInstances", region="us-west-2"), throttling, 0)
@@ -92,12 +92,12 @@ def test_a_call_costs_a_token_of_its_kind_and_one_for_each_instance(call: Call, 
 def test_never_more_is_admitted_than_size_and_refill_allow(
     size: int, refill: int, steps: list[tuple[int, int]]
 ) -> None:
-    """In every stretch of time at most `size` and what came in; and whoever asks for what is there gets it."""
+    """In every interval at most `size` and the gain are admitted; a call that finds enough tokens is admitted."""
     throttling = Throttling(launch=Bucket(size=1000, refill=0), launched_instances=Bucket(size=size, refill=refill))
     throttle, now, level = Throttle(), 0.0, float(size)
     taken: list[tuple[float, int]] = []
     for wait, wanted in steps:
-        # Quarters of a second: sums of them are exact.
+        # Quarters of a second, whose sums are exact.
         now += wait / 4
         level = min(float(size), level + refill * wait / 4)
         admits = throttle.admits(a_call(MinCount="1", MaxCount=str(wanted)), throttling, now)

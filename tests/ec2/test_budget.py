@@ -1,4 +1,4 @@
-"""What all processes together ask of EC2: one budget on a real Redis, and the emulator's own buckets as the witness."""
+"""The budget of EC2 calls on a real Redis, checked against the emulator's own buckets."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ PER_SECOND = 20.0
 
 
 class Waiter:
-    """A caller that counts how often it has to wait, and for whom no time passes but by that."""
+    """A caller that counts its waits. Its time passes only while it waits."""
 
     def __init__(self, client: redis.Redis, per_second: float = PER_SECOND) -> None:
         self.now, self.waited = 0.0, 0
@@ -29,7 +29,7 @@ class Waiter:
         self.waited += 1
 
     def count_at_once(self, action: str, most: int = 200) -> tuple[int, float]:
-        """How many such calls go before one has to wait, and the seconds that all of it took."""
+        """Return how many such calls go before one has to wait, and the seconds that they took."""
         began = time.monotonic()
         for gone in range(most):
             self.budget.await_tokens(action, REGION)
@@ -41,7 +41,7 @@ class Waiter:
 @pytest.mark.parametrize(
     ("action", "size", "gain"),
     [
-        # Calls that go at once from full buckets, and how many more with each second.
+        # Calls that go at once with full buckets, and further calls for each second.
         ("DescribeInstances", 60, 20),
         ("RunInstances", 5, 2),
         ("CreateFleet", 5, 2),
@@ -55,7 +55,7 @@ def test_calls_go_at_once_as_long_as_there_are_tokens(
     assert size <= gone <= size + gain * seconds + 1
 
 
-def test_looks_leave_launches_and_terminations_what_they_need_and_launches_leave_it_terminations(
+def test_reading_calls_leave_tokens_for_launches_and_both_leave_tokens_for_terminations(
     redis_client: redis.Redis,
 ) -> None:
     looking = Waiter(redis_client)
@@ -66,7 +66,7 @@ def test_looks_leave_launches_and_terminations_what_they_need_and_launches_leave
     assert ending.count_at_once("TerminateInstances")[0] >= 20
 
 
-def test_who_has_waited_for_long_leaves_it_to_ec2(redis_client: redis.Redis) -> None:
+def test_a_call_that_has_waited_its_limit_is_sent(redis_client: redis.Redis) -> None:
     waiter = Waiter(redis_client, per_second=0.001)
     waiter.budget.await_tokens("DescribeInstances", REGION)
     assert waiter.now == 0
@@ -81,7 +81,7 @@ def test_regions_have_budgets_of_their_own(redis_client: redis.Redis) -> None:
     assert waiter.waited == 0
 
 
-def test_a_clock_that_was_put_back_keeps_nobody_waiting(redis_client: redis.Redis) -> None:
+def test_a_clock_that_was_set_back_delays_no_call(redis_client: redis.Redis) -> None:
     in_an_hour = (time.time() + 3600) * 1000
     redis_client.hset(f"leasehold:ec2:{REGION}", mapping={"calls": 0, "calls:at": in_an_hour})
     waiter = Waiter(redis_client)
@@ -89,7 +89,7 @@ def test_a_clock_that_was_put_back_keeps_nobody_waiting(redis_client: redis.Redi
     assert waiter.waited == 0
 
 
-def test_without_redis_nobody_waits(open_redis: OpenRedis) -> None:
+def test_without_redis_no_call_waits(open_redis: OpenRedis) -> None:
     waiter = Waiter(open_redis("redis://127.0.0.1:1/0"))
     waiter.budget.await_tokens("DescribeInstances", REGION)
     assert waiter.waited == 0
@@ -98,7 +98,7 @@ def test_without_redis_nobody_waits(open_redis: OpenRedis) -> None:
 def test_many_processes_together_are_not_throttled(
     emulator: Emulator, access: Ec2Access, redis_url: str, open_redis: OpenRedis
 ) -> None:
-    """Alone each would be within the limit; EC2 counts them all."""
+    """Each process alone stays within the limit; EC2 counts all of them."""
     emulator.steer(throttling={"describe": {"size": 70, "refill": PER_SECOND}})
     fleets = [make_fleet("blue", access, CallBudget(open_redis(redis_url), "leasehold:", PER_SECOND)) for _ in range(4)]
 
@@ -113,7 +113,7 @@ def test_many_processes_together_are_not_throttled(
 
 
 class Recording(CallBudget):
-    """A budget that remembers who took from it."""
+    """A budget that records the calls that took tokens."""
 
     def __init__(self, client: redis.Redis) -> None:
         super().__init__(client, "leasehold:")

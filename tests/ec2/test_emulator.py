@@ -1,4 +1,4 @@
-"""The emulator itself: how it is steered, what it writes down, how it starts and ends."""
+"""The emulator itself: control, log, start and end."""
 
 import json
 import os
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def eventually(holds: Callable[[], bool]) -> None:
-    """Ask again until it holds, for twenty seconds at most."""
+    """Wait until the condition holds, for twenty seconds at most."""
     deadline = time.monotonic() + 20
     while not holds():
         assert time.monotonic() < deadline
@@ -47,9 +47,7 @@ def a_call(
     return read_call(environ, body.encode())
 
 
-def test_the_call_log_tells_every_call(
-    launch: Launch, fleet: Ec2Fleet, emulator: Emulator, client: "EC2Client"
-) -> None:
+def test_the_call_log_has_every_call(launch: Launch, fleet: Ec2Fleet, emulator: Emulator, client: "EC2Client") -> None:
     before = time.time()
     machine = launch()
     launch()
@@ -101,7 +99,7 @@ def test_copies_of_a_launch_at_once_make_one_machine(fleet: Ec2Fleet, emulator: 
     assert [call["replayed"] for call in emulator.calls()] == [False] + [True] * 15
 
 
-def test_a_known_token_is_answered_though_there_is_no_room_left(launch: Launch, emulator: Emulator) -> None:
+def test_a_known_token_is_answered_even_if_the_quota_is_used_up(launch: Launch, emulator: Emulator) -> None:
     machine = launch()
     emulator.set_fault(code="InsufficientInstanceCapacity")
     assert launch().id == machine.id
@@ -133,7 +131,9 @@ def test_a_token_that_was_refused_may_be_used_again(launch: Launch, emulator: Em
         ({"action": "TerminateInstances"}, False),
     ],
 )
-def test_a_fault_meets_what_it_names(rule: dict[str, object], meets: bool, launch: Launch, emulator: Emulator) -> None:
+def test_a_fault_applies_to_the_calls_that_it_names(
+    rule: dict[str, object], meets: bool, launch: Launch, emulator: Emulator
+) -> None:
     emulator.set_fault(code="UnfulfillableCapacity", **rule)
     if meets:
         with pytest.raises(CloudError, match="UnfulfillableCapacity"):
@@ -148,7 +148,7 @@ def test_a_fault_ends_after_its_count_or_its_time() -> None:
     table.replace([counted, timed], now=100)
     calls = [a_call(invocation=str(number)) for number in range(4)]
     assert table.take_for_request(calls[0], 101) == counted
-    # boto3's repeat of the same call
+    # boto3's second attempt of the same call
     assert table.take_for_request(calls[0], 102) == counted
     assert table.take_for_request(calls[1], 103) == counted
     assert table.take_for_request(calls[2], 104) == timed
@@ -156,7 +156,7 @@ def test_a_fault_ends_after_its_count_or_its_time() -> None:
     assert list(table.rules(110)) == [counted]
 
 
-def test_a_fault_without_an_action_leaves_other_calls_alone() -> None:
+def test_a_fault_without_an_action_applies_to_launches_only() -> None:
     table = FaultTable()
     table.replace([FaultRule(code="AuthFailure")], now=0)
     assert table.take_for_request(a_call("DescribeInstances"), 1) is None
@@ -166,7 +166,7 @@ def test_a_fault_without_an_action_leaves_other_calls_alone() -> None:
     assert found.http_status == 500
 
 
-def test_the_control_api_shows_and_changes_what_holds(launch: Launch, emulator: Emulator) -> None:
+def test_the_control_api_shows_and_changes_the_settings(launch: Launch, emulator: Emulator) -> None:
     assert emulator.ask("GET", "health") == (200, {"status": "ok", "interruption_queue": None})
     emulator.steer(boot_seconds="1m", address="127.0.0.1")
     assert emulator.ask("POST", "faults", {"code": "AuthFailure", "count": 1})[0] == 200
@@ -192,7 +192,7 @@ def test_the_control_api_shows_and_changes_what_holds(launch: Launch, emulator: 
         ("DELETE", "state", None, 404, "no such resource"),
     ],
 )
-def test_wrong_steering_is_refused_by_name(
+def test_a_wrong_control_request_is_refused_by_name(
     emulator: Emulator, method: str, path: str, document: object, status: int, message: str
 ) -> None:
     before = emulator.ask("GET", "state")
@@ -202,7 +202,7 @@ def test_wrong_steering_is_refused_by_name(
     assert emulator.ask("GET", "state") == before
 
 
-def test_reset_forgets_everything_but_the_times(launch: Launch, emulator: Emulator) -> None:
+def test_reset_removes_everything_except_the_delays(launch: Launch, emulator: Emulator) -> None:
     emulator.steer(boot_seconds=5)
     first = launch()
     emulator.set_fault(code="AuthFailure")
@@ -252,7 +252,7 @@ def test_a_file_that_is_wrong_is_refused_by_name(tmp_path: Path, name: str, text
 
 
 class Process:
-    """The emulator as a process of its own, steered by a file."""
+    """The emulator as a process that reads its settings from a file."""
 
     def __init__(self, folder: Path) -> None:
         self.file, self.log = folder / "state.toml", folder / "calls.jsonl"
@@ -270,7 +270,7 @@ class Process:
         self.emulator = Emulator(ready.rpartition(" ")[2].strip())
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str, str]:
-        """The status and what it said after this signal."""
+        """Send this signal; return status, standard output and standard error."""
         self.process.send_signal(number)
         out, err = self.process.communicate(timeout=20)
         return self.process.returncode, out.decode(), err.decode()
@@ -284,7 +284,7 @@ def process(tmp_path: Path, _no_settings_of_aws: None) -> Iterator[Process]:
         process.end()
 
 
-def test_a_process_is_steered_by_its_file_and_writes_its_log(process: Process) -> None:
+def test_a_process_reads_its_file_and_writes_its_log(process: Process) -> None:
     access = Ec2Access(
         region=REGION,
         endpoint_url=process.emulator.url,
@@ -317,7 +317,7 @@ def test_ctrl_c_ends_a_process_quietly(process: Process) -> None:
     assert process.end(signal.SIGINT) == (0, "", "")
 
 
-def test_what_keeps_it_from_starting_is_said_in_one_line(
+def test_a_failed_start_is_reported_in_one_line(
     server: EmulatorServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     port = server.url.rpartition(":")[2]

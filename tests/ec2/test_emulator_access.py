@@ -1,4 +1,4 @@
-"""An emulator that has a secret serves only requests that are signed with it, or that bear it as a password."""
+"""An emulator with a secret serves only requests that are signed with it or that have it as password."""
 
 import urllib.error
 import urllib.request
@@ -20,7 +20,7 @@ SECRET: Final = "correct horse/battery+staple="
 
 @pytest.fixture(scope="module")
 def closed(server: EmulatorServer) -> Iterator[EmulatorServer]:
-    """The emulator of all tests, behind another port and a secret, without the faults of other tests."""
+    """Yield the emulator of all tests behind another port and a secret, without faults of other tests."""
     server.middleware.control.replace_faults(())
     found = EmulatorServer("127.0.0.1", 0, server.middleware, SECRET).start()
     yield found
@@ -32,7 +32,7 @@ def connect(server: EmulatorServer, secret: str) -> dict[str, Any]:
 
 
 def ask(url: str, method: str, headers: dict[str, str], body: bytes | None = None) -> int:
-    """The status of the answer."""
+    """Return the status of the answer."""
     request = urllib.request.Request(url, body, headers, method=method)  # noqa: S310 - loopback
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - loopback

@@ -1,4 +1,4 @@
-"""Boots that fail, and descriptions that lag behind: what the API shows, and what the history tells."""
+"""Boots that fail, and descriptions that lag: what the API and the history show."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -59,26 +59,26 @@ def test_an_unreachable_instance_has_a_dead_address(launch: Launch, fleet: Ec2Fl
     assert [found[machine].healthy for machine in machines] == [True, True]
 
 
-def test_what_was_just_launched_is_not_known_yet(
+def test_a_new_instance_is_missing_in_descriptions(
     launch: Launch, fleet: Ec2Fleet, client: "EC2Client", emulator: Emulator
 ) -> None:
     old = launch(1)
     emulator.steer(describe_lag_seconds=60)
     young = launch(2)
-    # One bad id fails the whole list.
+    # One unknown id fails the whole list.
     for describe_them in (client.describe_instances, client.describe_instance_status):
         with pytest.raises(ClientError, match=r"InvalidInstanceID\.NotFound"):
             describe_them(InstanceIds=[old.id, young.id])
     assert set(fleet.describe([old.id, young.id])) == {old.id}
     assert [machine.id for machine in fleet.sweep()] == [old.id]
     assert {instance["id"] for instance in emulator.instances()} == {old.id, young.id}
-    # The token knows it, and it can be ended.
+    # The token and the call to terminate find it.
     assert launch(2).id == young.id
     fleet.terminate([young.id])
     assert {life["id"]: life["cause"] for life in emulator.history()} == {old.id: None, young.id: "call"}
 
 
-def test_it_is_known_in_the_end(launch: Launch, fleet: Ec2Fleet, emulator: Emulator) -> None:
+def test_a_new_instance_appears_after_the_lag(launch: Launch, fleet: Ec2Fleet, emulator: Emulator) -> None:
     emulator.steer(describe_lag_seconds=0.3)
     machine = launch()
     eventually(lambda: machine.id in fleet.describe([machine.id]))
@@ -92,13 +92,13 @@ def test_the_address_comes_later(launch: Launch, fleet: Ec2Fleet, emulator: Emul
     eventually(lambda: fleet.describe([machine.id])[machine.id].address == "127.0.0.1")
 
 
-def test_an_end_is_seen_later(launch: Launch, fleet: Ec2Fleet, emulator: Emulator) -> None:
+def test_an_end_is_described_after_its_lag(launch: Launch, fleet: Ec2Fleet, emulator: Emulator) -> None:
     emulator.steer(terminate_lag_seconds=60)
     machine = launch()
     fleet.terminate([machine.id])
     assert fleet.describe([machine.id])[machine.id].state == "running"
     assert [found.id for found in fleet.sweep()] == [machine.id]
-    # A repeat changes nothing; what is is shown to who looks from behind.
+    # A repeat changes nothing; the control API shows the real state.
     fleet.terminate([machine.id])
     assert emulator.instances()[0]["state"] == "terminated"
     [life] = emulator.history()

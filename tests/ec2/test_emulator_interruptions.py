@@ -1,4 +1,4 @@
-"""What EC2 does by itself: interruptions and hints through EventBridge and SQS, and machines that die."""
+"""Background events: interruptions and recommendations through EventBridge and SQS, and machines that die."""
 
 import json
 import re
@@ -30,7 +30,7 @@ class Queue:
         self._sqs = sqs
 
     def take(self) -> list[dict[str, Any]]:
-        """All messages that are there."""
+        """Receive all messages that are there."""
         found: list[dict[str, Any]] = []
         while messages := self._sqs.receive_message(QueueUrl=self.url, MaxNumberOfMessages=10).get("Messages"):
             for message in messages:
@@ -46,7 +46,7 @@ def session() -> boto3.session.Session:
 
 @pytest.fixture
 def queue(emulator: Emulator, session: boto3.session.Session) -> Iterator[Queue]:
-    """The queue that the emulator makes."""
+    """Yield the queue that the emulator makes."""
     emulator.steer(interruption_queue="notices")
     url = emulator.ask("GET", "health")[1]["interruption_queue"]
     assert url == f"{emulator.url}/{ACCOUNT}/notices"
@@ -54,7 +54,7 @@ def queue(emulator: Emulator, session: boto3.session.Session) -> Iterator[Queue]
     emulator.steer(interruption_queue=None)
 
 
-def test_an_interruption_is_said_through_eventbridge_and_then_done(
+def test_an_interruption_is_announced_by_eventbridge_and_then_done(
     launch: Launch, emulator: Emulator, queue: Queue, client: "EC2Client"
 ) -> None:
     machine, other = launch(1), launch(2)
@@ -88,24 +88,24 @@ def test_an_interruption_is_said_through_eventbridge_and_then_done(
 
 
 @pytest.mark.parametrize("order", [{}, {"deadline": 30}, {"deadline": 600}])
-def test_a_notice_that_is_read_as_aws_means_it_names_the_end_that_was_ordered(
+def test_a_notice_is_dated_so_that_readers_compute_the_ordered_end(
     order: dict[str, float], launch: Launch, emulator: Emulator, queue: Queue
 ) -> None:
-    """AWS' event has no field for the end: it is two minutes after the event's own time, which is in whole seconds."""
+    """AWS' event has no field for the end, which is two minutes after the event's time in whole seconds."""
     [warned] = emulator.order("interrupt", launch().id, **order)
     [event] = queue.take()
     assert warned["deadline"] == pytest.approx(warned["time"] + order.get("deadline", 120), abs=1)
     assert read_notice(json.dumps(event)).gone_at == int(warned["deadline"])
 
 
-def test_a_second_notice_does_not_put_the_end_off(launch: Launch, emulator: Emulator, queue: Queue) -> None:
+def test_a_second_notice_does_not_delay_the_end(launch: Launch, emulator: Emulator, queue: Queue) -> None:
     machine = launch()
     [first] = emulator.order("interrupt", machine.id, deadline=60)
     emulator.order("interrupt", machine.id)
     assert [read_notice(json.dumps(event)).gone_at for event in queue.take()] == [int(first["deadline"])] * 2
 
 
-def test_one_that_ended_in_time_is_not_interrupted(
+def test_an_instance_that_ended_before_is_not_interrupted(
     launch: Launch, fleet: Ec2Fleet, emulator: Emulator, queue: Queue
 ) -> None:
     first, second = launch(1), launch(2)
@@ -133,7 +133,7 @@ def test_the_rules_on_the_bus_decide(
     events.disable_rule(Name="own")
     emulator.order("interrupt", machine.id)
     assert own.take() == []
-    # A target that is gone loses its notices, and nobody else's.
+    # Only the notices of the missing target are lost.
     events.enable_rule(Name="own")
     sqs.delete_queue(QueueUrl=own.url)
     emulator.order("interrupt", machine.id)
@@ -173,7 +173,7 @@ def test_an_instance_may_die_without_notice(launch: Launch, emulator: Emulator, 
 
 
 def test_interruptions_at_a_rate_come_by_themselves(launch: Launch, emulator: Emulator, queue: Queue) -> None:
-    # On the average after 0.01 s.
+    # On average after 0.01 s.
     emulator.steer(interruption_rate=360_000, interruption_deadline=60)
     machines = {launch(number).id for number in range(4)}
     eventually(lambda: len(emulator.events()) == 4)
@@ -203,7 +203,7 @@ def test_a_wrong_order_is_refused_by_name_and_changes_nothing(
     assert emulator.events() == []
 
 
-def test_nothing_happens_to_half_an_order(launch: Launch, emulator: Emulator) -> None:
+def test_an_order_with_one_wrong_instance_changes_nothing(launch: Launch, emulator: Emulator) -> None:
     machine = launch()
     assert emulator.ask("POST", "lose", {"instances": [machine.id, "i-00000000"]})[0] == 400
     assert [instance["state"] for instance in emulator.instances()] == ["running"]

@@ -1,4 +1,4 @@
-"""Limits over HTTP: throttling, quota, launches that get less than they want, dry runs and errors before the call."""
+"""Limits over HTTP: throttling, quota, partial launches, dry runs, and errors before the call is carried out."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -25,18 +25,18 @@ def plain_client(server: EmulatorServer) -> "EC2Client":
 
 @pytest.fixture
 def plain(emulator: Emulator, plain_client: "EC2Client") -> "EC2Client":
-    """A client that repeats nothing, of an emulator that is as new."""
+    """Return a client without repeats, for a reset emulator."""
     return plain_client
 
 
 def run(client: "EC2Client", least: int = 1, most: int = 1, kind: str = "c5.large", **changes: Any) -> int:
-    """How many instances RunInstances gives, on demand unless changed."""
+    """Return how many instances RunInstances gives, by default on demand."""
     answer = client.run_instances(ImageId=IMAGE, InstanceType=kind, MinCount=least, MaxCount=most, **changes)  # type: ignore[arg-type]
     return len(answer["Instances"])
 
 
 def a_fleet(client: "EC2Client", wanted: int, market: str = "spot", *kinds: str) -> dict[str, Any]:
-    """The answer to a CreateFleet, instant, of these types."""
+    """Return the answer to a CreateFleet of type instant with these instance types."""
     template = client.create_launch_template(
         LaunchTemplateName=f"template-{len(client.describe_launch_templates()['LaunchTemplates'])}",
         LaunchTemplateData={"ImageId": IMAGE, "InstanceType": "c5.large"},
@@ -61,7 +61,7 @@ def code_of(error: pytest.ExceptionInfo[ClientError]) -> tuple[str, int]:
 SPOT: dict[str, Any] = {"InstanceMarketOptions": {"MarketType": "spot"}}
 
 
-def test_what_the_buckets_lack_is_refused_as_503(plain: "EC2Client", emulator: Emulator) -> None:
+def test_a_call_without_tokens_is_refused_with_503(plain: "EC2Client", emulator: Emulator) -> None:
     emulator.steer(throttling={"launch": {"size": 2, "refill": 0}})
     assert [run(plain), run(plain)] == [1, 1]
     with pytest.raises(ClientError) as caught:
@@ -106,7 +106,7 @@ def test_quota_counts_what_is_there_for_each_market(
     vcpus = {"c5.large": 2, "c5.xlarge": 4}[kind]
     emulator.steer(quota={quota: 2 * vcpus + 1 if quota.endswith("vcpus") else 2})
     assert run(plain, kind=kind, **market) == 1
-    # Its second, and one of the other market, which has no limit.
+    # A second instance in the market, and one in the other market, which has no limit.
     assert run(plain, kind=kind, **market) == run(plain, kind=kind, **({} if market else SPOT)) == 1
     with pytest.raises(ClientError) as caught:
         run(plain, kind=kind, **market)
@@ -147,7 +147,7 @@ def test_run_instances_gives_between_its_counts_or_nothing(plain: "EC2Client", e
         ({"deliver": 2, "code": "UnfulfillableCapacity"}, 2, ["UnfulfillableCapacity"]),
         ({"deliver": 0}, 0, []),
         ({"deliver": 9, "code": "UnfulfillableCapacity"}, 3, []),
-        # The place that is left takes all; the other one's error stands beside it.
+        # The remaining place gets all instances; the error of the other one is in the answer too.
         ({"code": "InsufficientInstanceCapacity", "type": "c5.xlarge"}, 3, ["InsufficientInstanceCapacity"]),
     ],
 )
@@ -193,7 +193,7 @@ def test_errors_come_before_anything_is_done(code: str, status: int, plain: "EC2
     assert [(call["lost"], call["faults"]) for call in emulator.calls()] == [(False, [f"error:{code}"])]
 
 
-def test_a_dry_run_says_what_would_be_and_does_nothing(
+def test_a_dry_run_reports_the_result_and_does_nothing(
     plain: "EC2Client", launch: Launch, fleet: Ec2Fleet, emulator: Emulator
 ) -> None:
     machine = launch()
@@ -221,7 +221,7 @@ def test_a_dry_run_does_not_use_its_token_up(plain: "EC2Client", emulator: Emula
     assert run(plain, ClientToken="token") == 1
 
 
-def test_who_asks_is_told(emulator: Emulator) -> None:
+def test_the_identity_of_the_caller_is_reported(emulator: Emulator) -> None:
     sts = boto3.session.Session("testing", "testing", region_name=REGION).client("sts", endpoint_url=emulator.url)
     assert sts.get_caller_identity()["Account"] == "123456789012"
 

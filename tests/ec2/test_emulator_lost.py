@@ -1,4 +1,4 @@
-"""Answers that are lost after the call was carried out: what the caller sees, and what the log tells of it."""
+"""Answers that are lost after their call was carried out: what the caller sees, and what the log has."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from workers.ec2.fleet import Ec2Access, Ec2Fleet, make_fleet
 
 @pytest.fixture
 def hasty(server: EmulatorServer, emulator: Emulator) -> Ec2Fleet:
-    """A fleet that waits a third of a second for an answer."""
+    """Return a fleet that waits a third of a second for an answer."""
     client = make_client(
         region=REGION,
         endpoint_url=server.url,
@@ -47,7 +47,7 @@ def test_a_launch_whose_answer_is_lost_was_carried_out_and_its_token_gives_it_ag
         hasty.launch(request)
     assert caught.value.category == "transient"
     [instance] = emulator.instances()
-    # boto3 repeated it twice, and met the same fault.
+    # boto3 repeated it twice, with the same fault.
     assert [(call["lost"], call["replayed"], call["instances"]) for call in emulator.calls()] == [
         (True, False, [instance["id"]]),
         (True, True, [instance["id"]]),
@@ -72,11 +72,11 @@ def test_a_termination_whose_answer_is_lost_was_carried_out(
     fleet.terminate([machine.id])
 
 
-def test_only_what_went_well_is_lost(launch: Launch, emulator: Emulator) -> None:
+def test_only_successful_answers_are_lost(launch: Launch, emulator: Emulator) -> None:
     emulator.ask("PUT", "faults", [{"lost": "reset", "count": 1}, {"code": "VcpuLimitExceeded", "count": 1}])
     with pytest.raises(CloudError, match="VcpuLimitExceeded"):
         launch()
-    # The lost answer still waits for its call.
+    # The lost answer still waits for a call.
     with pytest.raises(CloudError) as caught:
         launch()
     assert caught.value.category == "transient"

@@ -1,4 +1,4 @@
-"""The error table: every code that we know of has its row, and what carries no code is sorted too."""
+"""The table of errors: each known code has a row, and errors without a code have a category as well."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from scheduler.ports import Category, CloudError
 from workers.ec2.errors import CODES, Failure, classify, cloud_errors, describe_failure, describe_shortfall
 
 TABLE: list[tuple[str, int, Category]] = [
-    # nothing to have: the next offering
+    # no capacity: the next offering
     ("InsufficientInstanceCapacity", 500, "capacity"),
     ("UnfulfillableCapacity", 400, "capacity"),
     ("InsufficientHostCapacity", 500, "capacity"),
@@ -25,17 +25,17 @@ TABLE: list[tuple[str, int, Category]] = [
     ("MaxSpotInstanceCountExceeded", 400, "quota"),
     ("MaxFleetCountExceeded", 400, "quota"),
     ("VolumeLimitExceeded", 400, "quota"),
-    # the code goes before the status: these come as 503
+    # the code has precedence over the status: these come as 503
     ("RequestLimitExceeded", 503, "throttled"),
     ("Throttling", 400, "throttled"),
     ("ThrottlingException", 400, "throttled"),
     ("EC2ThrottledException", 503, "throttled"),
-    # nobody knows whether it happened
+    # it is unknown whether the call was carried out
     ("InternalError", 500, "transient"),
     ("Unavailable", 503, "transient"),
     ("SomethingNew", 500, "transient"),
     ("502", 502, "transient"),
-    # who we are
+    # credentials
     ("UnauthorizedOperation", 403, "auth"),
     ("AuthFailure", 401, "auth"),
     ("AuthFailure.ServiceLinkedRoleCreationNotPermitted", 403, "auth"),
@@ -55,7 +55,7 @@ TABLE: list[tuple[str, int, Category]] = [
     ("InvalidSubnetID.NotFound", 400, "misconfigured"),
     ("InvalidGroup.NotFound", 400, "misconfigured"),
     ("MissingParameter", 400, "misconfigured"),
-    # machines that are not there
+    # machines that do not exist
     ("InvalidInstanceID.NotFound", 400, "not_found"),
     ("InvalidInstanceID.Malformed", 400, "not_found"),
     # anything else
@@ -70,7 +70,7 @@ def test_a_code_has_its_category(code: str, status: int, category: Category) -> 
     assert classify(code, status) == category
 
 
-def test_the_page_says_what_the_table_says() -> None:
+def test_the_page_has_the_table() -> None:
     page = Path(__file__).parents[2] / "docs" / "reference" / "ec2-errors.md"
     rows = re.findall(r"^\| (\w+) \| .+ \| (.+) \|$", page.read_text(encoding="utf-8"), re.MULTILINE)
     said = {code: category for category, codes in rows if category != "category" for code in codes.split(", ")}
@@ -125,12 +125,12 @@ def test_an_error_keeps_its_code_and_message() -> None:
     [
         # a short delivery without errors counts as capacity
         ([], ("capacity", "UnfulfillableCapacity")),
-        # the last capacity error, wherever it stands
+        # the last capacity error in any position
         (
             ["InsufficientInstanceCapacity", "UnfulfillableCapacity", "VcpuLimitExceeded"],
             ("capacity", "UnfulfillableCapacity"),
         ),
-        # without one the last error
+        # without a capacity error the last error
         (["InvalidSubnetID.NotFound", "VcpuLimitExceeded"], ("quota", "VcpuLimitExceeded")),
         (["VcpuLimitExceeded", "SomethingNew"], ("unknown", "SomethingNew")),
     ],

@@ -1,4 +1,4 @@
-"""The fleet over real HTTP against the emulator: what it asks for is what EC2 has."""
+"""The fleet over HTTP against the emulator: its calls have the intended effect on EC2."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ def refused(launch: Launch, **order: object) -> tuple[str, str]:
     return caught.value.category, caught.value.code
 
 
-def test_a_launch_gives_the_machine_with_what_its_tags_say(launch: Launch) -> None:
+def test_a_launch_returns_the_machine_with_its_tags(launch: Launch) -> None:
     machine = launch(3)
     assert machine.id.startswith("i-")
     assert (machine.slot, machine.pool, machine.launch_id) == ("linux-3", "linux", "launch-3")
@@ -168,7 +168,7 @@ def test_parameters_that_boto3_refuses_are_misconfigured(fleet: Ec2Fleet) -> Non
             fleet.launch(request)
 
 
-def test_nobody_there_is_transient(access: Ec2Access) -> None:
+def test_an_unreachable_endpoint_is_transient(access: Ec2Access) -> None:
     nowhere = msgspec.structs.replace(access, endpoint_url="http://127.0.0.1:9")
     with pytest.raises(CloudError) as caught:
         make_fleet("blue", nowhere).describe([GONE])
@@ -200,14 +200,14 @@ def test_describe_leaves_out_what_ec2_does_not_know(launch: Launch, fleet: Ec2Fl
     assert all(machine.healthy is True for machine in found.values())
     asked = [call["instances"] for call in emulator.calls()[emulator_calls:]]
     assert asked == [
-        # together: refused for one bad id
+        # together: refused because of one unknown id
         [ours[0], GONE, ours[1], "nonsense"],
-        # so one by one
+        # then one by one
         [ours[0]],
         [GONE],
         [ours[1]],
         ["nonsense"],
-        # the status checks of those that run
+        # the status checks of the running ones
         ours,
     ]
 
@@ -247,7 +247,7 @@ def test_sweep_goes_page_by_page(launch: Launch, client: "EC2Client", emulator: 
     assert len(emulator.calls("DescribeInstances")) == 3
 
 
-def test_a_machine_says_whose_it_is_and_how_far_the_numbers_had_come(launch: Launch, fleet: Ec2Fleet) -> None:
+def test_a_machine_has_the_cluster_identity_and_the_highest_numbers(launch: Launch, fleet: Ec2Fleet) -> None:
     machine = launch(cluster_id="c1", highest="3.9007199254740991")
     for found in (machine, *fleet.sweep()):
         assert (found.cluster_id, found.highest_term, found.highest_token) == ("c1", 3, 2**53 - 1)
@@ -291,7 +291,7 @@ def test_terminating_twice_or_what_is_not_there_is_no_error(
     assert {machine.state for machine in fleet.describe(ids).values()} == {"terminated"}
 
 
-def test_terminate_says_what_went_wrong(launch: Launch, fleet: Ec2Fleet, emulator: Emulator) -> None:
+def test_terminate_raises_the_error_of_ec2(launch: Launch, fleet: Ec2Fleet, emulator: Emulator) -> None:
     machine = launch()
     emulator.set_fault(code="UnauthorizedOperation", action="TerminateInstances")
     with pytest.raises(CloudError, match="auth: UnauthorizedOperation"):
@@ -300,7 +300,7 @@ def test_terminate_says_what_went_wrong(launch: Launch, fleet: Ec2Fleet, emulato
 
 
 def until(fleet: Ec2Fleet, machine: str, **wanted: object) -> list[tuple[Any, Any]]:
-    """What describe says of a machine until all that is wanted holds."""
+    """Return the descriptions of a machine until all wanted values are reached."""
     seen: list[tuple[Any, Any]] = []
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
@@ -312,14 +312,14 @@ def until(fleet: Ec2Fleet, machine: str, **wanted: object) -> list[tuple[Any, An
     raise AssertionError(seen)
 
 
-def test_a_boot_takes_its_time(launch: Launch, fleet: Ec2Fleet, emulator: Emulator) -> None:
+def test_a_boot_takes_the_configured_time(launch: Launch, fleet: Ec2Fleet, emulator: Emulator) -> None:
     emulator.steer(boot_seconds=1, status_seconds=1)
     machine = launch()
     assert machine.state == "pending"
     assert until(fleet, machine.id, healthy=True) == [("pending", None), ("running", None), ("running", True)]
 
 
-def test_an_end_takes_its_time(launch: Launch, fleet: Ec2Fleet, emulator: Emulator) -> None:
+def test_an_end_takes_the_configured_time(launch: Launch, fleet: Ec2Fleet, emulator: Emulator) -> None:
     emulator.steer(boot_seconds=60, terminate_seconds=1)
     machine = launch()
     fleet.terminate([machine.id])

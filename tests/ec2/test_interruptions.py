@@ -1,4 +1,4 @@
-"""The feed of notices: one contract for SQS and for memory, and what EventBridge's events are read as."""
+"""The feed of notices: one contract for SQS and for memory, and the parsing of EventBridge's events."""
 
 import json
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ MACHINE = "i-0123456789abcdef0"
 
 
 def an_event(kind: str = INTERRUPTION, **changes: Any) -> dict[str, Any]:
-    """An event as EventBridge writes it (EC2 user guide)."""
+    """Return an event as EventBridge writes it (EC2 user guide)."""
     return {
         "version": "0",
         "id": "12345678-1234-1234-1234-123456789012",
@@ -76,7 +76,7 @@ def test_anything_else_is_no_notice(body: str) -> None:
 
 
 class MemoryBox:
-    """A feed in memory whose hidden messages come again when they are told to."""
+    """A feed in memory whose hidden messages come again on a call."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -90,7 +90,7 @@ class MemoryBox:
 
 
 class SqsBox:
-    """A queue of its own in the emulator's SQS; what is given out comes again at once."""
+    """A queue in the emulator's SQS; received messages can be made visible again at once."""
 
     def __init__(self, access: Ec2Access) -> None:
         self.client: SQSClient = make_queue_client(**msgspec.structs.asdict(access))
@@ -104,13 +104,13 @@ class SqsBox:
         self.client.send_message(QueueUrl=self.url, MessageBody="what?" if notice is None else json.dumps(event))
 
     def wait_until_they_come_again(self) -> None:
-        """As the end of their hidden time does it."""
+        """Make the received messages visible again, as the end of their hidden time does."""
         self.feed = SqsFeed(self.client, self.url)
         for receipt in self._given:
             self.client.change_message_visibility(QueueUrl=self.url, ReceiptHandle=receipt, VisibilityTimeout=0)
 
     def note(self, receipts: list[str]) -> None:
-        """Remember what was given out."""
+        """Record the receipts of received messages."""
         self._given += receipts
 
 
@@ -132,7 +132,7 @@ class TestEveryFeed:
     def test_an_empty_one_gives_nothing(self, box: Any) -> None:
         assert box.feed.receive() == []
 
-    def test_what_was_sent_is_given_out_with_what_it_says(self, box: Any) -> None:
+    def test_a_sent_message_is_received_with_its_content(self, box: Any) -> None:
         sent = [a_notice(1), a_notice(2, "rebalance"), None]
         for notice in sent:
             box.put(notice)
@@ -169,7 +169,7 @@ class TestEveryFeed:
 
 
 def _receive(box: Any, count: int) -> list[Any]:
-    """So many messages, asked for as often as it takes."""
+    """Return this number of messages, received by as many calls as necessary."""
     found: list[Any] = []
     while len(found) < count:
         batch = box.feed.receive(1.0)
@@ -178,7 +178,7 @@ def _receive(box: Any, count: int) -> list[Any]:
     return found
 
 
-def test_a_message_that_is_no_notice_is_told_of_in_a_line(access: Ec2Access) -> None:
+def test_a_message_that_is_no_notice_is_logged(access: Ec2Access) -> None:
     box = SqsBox(access)
     box.put(None)
     with capture_logs() as lines:
@@ -192,8 +192,10 @@ def test_a_queue_that_is_not_there_is_a_cloud_error(access: Ec2Access) -> None:
         feed.receive()
 
 
-def test_a_machine_that_is_taken_back_says_so(fleet: Ec2Fleet, launch: Launch, emulator: Emulator) -> None:
-    """Also when its notice was lost; one that we end, or that dies, does not."""
+def test_an_interrupted_machine_is_described_as_interrupted(
+    fleet: Ec2Fleet, launch: Launch, emulator: Emulator
+) -> None:
+    """Also if its notice was lost. A machine that we terminate or that dies is not marked so."""
     emulator.steer(terminate_seconds=600)
     taken, ended = launch(1), launch(2)
     emulator.ask("POST", "interrupt", {"instances": [taken.id], "deadline": 0})

@@ -1,4 +1,4 @@
-"""Fates of instances: chance that can be repeated, and shares that hold."""
+"""Fates of instances: repeatable random numbers, and shares that are kept."""
 
 from scheduler.model.validation import read_document
 from workers.ec2.emulator.lives import Fate, Life, Lives
@@ -25,7 +25,7 @@ def test_the_same_seed_gives_the_same_fates() -> None:
     assert draw(some_lives(**{**settings, "random_seed": 6}), 20) != fates
 
 
-def test_one_setting_does_not_change_anothers_chance() -> None:
+def test_a_setting_does_not_change_the_random_numbers_of_others() -> None:
     alone = draw(some_lives(interruption_rate=10), 20)
     both = draw(some_lives(interruption_rate=10, boot_failures=[{"kind": "stuck", "share": 0.5}]), 20)
     assert [fate.interrupted_after for fate in alone] == [fate.interrupted_after for fate in both]

@@ -31,7 +31,7 @@ class _Site(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == "/drip":
-            # A byte now and then: every single read is in time, the answer never is.
+            # Byte by byte: each single read is in time, but the answer takes too long.
             for byte in b"HTTP/1.1 200 OK\r\n" * 100:
                 self.wfile.write(bytes([byte]))
                 if self.released.wait(0.05):
@@ -41,7 +41,7 @@ class _Site(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *args: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
     def handle(self) -> None:
         try:
@@ -52,7 +52,7 @@ class _Site(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[int]:
-    """The port of a site that is `/ready`, `/moved`, in trouble (anything else) or slow (`/drip`)."""
+    """Yield the port of a site: `/ready`, `/moved`, `/drip` (slow); other paths are errors."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Site)
     thread = Thread(target=server.serve_forever)
     thread.start()
@@ -65,7 +65,7 @@ def site() -> Iterator[int]:
 
 @pytest.fixture
 def closed() -> int:
-    """A port that nobody listens on."""
+    """Return a port on which no process listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
     return port
@@ -73,7 +73,7 @@ def closed() -> int:
 
 @pytest.fixture
 def silent() -> Iterator[int]:
-    """A port that takes connections and says nothing."""
+    """Yield a port that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
@@ -134,7 +134,7 @@ def test_http_that_drips_ends_in_time(site: int) -> None:
     [
         (["true"], True),
         (["false"], False),
-        # no shell: this is a file that does not exist
+        # there is no shell: this is the name of a missing file
         (["true; true"], False),
         (["/no/such/command"], False),
         ([sys.executable, "-c", "import sys; sys.exit(sys.argv[1:] != ['127.0.0.1', 'i-1'])"], False),

@@ -1,4 +1,4 @@
-"""Frozen requests: what is in them, from the rules alone."""
+"""The content of frozen requests, built from the rules."""
 
 import base64
 import json
@@ -58,7 +58,7 @@ def test_an_image_makes_run_instances() -> None:
     }
 
 
-def test_everything_that_the_pool_says_is_in_it() -> None:
+def test_a_request_contains_all_settings_of_the_pool() -> None:
     rules = some_rules(
         {
             "image": IMAGE,
@@ -140,11 +140,11 @@ def test_freezing_is_pure_and_its_result_is_json() -> None:
     [
         # neither image nor template
         ({}, {}, "config.pools.linux.ec2.image"),
-        # a fleet cannot be given groups
+        # a fleet cannot have security groups
         ({**TEMPLATE, "security_groups": ["sg-1"]}, {}, "config.pools.linux.ec2.security_groups"),
-        # no such variable
+        # unknown variable
         ({"image": IMAGE, "user_data": "${slto}"}, {}, "config.pools.linux.ec2.user_data"),
-        # rules changed since the order was given
+        # the rules changed after the order was made
         ({"image": IMAGE}, {"offering": "gone"}, "config.pools.linux.offerings"),
         ({"image": IMAGE}, {"pool": "gone"}, "config.pools.gone"),
     ],

@@ -1,4 +1,4 @@
-"""Requests are signed with the time of AWS: a process whose wall clock is minutes off is served like any other."""
+"""Requests are signed with the time of AWS: a process with a wrong wall clock is served like any other."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def shifts(tmp_path: Path) -> Shifts:
 
 @pytest.fixture
 def ask(emulator: Emulator, shifts: Shifts) -> Iterator[Ask]:
-    """Has a process whose clock is shifted make calls; it ends when its input ends, as it does with the tests."""
+    """Yield a function by which a process with a shifted clock makes calls; the process ends with the tests."""
     environment = shifts.environment("caller", {**os.environ, "PYTHONPATH": str(ROOT)})
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.clocks.aws_caller", emulator.url],

@@ -1,4 +1,4 @@
-"""User data: what a template may use, and that the page about it says the same."""
+"""User data: the variables of a template, which the page lists as well."""
 
 import re
 from pathlib import Path

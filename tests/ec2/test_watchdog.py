@@ -1,4 +1,4 @@
-"""The shipped boot script: a machine that nobody hears from powers itself off. Run under /bin/sh as it is."""
+"""The shipped boot script, run under /bin/sh: a silent machine powers itself off."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ Boot = Callable[..., "Machine"]
 
 
 class Machine:
-    """What the script was run on: its folder /run/leasehold, and a `shutdown` that only says that it was called."""
+    """The folder /run/leasehold of a run of the script, with a `shutdown` that only records its call."""
 
     def __init__(self, folder: Path, script: str) -> None:
         self.run, self.calls = folder / "run", folder / "calls"
@@ -42,7 +42,7 @@ class Machine:
 
     @property
     def is_watched(self) -> bool:
-        """Whether anything of the script still runs."""
+        """Whether a process of the script still runs."""
         try:
             os.killpg(self.process.pid, 0)
         except ProcessLookupError:
@@ -50,7 +50,7 @@ class Machine:
         return True
 
     def touch_until_seen(self) -> None:
-        """Say that it is alive, and wait until the watchdog has taken note."""
+        """Touch the file, and wait until the watchdog has removed it."""
         alive = self.run / "alive"
         alive.touch()
         wait_for(lambda: not alive.exists(), "the watchdog to look")
@@ -75,15 +75,15 @@ def boot(tmp_path: Path) -> Iterator[Boot]:
         machine.clear()
 
 
-def test_a_machine_that_is_never_heard_of_ends_itself_when_its_time_to_boot_is_over(boot: Boot) -> None:
+def test_a_machine_that_is_always_silent_ends_itself_after_its_boot_time(boot: Boot) -> None:
     machine = boot(boot_timeout=0.6, binding_timeout=0.4, self_end_after=10)
     assert machine.said == "leasehold: slot linux-1 of cluster blue has booted\n"
     wait_for(lambda: machine.is_off, "the end of the machine", 60)
     assert machine.calls.read_text(encoding="utf-8") == "shutdown -h now\n"
 
 
-def test_it_runs_while_it_is_touched_and_ends_itself_after_the_silence(boot: Boot) -> None:
-    """Seen four times, a second apart: twice as long as it would last without."""
+def test_a_machine_runs_while_the_file_is_touched_and_ends_itself_after_the_silence(boot: Boot) -> None:
+    """It is touched four times at intervals of a second: twice as long as the watchdog would wait."""
     machine = boot(boot_timeout=2, binding_timeout=0, self_end_after=2)
     for _ in range(4):
         machine.touch_until_seen()
@@ -92,7 +92,7 @@ def test_it_runs_while_it_is_touched_and_ends_itself_after_the_silence(boot: Boo
     wait_for(lambda: not machine.is_watched, "the end of the watchdog")
 
 
-def test_at_0_nobody_watches(boot: Boot) -> None:
+def test_at_0_there_is_no_watchdog(boot: Boot) -> None:
     machine = boot(boot_timeout=1, self_end_after=0)
     assert not machine.is_watched
     assert not machine.is_off

@@ -1,1 +1,1 @@
-"""What operators are handed: compose files, alerts, policies, `alive`, `doctor`; held against what they serve."""
+"""What operators use: compose files, alerts, policies, `alive`, `doctor`; compared with the code that they serve."""

@@ -1,4 +1,4 @@
-"""`leasehold alive`: each process is asked for its work, and says in one line why it is not alive."""
+"""`leasehold alive`: each process has to show that it works; if not, one line gives the reason."""
 
 import base64
 import json
@@ -31,7 +31,7 @@ Ask = Callable[..., Outcome]
 
 @pytest.fixture
 def ask(run: Run, monkeypatch: pytest.MonkeyPatch) -> Ask:
-    """`leasehold alive PROCESS` with these settings."""
+    """Return a function that runs `leasehold alive PROCESS` with these settings."""
 
     def command(process: str, **settings: str) -> Outcome:
         for name, value in settings.items():
@@ -43,7 +43,7 @@ def ask(run: Run, monkeypatch: pytest.MonkeyPatch) -> Ask:
 
 @contextmanager
 def workers_on(client: redis.Redis, queue: str, *hosts: str) -> Iterator[list[dict[str, Any]]]:
-    """Workers of this queue on these hosts, which take its messages in turn; the headers of what they took."""
+    """Run workers of this queue on these hosts, which take messages in turn; yield the headers of these messages."""
     over = threading.Event()
     taken: list[dict[str, Any]] = []
 
@@ -82,7 +82,7 @@ def test_a_worker_is_alive_when_it_takes_a_canary(
     assert [each["task"] for each in taken] == [f"leasehold.{queue}.canary"]
 
 
-def test_a_canary_that_nobody_took_is_not_kept_for_ever(redis_url: str, worker_client: redis.Redis, ask: Ask) -> None:
+def test_a_canary_that_no_worker_takes_is_removed(redis_url: str, worker_client: redis.Redis, ask: Ask) -> None:
     found = ask("ticks", BROKER__URL=redis_url)
     assert found.status == 1
     assert found.complaints == ["leasehold: no worker of the queue ticks on this host answered in 1.5 s"]
@@ -93,7 +93,7 @@ def test_a_canary_that_nobody_took_is_not_kept_for_ever(redis_url: str, worker_c
 def test_canaries_are_sent_until_one_is_answered_from_this_host(
     redis_url: str, worker_client: redis.Redis, ask: Ask
 ) -> None:
-    """Two hosts share the queue: any of them may take a canary."""
+    """Two hosts share the queue, so a worker of either may take a canary."""
     with workers_on(worker_client, "ticks", "elsewhere", socket.gethostname()) as taken:
         assert ask("ticks", BROKER__URL=redis_url).status == 0
     assert len(taken) == 2
@@ -123,7 +123,7 @@ def test_a_worker_on_another_host_does_not_stand_for_ours(redis_url: str, worker
         ("metrics", {"METRICS__PORT": "1"}, "http://127.0.0.1:1/metrics does not answer"),
     ],
 )
-def test_what_is_not_alive_is_said_in_one_line(
+def test_a_failed_check_is_reported_in_one_line(
     process: str, settings: dict[str, str], complaint: str, ask: Ask
 ) -> None:
     found = ask(process, **settings)
@@ -154,7 +154,7 @@ def test_beat_writes_its_file_with_each_task_that_it_sent(tmp_path: Path, ask: A
     file.write_text(f"{read_monotonic() - 60}\n")
     late = ask("beat", CELERY__BEAT_FILE=str(file))
     assert (late.status, len(late.complaints)) == (1, 1)
-    # A second or two more, where this machine is busy.
+    # One or two seconds more on a busy machine.
     assert re.fullmatch(r"leasehold: beat has sent nothing for [67]\d s", late.complaints[0])
     after_task_publish.send("leasehold.ticks.tick")
     assert ask("beat").status == 0
@@ -173,7 +173,7 @@ class _Page(BaseHTTPRequestHandler):
         self.wfile.write(b"OK")
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def port() -> Iterator[int]:
 
 @pytest.mark.parametrize("process", ["flower", "metrics", "emulator"])
 def test_a_server_is_alive_when_its_page_answers(process: str, port: int, ask: Ask) -> None:
-    """One that listens everywhere, as in a container, is asked on loopback."""
+    """A server that listens on all addresses, as in a container, is checked on loopback."""
     settings = {
         "flower": {"FLOWER__HOST": "0.0.0.0", "FLOWER__PORT": str(port), "FLOWER__BASIC_AUTH": "a:b"},  # noqa: S104
         "metrics": {"METRICS__HOST": "0.0.0.0", "METRICS__PORT": str(port)},  # noqa: S104

@@ -1,6 +1,6 @@
-"""compose/ starts what the Procfile lists, with settings that there are, and nothing that may do more than its work.
+"""compose/ starts the processes of the Procfile, with existing settings and no unnecessary rights.
 
-Read with Compose's own rules as far as they matter here: YAML with merge keys, `${NAME}`, `${NAME:-default}`,
+The file is read by Compose's own rules as far as they are used: YAML with merge keys, `${NAME}`, `${NAME:-default}`,
 `${NAME:?message}`.
 """
 
@@ -49,7 +49,7 @@ def read_example() -> dict[str, str]:
 
 
 def variables() -> Iterator[tuple[str, str, str]]:
-    """(name, how it is asked for, default or message) of every variable that the file asks for."""
+    """Yield (name, form, default or message) of every variable in the file."""
     for match in VARIABLE.finditer((COMPOSE / "compose.yaml").read_text(encoding="utf-8")):
         yield match[1], match[2] or "", match[3] or ""
 
@@ -69,7 +69,7 @@ def has_setting(name: str) -> bool:
 
 
 def ours() -> dict[str, dict[str, Any]]:
-    """The services that run our images."""
+    """Return the services that run our images."""
     images = ("leasehold:", "leasehold-emulator:")
     return {name: service for name, service in SERVICES.items() if service["image"].startswith(images)}
 
@@ -93,7 +93,7 @@ def test_every_variable_of_a_service_is_a_setting() -> None:
     assert not has_setting("LEASEHOLD_BROKERS")
 
 
-def test_every_variable_of_the_file_stands_in_the_example_and_none_else_does() -> None:
+def test_the_example_has_exactly_the_variables_of_the_file() -> None:
     assert {name for name, _, _ in variables()} == set(read_example())
 
 
@@ -123,15 +123,15 @@ def test_every_service_that_stays_has_a_health_check(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(ours()) - {"prepare"}))
-def test_a_process_of_ours_is_asked_whether_it_does_its_work(name: str) -> None:
-    """A worker by a canary that it has to take from its queue, never by a ping."""
+def test_the_health_check_of_a_process_checks_its_work(name: str) -> None:
+    """A worker by a canary on its queue, never by Celery's ping."""
     asked = SERVICES[name]["healthcheck"]["test"]
     assert asked == ["CMD", "leasehold", "alive", name.removesuffix("-2")]
     assert asked[-1] in PROCESSES
 
 
 @pytest.mark.parametrize("name", sorted(ours()))
-def test_what_has_to_finish_gets_more_time_than_the_soft_shutdown(name: str) -> None:
+def test_processes_with_tasks_get_more_time_than_the_soft_shutdown(name: str) -> None:
     service = SERVICES[name]
     soft = float(environment_of(service).get(SOFT_SHUTDOWN, Settings().celery.soft_shutdown))
     assert parse_duration(service["stop_grace_period"]) > soft
@@ -139,7 +139,7 @@ def test_what_has_to_finish_gets_more_time_than_the_soft_shutdown(name: str) -> 
         assert (soft, service["stop_signal"]) == (30, "SIGQUIT")
 
 
-def test_only_loopback_is_published_and_of_the_data_nothing() -> None:
+def test_only_ports_on_loopback_are_published_and_none_of_the_databases() -> None:
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
     assert set(published) == {"flower", "prometheus"}
     assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
@@ -156,7 +156,7 @@ def test_redis_evicts_nothing_writes_to_disk_and_knows_its_users() -> None:
     options = dict(zip(words[1::2], words[2::2], strict=True))
     assert options["--maxmemory-policy"] == "noeviction"
     assert options["--appendonly"] == "yes"
-    # Mode 600 of the mounted file is enough: root copies it for the user that Redis runs as.
+    # Mode 600 of the mounted file is enough, because root copies it for Redis' user.
     mounted = "/etc/redis/users.acl"
     assert f"./redis/users.acl:{mounted}:ro" in SERVICES["redis"]["volumes"]
     assert script.startswith(f"install -o redis -g redis -m 400 {mounted} {options['--aclfile']} && ")
@@ -165,7 +165,7 @@ def test_redis_evicts_nothing_writes_to_disk_and_knows_its_users() -> None:
 
 @pytest.mark.parametrize("name", sorted(ours()))
 def test_no_image_of_ours_is_ever_pulled_and_each_is_built_once(name: str) -> None:
-    """No registry has them; a build of one image for each service would be ten."""
+    """No registry has our images, and building one for each service would make ten."""
     service = SERVICES[name]
     assert service["pull_policy"] == "never"
     target = {"prepare": "leasehold", "emulator": "emulator"}.get(name)
@@ -207,7 +207,7 @@ def test_flower_counts_messages_as_the_user_that_may_read_queues() -> None:
     assert url.username == "metrics"
 
 
-def test_what_guards_something_is_asked_for_and_has_no_default() -> None:
+def test_secrets_are_required_and_have_no_default() -> None:
     kinds = {name: kind for name, kind, _ in variables()}
     guards = {
         "BROKER_URL",
@@ -239,20 +239,20 @@ def test_what_is_mounted_is_there() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ours()))
-def test_a_container_of_ours_may_do_nothing_but_its_work(name: str) -> None:
+def test_a_container_has_no_unnecessary_rights(name: str) -> None:
     service = SERVICES[name]
     assert (service["read_only"], service["cap_drop"], service["init"]) == (True, ["ALL"], True)
 
 
-def test_only_those_who_talk_to_ec2_may_become_somebody_in_aws() -> None:
+def test_only_processes_that_call_ec2_get_aws_roles() -> None:
     told = {name for name, service in SERVICES.items() if "AWS_CONFIG_FILE" in environment_of(service)}
     profiled = {name for name, service in SERVICES.items() if "LEASEHOLD_AWS__PROFILE" in environment_of(service)}
     assert told == profiled == {"launch", "health", "terminate"}
 
 
-def test_the_image_holds_the_wheel_runs_as_nobody_and_ends_softly() -> None:
+def test_the_image_contains_the_wheel_runs_without_root_and_stops_softly() -> None:
     text = (COMPOSE / "Dockerfile").read_text(encoding="utf-8")
-    # A frontend that is named there is one more image to pull. BuildKit's own knows all that is used.
+    # A named frontend would be another image to pull. BuildKit's own supports everything that is used.
     assert "syntax=" not in text
     for needed in ("hatchling build -t wheel", "--require-hashes", "USER 10001", "STOPSIGNAL SIGQUIT", "HEALTHCHECK"):
         assert needed in text
@@ -275,7 +275,7 @@ def test_the_image_is_locked_to_the_versions_that_are_tested() -> None:
         assert locked <= tested
     assert "celery==5.6.3" in pins(COMPOSE / "requirements.lock")
     assert not {pin for pin in pins(COMPOSE / "requirements.lock") if pin.startswith(("pytest", "mypy", "ruff"))}
-    # The stage of the emulator installs on top of the other one.
+    # The stage of the emulator installs into the packages of the other stage.
     assert pins(COMPOSE / "requirements.lock") < pins(COMPOSE / "emulator.lock")
     assert not {pin for pin in pins(COMPOSE / "requirements.lock") if pin.startswith(("moto", "sympy"))}
 

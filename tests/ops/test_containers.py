@@ -1,7 +1,7 @@
-"""compose/ on a real container engine: built and started as docs/how-to/aws.md says, with the emulator in place of EC2.
+"""compose/ on a real container engine, started as docs/how-to/aws.md describes, with the emulator instead of EC2.
 
-The files that are mounted have mode 600. The project has a name, ports and image tags of its own. Skipped where no
-engine answers, or where it neither has the base images nor can pull them.
+The mounted files have mode 600. The project has its own name, ports and image tags. The tests are skipped without an
+engine, or if it has no base images and cannot pull them.
 """
 
 import configparser
@@ -23,7 +23,7 @@ import pytest
 from tests.ci_rules import NO_ENGINE
 from tests.system.processes import wait_for
 
-# Two images are built and fourteen containers are started, on a machine that may be busy.
+# Two images are built and fourteen containers started, perhaps on a busy machine.
 pytestmark = pytest.mark.timeout(2400)
 
 ROOT: Final = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ OURS: Final = (
 PATIENCE: Final = 600.0
 COMMAND_SECONDS: Final = 1200.0
 KILLED: Final = 137
-"""The exit code of a container that was ended with SIGKILL: its grace was over."""
+"""The exit code of a container that was ended by SIGKILL after its grace."""
 
 
 def run(*words: str, folder: Path = ROOT, seconds: float = COMMAND_SECONDS) -> subprocess.CompletedProcess[str]:
@@ -52,7 +52,7 @@ def run(*words: str, folder: Path = ROOT, seconds: float = COMMAND_SECONDS) -> s
 
 
 def has_engine() -> bool:
-    """Whether a container engine answers, has Compose, and has the base images or can pull them."""
+    """Return whether a container engine answers, has Compose, and has the base images or can pull them."""
     commands = (("docker", "info"), ("docker", "compose", "version"))
     if shutil.which("docker") is None or any(run(*words).returncode for words in commands):
         return False
@@ -71,7 +71,7 @@ def find_free_port() -> int:
 
 
 def write_pip_configuration(path: Path) -> None:
-    """What pip is configured with here, in one file."""
+    """Write pip's configuration of this host into one file."""
     lines = run(sys.executable, "-m", "pip", "config", "list").stdout.splitlines()
     pairs = [line.partition("=") for line in lines if line.startswith("global.")]
     parser = configparser.RawConfigParser()
@@ -120,17 +120,17 @@ class Containers:
         self._write_overrides()
 
     def _write_overrides(self) -> None:
-        """A build has the network of this host: the package index may be there only. A health check that starts a
-        Python takes long on a busy machine, and fourteen services start at once.
+        """Override the network of builds, because the package index may be reachable only from this host's network, and
+        the times of health checks, which are slow while fourteen services start.
         """
         services: dict[str, Any] = {name: {"healthcheck": {"timeout": "120s"}} for name in OURS}
         for name in ("prepare", "emulator"):
             services.setdefault(name, {})["build"] = {"network": "host"}
-        # JSON is YAML.
+        # JSON is valid YAML.
         (self.compose_folder / "test.yaml").write_text(json.dumps({"services": services}), encoding="utf-8")
 
     def set_values(self, values: dict[str, Any]) -> None:
-        """Change variables of .env."""
+        """Change variables in .env."""
         for name, value in values.items():
             self._environment, count = re.subn(rf"(?m)^{name}=.*$", f"{name}={value}", self._environment)
             assert count == 1, name
@@ -143,7 +143,7 @@ class Containers:
                 os.chown(self.compose_folder / name, self.owner, self.owner)
 
     def compose(self, *words: str, status: int | None = 0) -> subprocess.CompletedProcess[str]:
-        """`docker compose WORDS` in compose/; it has to end with this status."""
+        """Run `docker compose WORDS` in compose/ and check its status."""
         files = ("--file", "compose.yaml", "--file", "test.yaml")
         command = ("docker", "compose", "--project-name", self.name, *files, "--profile", "emulator", *words)
         done = run(*command, folder=self.compose_folder)
@@ -151,17 +151,17 @@ class Containers:
         return done
 
     def leasehold(self, service: str, *words: str, status: int = 0) -> str:
-        """What `leasehold WORDS` prints in the container of a service."""
+        """Return the output of `leasehold WORDS` in the container of a service."""
         done = self.compose("exec", "-T", service, "leasehold", *words, status=status)
         return done.stdout + done.stderr
 
     def list_containers(self) -> dict[str, dict[str, Any]]:
-        """The containers of the project by service, ended ones too."""
+        """Return the containers of the project by service, including ended ones."""
         lines = self.compose("ps", "--all", "--format", "json").stdout.splitlines()
         return {each["Service"]: each for each in map(json.loads, lines)}
 
     def await_healthy(self) -> None:
-        """Until every service but `prepare`, which has ended, is healthy."""
+        """Wait until every service is healthy, except `prepare`, which ends."""
         wait_for(lambda: not self._list_others(), "healthy services", PATIENCE)
 
     def _list_others(self) -> list[str]:
@@ -170,21 +170,21 @@ class Containers:
         return [name for name, each in found.items() if each["Health"] != "healthy" and name != "prepare"]
 
     def find(self, name: str) -> dict[str, Any]:
-        """The reservation; {} while it cannot be read."""
+        """Return the reservation; {} while it cannot be read."""
         done = self.compose("exec", "-T", "ticks", "leasehold", "get", name, "--json", status=None)
         found: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
         return found
 
     def await_leased(self, name: str) -> None:
-        """Until the reservation is leased."""
+        """Wait until the reservation is leased."""
         wait_for(lambda: self.find(name).get("phase") == "leased", f"{name} to be leased", PATIENCE)
 
     def find_failed(self, *names: str) -> list[dict[str, Any]]:
-        """Those of these reservations that have failed."""
+        """Return which of these reservations have failed."""
         return [found for found in map(self.find, names) if found.get("phase") == "failed"]
 
     def remove(self) -> None:
-        """End and remove all that was made, except the layers in the builder's cache."""
+        """Remove everything that was made, except layers in the builder's cache."""
         self.compose("down", "--volumes", "--timeout", "10", status=None)
         for tag in self.tags:
             run("docker", "image", "rm", f"leasehold:{tag}", f"leasehold-emulator:{tag}")
@@ -192,7 +192,7 @@ class Containers:
 
 @pytest.fixture(scope="module")
 def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]:
-    """The project, built and started with the one command of compose.yaml's head."""
+    """Yield the project, built and started by the command in the comment of compose.yaml."""
     if not has_engine():
         pytest.skip(NO_ENGINE)
     found = Containers(tmp_path_factory.mktemp("containers"))
@@ -260,13 +260,13 @@ def test_a_stop_of_launch_while_ec2_does_not_answer_ends_within_the_grace(contai
 
 
 def is_connected(containers: Containers, service: str) -> bool:
-    """Whether a process of the service has an open connection to the emulator's port."""
+    """Return whether a process of the service has an open connection to the emulator's port."""
     table = containers.compose("exec", "-T", service, "cat", "/proc/net/tcp").stdout.splitlines()[1:]
     established, port = "01", f"{4579:04X}"
     return any(words[2].endswith(f":{port}") and words[3] == established for words in map(str.split, table))
 
 
-def test_redis_may_die(containers: Containers) -> None:
+def test_a_killed_redis_recovers(containers: Containers) -> None:
     containers.compose("kill", "redis")
     containers.compose("up", "--detach", "--no-deps", "redis")
     containers.leasehold(
@@ -293,8 +293,8 @@ def test_an_upgrade_as_the_page_describes_replaces_every_process(containers: Con
 
 
 def test_what_was_leased_fails_honestly_when_the_emulator_and_its_machines_are_gone(containers: Containers) -> None:
-    """The upgrade has replaced the emulator's container: for Leasehold EC2 has lost every machine. The reservation of
-    the oldest machine fails first: a machine that is not found counts as lost when it is five minutes old.
+    """The upgrade has replaced the emulator's container, so for Leasehold EC2 has lost all machines. A machine that is
+    not found counts as lost when it is five minutes old; the reservation of the oldest machine fails first.
     """
     gone = wait_for(lambda: containers.find_failed("second", "third", "after"), "a lease without its machine", PATIENCE)
     assert {each["reason"] for each in gone} == {"slot_gone"}

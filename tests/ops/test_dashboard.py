@@ -1,4 +1,4 @@
-"""The Grafana dashboard reads metrics that there are, and all of them."""
+"""The Grafana dashboard uses existing metrics, and all of them."""
 
 import json
 import re
@@ -19,7 +19,7 @@ def list_queries() -> list[str]:
 
 
 def find_metric(name: str) -> str | None:
-    """The metric of the page that a query means: histograms have series of other names."""
+    """Return the metric of the page for the name of a series; a histogram has several series."""
     table = read_table()
     base = re.sub(r"_(bucket|count|sum)$", "", name)
     if name in table:

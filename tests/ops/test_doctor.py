@@ -1,4 +1,4 @@
-"""The doctor's rules: what was seen goes in, a finding comes out. On a stack: tests/system/test_doctor.py."""
+"""The rules of the doctor, from observations to findings. On a stack: tests/system/test_doctor.py."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -44,7 +44,7 @@ def outcomes(*findings: Finding) -> list[str]:
         (judge_redis_version("v", {"redis_version": "10.0.0"}), "ok"),
         (judge_redis_version("v", {"redis_version": "6.0.16"}), "failure"),
         (judge_redis_version("v", {}), "failure"),
-        # every Valkey is newer than Redis 6.2, whatever version it reports for old clients
+        # every Valkey is newer than Redis 6.2, whichever version it reports for old clients
         (judge_redis_version("v", {"redis_version": "6.0.0", "valkey_version": "9.1.2"}), "ok"),
         (judge_memory("m", {"maxmemory_policy": "noeviction", "maxmemory": 0}), "ok"),
         (judge_memory("m", {"maxmemory_policy": "volatile-ttl", "maxmemory": 100}), "failure"),
@@ -54,15 +54,15 @@ def outcomes(*findings: Finding) -> list[str]:
         (judge_access("a", "leasehold", None, needs_none=False), "ok"),
         (judge_access("a", "default", None, needs_none=False), "ok"),
         (judge_access("a", "default", "127.0.0.1 -::1", needs_none=True), "ok"),
-        (judge_access("a", "default", "0.0.0.0", needs_none=True), "warning"),  # noqa: S104 - as Redis says it
-        # no bind at all: everywhere
+        (judge_access("a", "default", "0.0.0.0", needs_none=True), "warning"),  # noqa: S104 - as Redis reports it
+        # no bind: on all addresses
         (judge_access("a", "default", "", needs_none=True), "warning"),
-        # users of their own help little where the default one needs no password
+        # other users do not help if the default user needs no password
         (judge_access("a", "leasehold", "*", needs_none=True), "warning"),
-        # CONFIG is refused: it may be loopback, or not
+        # CONFIG is refused: the address is unknown
         (judge_access("a", "leasehold", None, needs_none=True), "warning"),
         (judge_unread("m", "producer", "INFO", "is it"), "warning"),
-        # a second is allowed, on either side, and so is what the way there may have taken
+        # a second is allowed in both directions, and the duration of the measurement as well
         (judge_clock("c", 1.0, 0.0, "its"), "ok"),
         (judge_clock("c", 1.1, 0.0, "its"), "warning"),
         (judge_clock("c", -1.1, 0.0, "its"), "warning"),
@@ -73,7 +73,7 @@ def outcomes(*findings: Finding) -> list[str]:
         (judge_ticks(14.9, 5), "ok"),
         (judge_ticks(15.1, 5), "failure"),
         (judge_ticks(None, 5), "failure"),
-        # a report that is a moment ahead of us is a report
+        # a report slightly in the future is accepted
         (judge_ticks(-0.2, 5), "ok"),
         (judge_membership(ROW, Remembered(identity="a", term=7, token=9)), "ok"),
         # an empty Redis is taken over
@@ -90,7 +90,7 @@ def outcomes(*findings: Finding) -> list[str]:
         (judge_rules(3, {"pools": {}}, None, {}), "ok"),
         (judge_rules(3, {"pools": {}}, "leasehold.toml", {"pools": {}}), "ok"),
         (judge_rules(3, {"pools": {}}, "leasehold.toml", {"pools": {"a": {}}}), "warning"),
-        # a file with settings alone says nothing about rules
+        # a file with settings only contains no rules
         (judge_rules(3, {"pools": {}}, "leasehold.toml", {}), "ok"),
         (judge_flower(has_password=True, on_loopback=False, is_local_stack=False), "ok"),
         (judge_flower(has_password=False, on_loopback=True, is_local_stack=True), "ok"),
@@ -98,12 +98,12 @@ def outcomes(*findings: Finding) -> list[str]:
         (judge_flower(has_password=False, on_loopback=True, is_local_stack=False), "skipped"),
     ],
 )
-def test_what_was_seen_is_judged(finding: Finding, outcome: str) -> None:
+def test_observations_become_findings(finding: Finding, outcome: str) -> None:
     assert finding.outcome == outcome
     assert bool(finding.remedy) == (outcome in {"warning", "failure"})
 
 
-def test_a_silent_queue_is_told_with_what_waits_there() -> None:
+def test_a_silent_queue_is_reported_with_its_length() -> None:
     assert judge_queue("launch", 0, 0.12, 5) == ok("queue launch", "answered in 0.1 s, 0 messages waiting")
     silent = judge_queue("launch", 7, None, 5)
     assert (silent.outcome, silent.text) == ("failure", "nobody answered in 5 s, 7 messages waiting")
@@ -151,14 +151,14 @@ def test_an_unsafe_setting_of_celery_fails(changes: dict[str, Any], said: str) -
 
 
 def test_versions_that_lose_workers_are_warned_of() -> None:
-    """Celery 5.7 ends when Redis goes away while it holds a message; older kombus reconnect and consume nothing."""
+    """Celery 5.7 ends when Redis goes away while it has a message; older kombus reconnect and consume nothing."""
     assert outcomes(judge_celery(our_conf(), "5.7.0", "5.7.0"), judge_celery(our_conf(), "5.6.3", "5.6.2")) == [
         "warning",
         "warning",
     ]
 
 
-def test_a_look_that_never_ends_is_a_failure_and_keeps_what_it_found() -> None:
+def test_a_check_that_never_ends_is_a_failure_and_keeps_its_findings() -> None:
     never = threading.Event()
 
     def look() -> Iterator[Finding]:
@@ -172,7 +172,7 @@ def test_a_look_that_never_ends_is_a_failure_and_keeps_what_it_found() -> None:
     assert [(finding.check, finding.outcome) for finding in found] == [("name", "ok"), ("slow", "failure")]
 
 
-def test_a_fault_of_ours_is_not_swallowed() -> None:
+def test_an_unexpected_error_is_raised() -> None:
     def look() -> Iterator[Finding]:
         yield ok("name", "known")
         raise ZeroDivisionError

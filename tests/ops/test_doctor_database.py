@@ -1,4 +1,4 @@
-"""What the doctor finds of a database that answers and takes no writes."""
+"""Findings of the doctor about a database that answers but accepts no writes."""
 
 import json
 import os
@@ -23,16 +23,16 @@ from workers.configuration import read_configuration
 Findings = Mapping[str, Mapping[str, Any]]
 Look = Callable[[str], dict[str, Finding]]
 FULL_AT: Final = PROBE_CHARACTERS
-"""No file of the doctor may become longer: beyond, the kernel refuses a write, as it does on a full disk."""
+"""Size limit for files of the doctor: the kernel refuses writes beyond it, as on a full disk."""
 
 
 def fill_disk() -> None:
-    """Called in the doctor's process before it begins."""
+    """Set the limit, in the doctor's process before it starts."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_AT, FULL_AT))
 
 
 def examine_on_full_disk(folder: Path, database_url: str) -> tuple[int, Findings]:
-    """The status and the findings of a doctor in a process of its own, where no Redis is configured."""
+    """Return status and findings of a doctor that runs as a process without a configured Redis."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LEASEHOLD_")}
     environment = {**kept, "PYTHONPATH": str(ROOT), "LEASEHOLD_DATABASE__URL": database_url}
     command = [sys.executable, "-m", "leasehold.cli", "doctor", "--no-aws", "--json", "--timeout", "15"]
@@ -45,7 +45,7 @@ def examine_on_full_disk(folder: Path, database_url: str) -> tuple[int, Findings
 
 @pytest.fixture
 def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
-    """Looks at the database of a URL."""
+    """Return a function that examines the database of a URL."""
 
     def look_at(url: str) -> dict[str, Finding]:
         monkeypatch.chdir(tmp_path)
@@ -95,7 +95,7 @@ def test_a_database_that_is_read_only_is_found(postgresql_url: str, look: Look) 
 
 @pytest.fixture
 def reader_url(postgresql_server: PostgresServer, postgresql_url: str) -> Iterator[str]:
-    """The same database for a user that may read every table and write none."""
+    """Yield the URL of the same database for a user that can only read."""
     name = make_url(postgresql_url).database
     url = make_url(postgresql_url).set(username="onlooker", password="looks")
     assert name is not None

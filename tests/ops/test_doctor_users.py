@@ -1,4 +1,4 @@
-"""The doctor as a user of Redis with few rights: what it may not read it says in words, and finds out what it can."""
+"""The doctor as a Redis user with few rights: it reports what it may not read, and finds what it can."""
 
 from collections.abc import Iterator
 
@@ -26,7 +26,7 @@ def look(url: str) -> dict[str, Finding]:
     return {finding.check: finding for finding in look_at_redis("redis", url, 10)}
 
 
-def test_the_user_of_the_workers_learns_all_without_config_and_is_refused_nothing(roles: RedisWithRoles) -> None:
+def test_the_workers_user_needs_no_right_to_config(roles: RedisWithRoles) -> None:
     found = look(roles.url("leasehold"))
     assert {name: finding.outcome for name, finding in found.items()} == {
         "redis": "ok",
@@ -42,8 +42,8 @@ def test_a_user_of_the_url_s_query_is_a_user(roles: RedisWithRoles) -> None:
     assert look(url)["redis access"].text == "as user leasehold; nobody is served without a password"
 
 
-def test_what_a_user_may_not_read_is_a_warning_that_says_whom_to_ask_what(roles: RedisWithRoles) -> None:
-    # It may ping, and read neither INFO nor the time.
+def test_a_missing_right_is_a_warning_with_the_necessary_question(roles: RedisWithRoles) -> None:
+    # It may ping, but not read INFO or the time.
     found = look(roles.url("producer"))
     assert {name: finding.outcome for name, finding in found.items()} == {
         "redis": "ok",
@@ -61,8 +61,8 @@ def test_what_a_user_may_not_read_is_a_warning_that_says_whom_to_ask_what(roles:
     roles.read_refusals()
 
 
-def test_users_of_their_own_beside_a_default_one_without_a_password_are_warned_of(redis_url: str) -> None:
-    """Whoever leaves the user out is let in: an ACL with its door open."""
+def test_a_default_user_without_a_password_is_a_warning_in_spite_of_other_users(redis_url: str) -> None:
+    """A client without a user name is let in, in spite of the ACL."""
     with make_redis(redis_url) as administrator:
         administrator.acl_setuser(
             "some", enabled=True, passwords=["+secret"], commands=["+@all", "-config"], keys=["*"]

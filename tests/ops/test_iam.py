@@ -1,6 +1,6 @@
-"""docs/iam/ permits what the workers call, all of it and nothing else, under the conditions of docs/how-to/aws.md.
+"""docs/iam/ permits exactly the calls of the workers, under the conditions of docs/how-to/aws.md.
 
-What they call is read from their code: every name in it that is an operation of EC2, SQS or STS in boto3.
+The calls are read from the code of the workers: every name that is an operation of EC2, SQS or STS in boto3.
 """
 
 import ast
@@ -27,15 +27,15 @@ POLICIES: Final = ("launch", "look", "terminate", "interruptions", "claim")
 SERVICES: Final = ("ec2", "sqs", "sts")
 
 ACTIONS: Final = {
-    # Tags on create are a permission of their own, and so is handing the machines their role.
+    # Tagging new resources and passing a role to machines are permissions of their own.
     "ec2:RunInstances": {"ec2:RunInstances", "ec2:CreateTags", "iam:PassRole"},
-    # A fleet runs instances in its caller's name.
+    # A fleet runs instances in the name of its caller.
     "ec2:CreateFleet": {"ec2:CreateFleet", "ec2:RunInstances", "ec2:CreateTags", "iam:PassRole"},
     "sqs:DeleteMessageBatch": {"sqs:DeleteMessage"},
-    # Everybody may ask who they are.
+    # Every identity may call this.
     "sts:GetCallerIdentity": set(),
 }
-"""Calls that need another permission than that of their own name."""
+"""Calls that need other permissions than that of their own name."""
 
 FLEET_POLICIES: Final = {
     "launch": "launch",
@@ -45,12 +45,12 @@ FLEET_POLICIES: Final = {
     "terminate": "terminate",
     "claim": "claim",
 }
-"""Methods of the Fleet port, and the policy that they need."""
+"""Method of the Fleet port -> the policy that it needs."""
 
 
 @cache
 def operations() -> dict[str, str]:
-    """Names of boto3's methods, and the calls that they make: `run_instances` → `ec2:RunInstances`."""
+    """Return the calls by the names of boto3's methods: `run_instances` → `ec2:RunInstances`."""
     session = botocore.session.get_session()
     return {
         xform_name(operation): f"{service}:{operation}"
@@ -60,7 +60,7 @@ def operations() -> dict[str, str]:
 
 
 def find_calls(source: str) -> set[str]:
-    """The calls of AWS in a source: methods (`client.run_instances`) and what paginators are asked for by name."""
+    """Return the AWS calls in a source: methods (`client.run_instances`) and names for paginators."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         name = node.attr if isinstance(node, ast.Attribute) else node.value if isinstance(node, ast.Constant) else None
@@ -103,7 +103,7 @@ def test_the_policies_permit_what_is_called_and_nothing_else() -> None:
 
 
 def test_calls_are_found_however_they_are_written() -> None:
-    """A scan that finds nothing would hold any policy against nothing."""
+    """Otherwise the comparison could pass without a call."""
     assert find_calls("self._client.get_paginator('describe_instances')") == {"ec2:DescribeInstances"}
     assert find_calls("call = a.create_fleet if x else a.run_instances") == {"ec2:CreateFleet", "ec2:RunInstances"}
     assert find_calls("client.describe(machines)") == set()
@@ -149,7 +149,7 @@ def test_only_workers_that_call_aws_have_a_role() -> None:
 
 
 def find_kinds(statement: dict[str, Any]) -> set[str]:
-    """The kinds of resource: `instance` of `arn:aws:ec2:…:instance/*`."""
+    """Return the kinds of resources: `instance` of `arn:aws:ec2:…:instance/*`."""
     return {resource.rpartition(":")[2].partition("/")[0] for resource in as_list(statement["Resource"])}
 
 
@@ -158,7 +158,7 @@ def with_action(name: str, action: str) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("action", ["ec2:RunInstances", "ec2:CreateFleet"])
-def test_what_is_made_bears_the_clusters_tag(action: str) -> None:
+def test_new_resources_must_have_the_clusters_tag(action: str) -> None:
     for statement in with_action("launch", action):
         if find_kinds(statement) & {"instance", "volume", "fleet", "*"}:
             assert statement["Condition"] == {"StringEquals": {f"aws:RequestTag/{TAG_CLUSTER}": "leasehold"}}
@@ -166,7 +166,7 @@ def test_what_is_made_bears_the_clusters_tag(action: str) -> None:
     assert {"instance", "volume"} <= tagged
 
 
-def test_of_what_exists_only_the_identity_is_tagged_and_only_where_the_clusters_tag_is() -> None:
+def test_existing_instances_may_only_get_the_identity_tag_and_only_with_the_clusters_tag() -> None:
     (statement,) = statements("claim")
     assert actions_of("claim") == {"ec2:CreateTags"}
     assert find_kinds(statement) == {"instance"}
@@ -176,7 +176,7 @@ def test_of_what_exists_only_the_identity_is_tagged_and_only_where_the_clusters_
     }
 
 
-def test_tags_are_set_only_by_the_calls_that_make_what_bears_them() -> None:
+def test_tags_are_set_only_by_calls_that_create_the_resource() -> None:
     (statement,) = with_action("launch", "ec2:CreateTags")
     assert statement["Condition"] == {"StringEquals": {"ec2:CreateAction": ["RunInstances", "CreateFleet"]}}
     assert find_kinds(statement) == {"instance", "volume", "fleet", "spot-instances-request"}
@@ -188,7 +188,7 @@ def test_only_the_machines_role_is_handed_on_and_only_to_ec2() -> None:
     assert statement["Condition"] == {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
 
 
-def test_only_what_bears_the_clusters_tag_is_ended() -> None:
+def test_only_instances_with_the_clusters_tag_are_terminated() -> None:
     (statement,) = with_action("terminate", "ec2:TerminateInstances")
     assert statement["Condition"] == {"StringEquals": {f"aws:ResourceTag/{TAG_CLUSTER}": "leasehold"}}
     assert find_kinds(statement) == {"instance"}
@@ -206,7 +206,7 @@ def test_each_ability_is_a_policy_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_nothing_is_permitted_by_a_star(name: str) -> None:
-    """But for describing, which EC2 permits for a region only."""
+    """Except describing, which EC2 permits only for a region."""
     for statement in statements(name):
         assert statement["Effect"] == "Allow"
         assert not [action for action in as_list(statement["Action"]) if "*" in action]
@@ -227,7 +227,7 @@ def test_a_host_can_become_the_three_roles_and_nothing_else() -> None:
     assert trust["Principal"]["AWS"].endswith(":role/leasehold-host")
 
 
-def test_the_queue_takes_the_two_kinds_of_events_from_our_rule_alone() -> None:
+def test_the_queue_accepts_two_kinds_of_events_from_our_rule_only() -> None:
     assert read_policy("interruption-rule") == {
         "source": ["aws.ec2"],
         "detail-type": ["EC2 Spot Instance Interruption Warning", "EC2 Instance Rebalance Recommendation"],

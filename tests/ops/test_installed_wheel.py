@@ -1,7 +1,7 @@
-"""The wheel, installed by pip into an empty environment with whatever its metadata resolves to: no lock takes part.
+"""The wheel, installed by pip into an empty environment with the dependencies of its metadata, without the lock file.
 
-On the oldest and the newest Python that are installed: first without extras, as a producer has it, against a stack that
-runs out of the checkout; then with the extras, as the stack itself.
+On the oldest and the newest installed Python: first without extras, as a producer installs it, against a stack of the
+checkout; then with the extras, as the stack itself.
 """
 
 import json
@@ -54,7 +54,7 @@ Client(url=7)
 
 
 def find_pythons() -> list[str]:
-    """The oldest and the newest Python that run here: those on the PATH, and those that pyenv keeps beside it."""
+    """Return the oldest and the newest Python that run here, from the PATH and from pyenv."""
     kept = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     found = [
         next(filter(_runs, [f"python3.{minor}", *map(str, sorted(kept.glob(f"3.{minor}.*/bin/python")))]), None)
@@ -65,7 +65,7 @@ def find_pythons() -> list[str]:
 
 
 def _runs(python: str) -> bool:
-    """A shim may be there whose Python is not the one that was chosen; a Python may lack its venv module."""
+    """Return whether it runs: a shim's Python may not be installed, and a Python may lack its venv module."""
     if shutil.which(python) is None:
         return False
     command = [python, "-c", "import ensurepip, venv"]
@@ -73,7 +73,7 @@ def _runs(python: str) -> bool:
 
 
 class Installation:
-    """A virtual environment and a home of its own."""
+    """A virtual environment with a home of its own."""
 
     def __init__(self, folder: Path, python: str) -> None:
         self.folder, self.home = folder, folder / "home"
@@ -82,12 +82,12 @@ class Installation:
         self.bin = folder / "venv" / "bin"
 
     def find_index(self) -> bool:
-        """Whether pip finds a package."""
+        """Return whether pip finds a package index."""
         return self._pip("--dry-run", "--no-deps", "msgspec").returncode == 0
 
     def install(self, *requirements: str) -> None:
-        """Install by pip, with the configuration of whoever runs the tests."""
-        # Compiling what is never imported would take longer than all the rest.
+        """Install by pip, with the configuration of the user."""
+        # Compiling modules that are never imported would take longer than everything else.
         done = self._pip("--no-compile", *requirements)
         assert done.returncode == 0, done.stderr
 
@@ -97,18 +97,18 @@ class Installation:
         return subprocess.run(command, env=environment, cwd=self.home, capture_output=True, text=True, check=False)
 
     def list_installed(self) -> set[str]:
-        """The names of the installed distributions, as modules are spelt."""
+        """Return the names of the installed distributions in the form of module names."""
         done = self.run_python(
             "-c", "import importlib.metadata as m, json; print(json.dumps([d.name for d in m.distributions()]))"
         )
         return {name.lower().replace("-", "_") for name in json.loads(done)}
 
     def run_python(self, *words: str) -> str:
-        """What its Python prints."""
+        """Return the output of its Python."""
         return self._run(str(self.bin / "python"), *words).stdout
 
     def leasehold(self, *words: str, status: int | None = 0) -> str:
-        """What a command prints, on standard error where it was to fail. `status` None: it may end in any way."""
+        """Return the output of a command; for an expected failure, standard error. `status` None: any status."""
         done = self._run(str(self.bin / "leasehold"), *words, status=status)
         return done.stderr if status else done.stdout
 
@@ -123,7 +123,7 @@ class Installation:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this checkout."""
+    """Return the wheel of this checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
@@ -133,7 +133,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=find_pythons())
 def installation(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installation:
-    """The wheel without extras. The tests of this module run in their order: the last ones add the extras."""
+    """Return the wheel without extras. The tests of this module run in their order: the last ones add the extras."""
     made = Installation(tmp_path_factory.mktemp("installed"), request.param)
     if not made.find_index():
         pytest.skip(NO_INDEX)
@@ -143,7 +143,7 @@ def installation(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: 
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
-    """A stack that runs out of the checkout."""
+    """Yield a stack that runs from the checkout."""
     folder = tmp_path_factory.mktemp("stack")
     (folder / "leasehold.toml").write_text(
         '[pools.linux]\nsystem = "x86_64-linux"\nmax_slots = 2\nec2.image = "ami-0123456789abcdef0"\n'
@@ -193,7 +193,7 @@ def test_the_plain_wheel_serves_a_producer_and_an_operator_of_a_running_stack(
 
 def _look_around(installation: Installation, name: str) -> None:
     run = installation.leasehold
-    # On a busy machine a tick may be late for a while.
+    # On a busy machine a tick may be late.
     wait_for(lambda: json.loads(run("status", "--json", status=None))["state"] == "ok", "a stack that is well")
     assert name in run("list")
     assert "linux-" in run("slots")

@@ -1,4 +1,4 @@
-"""docs/how-to/operations.md lists every metric that there is, with its kind and its labels."""
+"""docs/how-to/operations.md lists every metric with its kind and labels."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ PAGE: Final = (Path(__file__).parents[2] / "docs" / "how-to" / "operations.md").
 
 
 class NothingCounted:
-    """A meter of a stack that has ticked once."""
+    """A meter without counts."""
 
     def read(self) -> Tally:
         return Tally({}, {})
@@ -25,14 +25,14 @@ class NothingCounted:
 
 
 class EmptyQueues:
-    """A broker with nothing to do."""
+    """A broker with empty queues."""
 
     def read(self) -> dict[str, WaitingMessages]:
         return {"ticks": WaitingMessages(0, 0.0)}
 
 
 class RightClocks:
-    """Hosts whose clocks are right."""
+    """Hosts with correct clocks."""
 
     def read(self) -> list[ProcessOffset]:
         return [ProcessOffset("beat", "alpha", 0.0)]
@@ -53,7 +53,7 @@ def read_table() -> dict[str, tuple[str, tuple[str, ...]]]:
 
 
 def test_every_counter_and_histogram_is_on_the_page_with_its_labels() -> None:
-    """When this fails: add a row to "Metrics" in docs/how-to/operations.md."""
+    """If this fails: add a row to "Metrics" in docs/how-to/operations.md."""
     documented = {name: row for name, row in read_table().items() if row[0] != "gauge"}
     assert documented == {name: (metric.kind, metric.labels) for name, metric in METRICS.items()}
 

@@ -1,4 +1,4 @@
-"""compose/redis/users.acl on a real Redis: each role does its work, is refused nothing of it and everything else."""
+"""compose/redis/users.acl on a real Redis: each role can do its work and nothing else."""
 
 import base64
 import json
@@ -37,7 +37,7 @@ FOREIGN: Final = [
     *((role, words) for role in ROLES for words in ("FLUSHALL", "FLUSHDB", "KEYS *", "SCAN 0", "CONFIG GET bind")),
     *((role, words) for role in ROLES for words in ("ACL LIST", "SHUTDOWN", "CLIENT KILL TYPE normal", "MONITOR")),
     *((role, words) for role in ROLES for words in ("SCRIPT FLUSH", "SLOWLOG GET", "REPLICAOF NO ONE", "SORT ticks")),
-    # What everybody else believes, and who leads.
+    # The view and the leadership, which all processes rely on.
     *((role, "HSET leasehold:view:slots warm-1 {}") for role in ROLES[1:]),
     *((role, "SET leasehold:view:generation x") for role in ROLES[1:]),
     *((role, "DEL leasehold:view:reservations") for role in ROLES[1:]),
@@ -45,10 +45,10 @@ FOREIGN: Final = [
     *((role, "SET leasehold:leader x") for role in ROLES[1:]),
     *((role, "GET leasehold:leader") for role in ROLES[1:]),
     *((role, "HINCRBYFLOAT leasehold:metrics x 1") for role in ROLES[1:]),
-    # Clients judge deadlines by it.
+    # Clients compare deadlines with it.
     *((role, "SET leasehold:clock 0") for role in ROLES[1:]),
     *((role, "GET leasehold:clock") for role in ("producer", "monitor")),
-    # Messages: producers give them to one queue, nobody but the workers takes them or gives them back.
+    # Messages: producers may add them to one queue; only workers may take them or return them.
     *((role, f"RPUSH {queue} x") for role in ROLES[1:] for queue in ("reservations", "terminate")),
     *((role, f"LPUSH {queue} x") for role in ROLES[1:] for queue in ("ticks", "launch", "health", "terminate")),
     *((role, "LPUSH reservations x") for role in ("reader", "monitor", "metrics", "host")),
@@ -62,7 +62,7 @@ FOREIGN: Final = [
     *((role, "LRANGE reservations 0 -1") for role in ROLES[1:]),
     *((role, "HGET unacked x") for role in ROLES[1:]),
     *((role, "DEL unacked") for role in ROLES[1:]),
-    # Flower's user can neither read a queue nor break it.
+    # Flower's user can neither read nor change a queue.
     *(
         ("monitor", f"{command} {rest}".strip())
         for command, rest in (
@@ -74,24 +74,24 @@ FOREIGN: Final = [
             *(("DEL unacked_index", ""), ("SET celeryev.x", "x"), ("HSET x.reply.celery.pidbox", "a b")),
         )
     ),
-    # Answers and notices are for those who wait for them, and of nobody but the workers.
+    # Only workers may write answers and notices; only their receivers may read them.
     *((role, "LPUSH leasehold:reply:x {}") for role in ROLES[1:]),
     *((role, "BLPOP leasehold:reply:x 0") for role in ("producer", "monitor", "metrics")),
     *((role, "PUBLISH leasehold:notice:x {}") for role in ROLES[1:]),
     *((role, "SUBSCRIBE leasehold:notice:x") for role in ("producer", "monitor", "metrics", "host")),
     ("reader", "PSUBSCRIBE *"),
-    # Workers obey what is said there.
+    # Workers obey commands on this channel.
     *((role, "PUBLISH /0.celery.pidbox {}") for role in ("producer", "reader", "metrics", "host")),
     *((role, "PSUBSCRIBE /0.celeryev/*") for role in ("producer", "reader", "metrics", "host")),
     *((role, "EVAL return(1) 0") for role in ("producer", "reader", "metrics", "host")),
     *((role, "HGETALL leasehold:metrics") for role in ("producer", "reader", "monitor", "host")),
     *((role, "HMGET leasehold:view:slots x") for role in ("producer", "monitor", "host")),
-    # Who is alive is the hosts' word, and what they are told the workers'.
+    # Hosts write heartbeats, workers write the hints for hosts.
     *((role, "SET leasehold:heartbeat:lab-1 x") for role in ("producer", "reader", "monitor", "metrics")),
     *((role, "SUBSCRIBE leasehold:host:lab-1") for role in ("producer", "reader", "monitor", "metrics")),
     *((role, "PUBLISH leasehold:host:lab-1 {}") for role in ROLES[1:]),
     *((role, "SET leasehold:heartbeats:since x") for role in ROLES[1:]),
-    # Which message the workers took last is read by clients, and by nothing else.
+    # Only clients need the time of the last taken message.
     *((role, "SET leasehold:queue:taken 1") for role in ROLES[1:]),
     *((role, "GET leasehold:queue:taken") for role in ("producer", "monitor", "metrics")),
     ("host", "GET leasehold:heartbeat:lab-1"),
@@ -99,7 +99,7 @@ FOREIGN: Final = [
 
 
 class StackWithRoles(Stack):
-    """A stack whose processes are users of Redis, each of its own role."""
+    """A stack whose processes are Redis users with different roles."""
 
     def start_redis(self) -> RedisServer:
         self.roles = RedisWithRoles(self.folder / "redis")
@@ -158,7 +158,7 @@ def fetch_json(port: int, page: str) -> Any:
     return None if text is None else json.loads(text)
 
 
-def test_every_role_does_its_work_and_is_refused_nothing_of_it(stack: StackWithRoles, client: Client) -> None:
+def test_every_role_has_the_rights_for_its_work(stack: StackWithRoles, client: Client) -> None:
     with client.lease(pool="warm", wait=40) as lease:
         assert lease.slot == "warm-1"
         assert [row.id for row in client.list("leased")] == [lease.id]
@@ -183,7 +183,7 @@ def test_no_password_is_in_a_workers_configuration_or_on_a_page_of_flower(stack:
     shown: dict[str, str] = {}
     found: dict[str, Any] = {}
     for timeout in (5, 20):
-        # An inspection ends when its time is over, also if a busy worker has not answered yet.
+        # An inspection ends after its time limit, even if a busy worker has not answered.
         found = stack.app.control.inspect(timeout=timeout).conf(with_defaults=True) or {}
         if len(found) == len(QUEUE_NAMES):
             break
@@ -227,8 +227,8 @@ def test_the_doctor_as_the_workers_user_finds_all_well_and_is_refused_nothing(
     assert (found.status, stack.roles.read_refusals()) == (0, [])
 
 
-def test_a_host_does_its_work_and_is_refused_nothing_of_it(stack: StackWithRoles, roles: RedisWithRoles) -> None:
-    """Its requests go in as a producer's; what it says and hears itself is its own role's."""
+def test_a_host_has_the_rights_for_its_work(stack: StackWithRoles, roles: RedisWithRoles) -> None:
+    """Its requests are sent as a producer; heartbeats and hints use its own role."""
     with Client(roles.url("producer"), view_url=roles.url("host")) as client:
         hosts = client.hosts
         assert hosts.register("lab-1", pool="lab", machine="m1").state == "ready"
@@ -246,8 +246,8 @@ def test_a_host_does_its_work_and_is_refused_nothing_of_it(stack: StackWithRoles
         hints.close()
         assert hosts.leases("lab-1", "m1").cordoned
         assert hosts.leave("lab-1", "m1").state == "draining"
-    # It asks once for the offset of cluster time. In Redis 6.2 a user that may SET its heartbeats cannot be given a key
-    # that it may only read.
+    # It reads the offset of cluster time once. In Redis 6.2 a user with a right to SET its heartbeats cannot get a key
+    # with a right to read only.
     assert set(stack.roles.read_refusals()) <= {("host", "command", "get")}
 
 
@@ -258,7 +258,7 @@ def test_a_role_is_refused_what_is_not_its_own(role: str, words: str, roles: Red
     roles.read_refusals()
 
 
-def test_nobody_comes_in_without_a_name_and_a_password(roles: RedisWithRoles) -> None:
+def test_a_login_needs_a_name_and_a_password(roles: RedisWithRoles) -> None:
     for user in ("", "leasehold:wrong@", "default:x@"):
         with (
             make_redis(f"redis://{user}127.0.0.1:{roles.server.port}/0") as connection,
@@ -268,7 +268,7 @@ def test_nobody_comes_in_without_a_name_and_a_password(roles: RedisWithRoles) ->
 
 
 def test_a_restart_brings_back_what_was_written_in_transactions_too(tmp_path: Path) -> None:
-    """Redis reads its append-only file as the default user, and in transactions does only what that one may."""
+    """Redis replays its append-only file as the default user, and in transactions obeys this user's rights."""
     roles = RedisWithRoles(tmp_path / "redis")
     try:
         with make_redis(roles.url("leasehold")) as connection, connection.pipeline(transaction=True) as transaction:
@@ -284,7 +284,7 @@ def test_a_restart_brings_back_what_was_written_in_transactions_too(tmp_path: Pa
         roles.server.stop()
 
 
-def test_a_client_without_the_right_says_so_in_a_line(roles: RedisWithRoles) -> None:
+def test_a_missing_right_of_a_client_is_reported_in_one_line(roles: RedisWithRoles) -> None:
     with (
         Client(roles.url("reader"), timeout=0.1) as client,
         pytest.raises(Unavailable, match="no permissions") as found,
@@ -327,7 +327,7 @@ def test_every_role_of_the_file_is_tried() -> None:
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_gets_each_right_by_name_and_the_words_of_redis_6_2_alone(role: str) -> None:
     words = read_rules()[role]
-    # "&" after the "all channels" that 6.2 gives a new user is an error; in 7 there are none to begin with.
+    # In 6.2 a new user has all channels, after which "&" is an error; in 7 it has none.
     assert words[:2] == ["on", "resetchannels"]
     assert [
         word for word in words if word.startswith(("%", "(", "allkeys", "allcommands", "allchannels", "nopass"))
@@ -337,7 +337,7 @@ def test_a_role_gets_each_right_by_name_and_the_words_of_redis_6_2_alone(role: s
     assert {word for word in words if "|" in word} <= {"+script|load", "+script|exists"}
 
 
-def test_what_our_scripts_call_the_workers_may() -> None:
+def test_workers_have_the_rights_of_our_scripts() -> None:
     scripts = [*ROOT.glob("scheduler/**/*.lua"), *ROOT.glob("workers/**/*.lua")]
     called = {name.lower() for script in scripts for name in re.findall(r"redis\.call\('(\w+)'", script.read_text())}
     assert len(called) > 10

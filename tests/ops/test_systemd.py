@@ -1,4 +1,4 @@
-"""The systemd template runs every line of the Procfile, and systemd finds no fault in it."""
+"""The systemd template runs every line of the Procfile, and systemd accepts it."""
 
 import os
 import re
@@ -22,7 +22,7 @@ NAMES: Final = [program.name for program in read_procfile(find_procfile().read_t
 
 @pytest.fixture
 def prefix(tmp_path: Path) -> Path:
-    """An installation whose `python` prints what it is asked to run."""
+    """Return an installation whose `python` prints its arguments."""
     package = tmp_path / "lib" / "python3.12" / "site-packages" / "leasehold"
     package.mkdir(parents=True)
     shutil.copy(find_procfile(), package / "Procfile")
@@ -34,7 +34,7 @@ def prefix(tmp_path: Path) -> Path:
 
 
 def run(name: str, prefix: Path) -> subprocess.CompletedProcess[str]:
-    """What systemd would run for an instance of this name, with the prefix of a test."""
+    """Run what systemd would run for an instance of this name, in the test's installation."""
     (line,) = re.findall(r"^ExecStart=(.*)$", UNIT, re.MULTILINE)
     words = shlex.split(line.replace("%i", name).replace("$$", "$").replace(PREFIX, str(prefix)))
     path = f"{prefix}/bin:{os.defpath}"
@@ -77,5 +77,5 @@ def verify(unit: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_systemd_finds_no_fault_in_it(tmp_path: Path) -> None:
     done = verify(UNIT, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    # What it would find, it reports on standard error.
+    # systemd reports faults on standard error.
     assert "Restartt" in verify(UNIT.replace("Restart=", "Restartt="), tmp_path).stderr

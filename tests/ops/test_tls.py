@@ -1,4 +1,4 @@
-"""rediss:// for broker and view: the server's certificate is verified, ours is shown, by everybody who connects."""
+"""rediss:// for broker and view: every client verifies the server's certificate and presents its own."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ MakeUrl = Callable[..., str]
 
 @pytest.fixture
 def make_url(tmp_path: Path, redis_server: RedisServer, redis_url: str) -> Iterator[MakeUrl]:
-    """A URL of the shared Redis behind TLS. `trust`: the file of that CA, or None for those of this host."""
+    """Yield a function that returns a URL of the shared Redis with TLS. `trust`: the file of a CA; None: the host's."""
     authority, stranger = Authority(tmp_path, "authority"), Authority(tmp_path, "stranger")
     files = {"authority": authority.file, "stranger": stranger.file}
     own = authority.sign("client")
@@ -78,7 +78,7 @@ def test_a_client_s_message_reaches_a_celery_worker_s_connection(make_url: MakeU
 
 
 def test_a_whole_worker_serves_a_client_over_tls(make_url: MakeUrl, tmp_path: Path) -> None:
-    """Broker, view, answer and kick: nobody here knows the port without TLS."""
+    """Broker, view, answers and kicks: no process has the port without TLS."""
     url = make_url("authority")
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("LEASEHOLD_")},
@@ -101,7 +101,7 @@ def test_a_whole_worker_serves_a_client_over_tls(make_url: MakeUrl, tmp_path: Pa
                 assert client.cancel("over-tls").ok
             assert worker.is_alive, worker.read_log()
             assert [row.phase for row in store.find_reservations()] == ["cancelled"]
-            # It asked for a tick, over TLS too.
+            # The kick was sent over TLS too.
             with make_redis(url) as broker:
                 wait_for(lambda: broker.llen(TICKS), "the tick that it asked for")
         finally:
@@ -129,13 +129,13 @@ def test_a_server_that_is_not_known_is_a_line_wherever_we_connect(
         _ = connection.default_channel
 
 
-def test_celery_verifies_where_the_url_says_nothing() -> None:
+def test_celery_verifies_the_certificate_by_default() -> None:
     app = make_app(settings_of("rediss://redis.example:6379/0"))
     assert app.conf.broker_use_ssl == app.connection_for_write().ssl == {"ssl_cert_reqs": 2}
     assert make_app(settings_of("redis://redis.example:6379/0")).conf.broker_use_ssl is False
 
 
-def test_what_cannot_be_meant_is_refused_in_a_line() -> None:
+def test_contradicting_tls_parameters_are_refused_in_one_line() -> None:
     with pytest.raises(InvalidInputError) as found:
         read_settings({"broker": {"url": "rediss://redis.example/0?ssl_cert_reqs=yes"}})
     assert [str(fault) for fault in found.value.faults] == [

@@ -1,4 +1,4 @@
-"""The wheel that the image installs holds everything that the packages have: code, Lua, templates, migrations."""
+"""The wheel contains all files of the packages: code, Lua, templates, migrations."""
 
 import subprocess
 import sys
@@ -24,6 +24,6 @@ def test_the_wheel_holds_every_file_of_the_packages_and_what_up_and_demo_need(tm
     assert inside == list_files() | {"leasehold/Procfile", "leasehold/examples/nasa-like.swf.gz"}
     kinds = {Path(name).suffix for name in inside}
     assert {".py", ".lua", ".tmpl", ".gz"} <= kinds
-    # For type checkers: these packages have types.
+    # For type checkers: these packages are typed.
     assert {f"{package}/py.typed" for package in PACKAGES} <= inside
     assert "scheduler/store/migrations/versions/0001_first_schema.py" in inside

@@ -112,7 +112,7 @@ class EmulatedInstance(moto_instances.Instance):
         return time.monotonic() < self._began_at + self._settings.address_lag_seconds
 
     def get_tags(self) -> list[dict[str, str]]:
-        """Return its tags by its id. moto's method would read the tags of all resources for each instance."""
+        """Return the tags of this instance. moto's method would search the tags of all resources for each instance."""
         tags = self.ec2_backend.tags.get(self.id, {})
         return [
             {"resource_id": self.id, "key": key, "value": value, "resource_type": "instance"}

@@ -1,4 +1,4 @@
-"""What is wrong with a command is found before anybody is asked: one line that says what, and status 2."""
+"""Wrong arguments are found before a request is sent: one line with the fault, and status 2."""
 
 from pathlib import Path
 
@@ -40,8 +40,8 @@ NAME = "a name (letters, digits and ._:@/+-, at most 200 characters)"
         ("accounts delete a! --yes", f'account: expected {NAME}, got "a!"'),
     ],
 )
-def test_values_are_looked_at_before_anybody_is_asked(words: str, complaint: str, run: Run, tmp_path: Path) -> None:
-    """There is nobody: no stack runs."""
+def test_values_are_checked_before_a_request_is_sent(words: str, complaint: str, run: Run, tmp_path: Path) -> None:
+    """No stack runs, so a request could not be sent."""
     (tmp_path / "bad.json").write_text('{"system": "s", "pool": "p", "request": "q1", "id": null}')
     found = run(*words.split())
     assert (found.status, found.complaints) == (2, [f"leasehold: {complaint}"])

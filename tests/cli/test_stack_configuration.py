@@ -1,4 +1,4 @@
-"""What a stack decides before anything of it runs is true of what then runs."""
+"""The configuration that a stack chooses before its start agrees with the processes that then run."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 from leasehold.stack.configuration import EMULATOR, configure
 
 
-def test_the_queue_that_the_processes_are_told_of_is_the_one_that_the_emulator_makes(tmp_path: Path) -> None:
+def test_the_configured_queue_is_the_one_that_the_emulator_makes(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     plan = configure(tmp_path, tmp_path)
     [program] = [each for each in plan.programs if each.name == EMULATOR]
