@@ -7,7 +7,7 @@ from tests.mutations.mutant import Change, Changes
 OF_LIFECYCLE: Final[Changes] = {
     "scheduler.policy.lifecycle.expire": {
         "expire": [
-            Change("an expired one gives back what it holds", "cycle.end(reservation)", "pass"),
+            Change("an expired reservation gives back its leases", "cycle.end(reservation)", "pass"),
         ],
     },
     "scheduler.policy.lifecycle.heal": {
@@ -34,7 +34,7 @@ OF_LIFECYCLE: Final[Changes] = {
     "scheduler.policy.lifecycle.lost_leases": {
         "_find_loss": [
             Change(
-                "an interrupted instance has until the machine goes",
+                "an interrupted instance stays until the machine ends",
                 "None if not ends or cycle.is_due(min(ends)) else min(ends)",
                 "None if not ends or cycle.is_due(min(ends)) else None",
             ),
@@ -52,13 +52,13 @@ OF_LIFECYCLE: Final[Changes] = {
     },
     "scheduler.policy.lifecycle.unconfirmed": {
         "_requeue": [
-            Change("a slot that nobody confirms on is noticed", "1", "0"),
+            Change("unconfirmed leases in a row are counted for the slot", "1", "0"),
         ],
     },
     "scheduler.policy.capacity.machine_fitness": {
         "find_reason_to_retire": [
             Change(
-                "where somebody unknown runs no host is used up",
+                "a host with an unknown occupant is not retired for max_uses",
                 "pool.max_uses and slot.uses >= pool.max_uses and (not slot_info.leases) and (slot.stranger is None)",
                 "pool.max_uses and slot.uses >= pool.max_uses and (not slot_info.leases)",
             ),

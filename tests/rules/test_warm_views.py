@@ -1,4 +1,4 @@
-"""A view that was changed row by row, and planned on meanwhile, plans as a new one of the same rows."""
+"""A view that was changed row by row, with plans meanwhile, plans as a new view of the same rows."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ VERSIONS = st.integers(1, 5)
 
 @st.composite
 def slots(draw: st.DrawFn) -> Slot:
-    """One of few, which may change its pool too, as no slot does: the view believes what it is told."""
+    """One of few, which may change its pool too although no slot does: the view accepts every row."""
     name = f"{draw(st.sampled_from(POOLS))}-{draw(st.sampled_from([1, 2, 10, 11]))}"
     pool = {} if draw(st.integers(0, 9)) else {"pool": draw(st.sampled_from(POOLS))}
     return a_slot(
@@ -58,7 +58,7 @@ def slots(draw: st.DrawFn) -> Slot:
 
 @st.composite
 def reservations(draw: st.DrawFn) -> Reservation:
-    """One of few: it waits, mostly; where it holds leases, they are of any slot."""
+    """One of few, mostly pending; if it holds leases, they are on any slot."""
     phase = draw(st.sampled_from(["pending", "pending", "pending", "leased", "failed", "released"]))
     held: dict[str, Any] = {}
     if phase == "leased":
@@ -86,7 +86,7 @@ def reservations(draw: st.DrawFn) -> Reservation:
 
 
 def holds() -> st.SearchStrategy[Hold]:
-    """A quota that is reached, or capacity that is short."""
+    """A quota that is reached, or a lack of capacity."""
     return st.builds(_hold, st.sampled_from(["quota", "throttled"]), VERSIONS, st.sampled_from([-1.0, 20.0]))
 
 
@@ -96,7 +96,7 @@ def _hold(kind: Any, version: int, seconds: float) -> Hold:
 
 
 def accounts() -> st.SearchStrategy[Account]:
-    """One of two, with something left at some level, or forgotten for those who came first."""
+    """One of two, with something left at some level, or forgotten for earlier reservations."""
     balances = st.sampled_from([(0.0, 9.0, 0.0, 0.0, 0.0), (50.0, 0.0, 0.0, 0.0, 0.0), (-1.0, 0.0, 0.0, 0.0, 0.0)])
     return st.builds(
         Account,
@@ -109,7 +109,7 @@ def accounts() -> st.SearchStrategy[Account]:
 
 
 def changes() -> st.SearchStrategy[Change]:
-    """Any row in any version, or that one is gone."""
+    """Any row in any version, or its removal."""
     row = st.one_of(slots(), reservations(), reservations(), holds(), accounts())
     gone = row.map(lambda each: Gone(KINDS[type(each)], each.id, each.version + 1))
     return st.one_of(row, row, row, row, gone)
@@ -117,7 +117,7 @@ def changes() -> st.SearchStrategy[Change]:
 
 @QUICKLY
 @given(st.lists(st.lists(changes(), max_size=12), min_size=1, max_size=5), st.sampled_from(RULES))
-def test_a_view_that_was_kept_up_plans_as_a_new_one(batches: list[list[Change]], rules: Any) -> None:
+def test_a_view_that_was_updated_plans_as_a_new_one(batches: list[list[Change]], rules: Any) -> None:
     view, cache = View(), PlanCache()
     for number, batch in enumerate(batches):
         for change in batch:
@@ -128,7 +128,7 @@ def test_a_view_that_was_kept_up_plans_as_a_new_one(batches: list[list[Change]],
 
 
 WAITS = some_rules({"scheduler": {"starvation_guard": 2, "confirm_timeout": 7}, "pools": {"linux": {"lease_ttl": 9}}})
-"""Here reservations come to be protected, and much falls due, within seconds."""
+"""Here reservations become protected, and much falls due, within seconds."""
 
 
 @QUICKLY
@@ -144,7 +144,7 @@ def test_a_later_tick_on_an_unchanged_view_plans_as_on_a_new_one(
         assert plan(view, rules, now, cache) == plan(View(kept), rules, now)
 
 
-def test_a_tick_is_planned_again_once_anything_has_changed_or_other_rules_hold() -> None:
+def test_a_tick_is_planned_again_when_a_row_or_the_rules_have_changed() -> None:
     view, rules = View([a_slot("linux-1", state="empty"), a_reservation("r1", priority=0)]), RULES[1]
     cache = PlanCache()
     first = plan(view, rules, NOW, cache)
@@ -165,7 +165,7 @@ def test_a_cache_that_follows_another_view_starts_empty() -> None:
 
 
 def test_a_row_that_leaves_and_comes_back_as_the_same_object_waits_once() -> None:
-    """A search for a change lays a row over the view and puts the old one back, at times without a plan in between."""
+    """A search for a change lays a row over the view and restores the old one, sometimes without a plan in between."""
     row = a_reservation("r1", version=1)
     waiters = PendingQueue(pending := {"r1": row})
     for _ in range(2):

@@ -1,7 +1,7 @@
 """Intake: requests are accepted when they are committed, then published, kicked for, and answered.
 
 A request id and its answer are a row written with the change: a repeat changes nothing, whatever came in
-between; it is answered again, published and kicked for again. docs/consistency.md, "Requests".
+between; it is answered again, published and kicked for again. docs/reference/consistency.md, "Requests".
 """
 
 from collections.abc import Hashable, Mapping, Sequence

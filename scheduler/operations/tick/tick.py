@@ -1,6 +1,6 @@
 """The tick: load, plan, commit, publish and dispatch, by whoever holds the lock and the term.
 
-docs/consistency.md, "Decisions" and "Belief", says what each line guards against.
+docs/reference/consistency.md, "Decisions" and "Belief", says what each line guards against.
 """
 
 from collections.abc import Callable, Iterable

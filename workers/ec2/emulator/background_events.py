@@ -1,7 +1,7 @@
-"""What EC2 does by itself: it interrupts, gives hints, and lets instances fail their boot or die.
+"""Background events of EC2: interruptions, rebalance recommendations, failing boots, dying instances.
 
-Things that fall due are kept in an agenda and done by `advance`, which the layer calls before each call and a
-thread of the server calls in between.
+Future events are kept in a heap by their due time. `advance` runs the due ones: the middleware calls it before each
+call, and a thread of the server calls it in between.
 """
 
 import heapq
@@ -23,15 +23,15 @@ LOST: Final = "Server.InternalError: Internal error"
 
 
 class BackgroundEvents:
-    """Not thread-safe by itself: the layer uses it under its lock."""
+    """The future events of all instances. Not thread-safe; the middleware uses it under its lock."""
 
     def __init__(self, lives: Lives, log: CallLog, clock: Callable[[], float] = time.monotonic) -> None:
         self._lives, self._log, self._clock = lives, log, clock
-        self._agenda: list[tuple[float, int, Callable[[], object]]] = []
+        self._due: list[tuple[float, int, Callable[[], object]]] = []
         self._number = count()
 
     def add(self, instances: Iterable[EmulatedInstance], token: str | None) -> None:
-        """Put what is to become of these new instances on the agenda."""
+        """Plan the events of these new instances."""
         for instance in instances:
             instance.life.token = token
             fate = instance.fate
@@ -44,38 +44,38 @@ class BackgroundEvents:
                 self._plan(self._clock() + fate.interrupted_after, partial(self._warn_if_there, instance, deadline))
 
     def advance(self) -> None:
-        """Do everything that is due."""
-        while self._agenda and self._agenda[0][0] <= self._clock():
-            heapq.heappop(self._agenda)[2]()
+        """Run all events that are due."""
+        while self._due and self._due[0][0] <= self._clock():
+            heapq.heappop(self._due)[2]()
 
     def interrupt(self, instances: Sequence[str], deadline: float | None) -> list[EventRecord]:
-        """Warn these spot instances, and end them when `deadline` (None: the one that is set) seconds have gone.
+        """Warn these spot instances, and end them after `deadline` seconds (None: the configured deadline).
 
-        Raises InvalidInputError when one of them is not a spot instance that is alive.
+        Raises InvalidInputError unless all of them are spot instances that are alive.
         """
         found = self._find(instances, spot=True)
         seconds = self._lives.settings.interruption_deadline if deadline is None else deadline
         return [self._warn(instance, seconds) for instance in found]
 
     def recommend(self, instances: Sequence[str]) -> list[EventRecord]:
-        """Give the hint that these spot instances should be replaced; raises as `interrupt` does."""
+        """Send a rebalance recommendation for these spot instances; raises as `interrupt` does."""
         return [self._recommend(instance) for instance in self._find(instances, spot=True)]
 
     def lose(self, instances: Sequence[str]) -> list[EventRecord]:
-        """Let these instances die at once and without notice; raises InvalidInputError for one that is not alive."""
+        """End these instances at once, without a notice. Raises InvalidInputError unless all of them are alive."""
         return [self._lose(instance) for instance in self._find(instances, spot=False)]
 
     def clear(self) -> None:
-        """Nothing is due any more, nobody ever lived."""
-        self._agenda.clear()
+        """Remove all planned events and all records of instances."""
+        self._due.clear()
         self._lives.all.clear()
 
     def _find(self, instances: Sequence[str], *, spot: bool) -> list[EmulatedInstance]:
         found = [(name, find_instance(name)) for name in instances]
         wanted = "the id of a spot instance that is alive" if spot else "the id of an instance that is alive"
-        for place, (name, instance) in enumerate(found):
+        for index, (name, instance) in enumerate(found):
             if instance is None or instance.is_ending or (spot and instance.life.market != "spot"):
-                raise fault(f"instances[{place}]", wanted, name)
+                raise fault(f"instances[{index}]", wanted, name)
         return [instance for _, instance in found if instance is not None]
 
     def _warn_if_there(self, instance: EmulatedInstance, deadline: float) -> None:
@@ -83,7 +83,7 @@ class BackgroundEvents:
             self._warn(instance, deadline)
 
     def _warn(self, instance: EmulatedInstance, seconds: float) -> EventRecord:
-        """Say so as often as chance has it; the end is planned once, at the earliest of the deadlines."""
+        """Send the notice as often as drawn, and plan the end, which happens once at the earliest deadline."""
         life, notices = instance.life, self._lives.count_notices()
         now = time.time()
         life.warned_at = life.warned_at or now
@@ -119,4 +119,4 @@ class BackgroundEvents:
         self._log.append_event("boot_failure", instance.life.region, [instance.id], detail=instance.life.boot_failure)
 
     def _plan(self, due: float, act: Callable[[], object]) -> None:
-        heapq.heappush(self._agenda, (due, next(self._number), act))
+        heapq.heappush(self._due, (due, next(self._number), act))

@@ -1,4 +1,4 @@
-"""Answers that are lost: the call was carried out, and its caller never learns it."""
+"""Lost answers: the call was carried out, but its caller gets no answer or another one."""
 
 import contextlib
 import select
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
 
 LONGEST_WAIT: Final = 600.0
-"""A caller that waits for its answer without end is cut off after so many seconds."""
+"""Time limit in seconds for a caller that waits for its answer without a timeout."""
 
 
 def lose(rule: FaultRule, environ: "WSGIEnvironment") -> Response:
-    """What the caller gets instead of its answer: a 5xx, or (ConnectionResetError is raised) nothing.
+    """Return a 5xx instead of the answer, or raise ConnectionResetError to send nothing.
 
-    To be called outside the layer's lock: "timeout" waits until the caller has hung up.
+    It must be called without the middleware's lock, because "timeout" waits until the caller closes the connection.
     """
     if rule.lost == "500":
         return answer_error(rule.code or "InternalError", rule.message, rule.http_status)
     connection: socket.socket = environ["werkzeug.socket"]
     if rule.lost == "timeout":
-        # Readable without anything to read: the caller has closed its end.
+        # A closed connection is readable, although it has no data.
         select.select([connection], [], [], LONGEST_WAIT)
-    # Both ways: without it werkzeug would wait for the next request on this connection.
+    # Without the shutdown werkzeug would wait for the next request on this connection.
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
-    # werkzeug takes this for the caller's own going, and ends the connection without an answer.
+    # werkzeug treats this as a caller that has gone, and closes the connection without an answer.
     raise ConnectionResetError("the emulator loses this answer")

@@ -1,4 +1,4 @@
-"""Requests whose signing time is too far from the emulator's clock are refused, as AWS refuses them."""
+"""The signing window: requests whose signing time is too far from the emulator's clock are refused, as by AWS."""
 
 import json
 from typing import Final
@@ -7,11 +7,11 @@ import msgspec
 from werkzeug.wrappers import Response
 
 WINDOW: Final = 300.0
-"""Seconds between signing time and arrival. AWS documents 5 minutes for signatures, 15 for requests of EC2."""
+"""Seconds between signing time and arrival. AWS documents 5 minutes for signatures, 15 for requests to EC2."""
 
 
 class SigningError(msgspec.Struct, frozen=True):
-    """How EC2 refuses such a request."""
+    """EC2's refusal of such a request."""
 
     code: str
     message: str
@@ -25,14 +25,14 @@ _NOT_YET_CURRENT: Final = SigningError(
 
 
 def find_signing_error(signed_at: float | None, now: float) -> SigningError | None:
-    """EC2's error for a signature of this time; None where it is accepted or the request is not signed."""
+    """Return EC2's error for a signature of this time; None if it is accepted or the request is not signed."""
     if signed_at is None or abs(now - signed_at) <= WINDOW:
         return None
     return _EXPIRED if signed_at < now else _NOT_YET_CURRENT
 
 
-def answer_untimely(error: SigningError, content_type: str) -> Response:
-    """The refusal of a service other than EC2, in the protocol of the request."""
+def answer_outside_window(error: SigningError, content_type: str) -> Response:
+    """Return the refusal of a service other than EC2, in the protocol of the request."""
     message = "Signature expired" if error is _EXPIRED else "Signature not yet current"
     if "json" in content_type:
         body = json.dumps({"__type": "com.amazon.coral.service#InvalidSignatureException", "message": message})
