@@ -78,7 +78,7 @@ def list_overtaking(search: Search) -> Iterator[Suggestion]:
 
 
 def end_lease(search: Search) -> Suggestion | None:
-    """Return the end of one reservation on a slot that could serve this one; the one that holds least is tried first."""
+    """Return the end of one lease holder on a slot that could serve it; the holder of least is tried first."""
     owners: dict[str, str] = {}
     for slot, _ in list_slots(search):
         for owner, _ in search.view.leases_of(slot.id):
