@@ -39,6 +39,8 @@ class QuotaRun:
         self.served: set[str] = set()
         """The ids of reservations that got leases or a claim."""
         self._given: dict[SlotInfo, list[Resources]] = {}
+        self._has_filled = False
+        """Whether a slot may have become full since `drop_full`."""
         self._required: dict[Demand, tuple[int, Requirements, Requirements | None]] = {}
         self._open_groups(waiters)
 
@@ -98,7 +100,7 @@ class QuotaRun:
 
     def _spend(self, slot_info: SlotInfo, amounts: Resources) -> None:
         slot_info.given += 1
-        slot_info.wanted = True
+        slot_info.wanted = self._has_filled = True
         if slot_info.free is not None:
             slot_info.free = subtract(slot_info.free, amounts)
             self._given.setdefault(slot_info, []).append(amounts)
@@ -109,7 +111,7 @@ class QuotaRun:
             own = {(reservation.id, lease.component): lease for lease in leases if lease.slot == slot_info.slot.id}
             slot_info.redeemed += sum(lease.state == "held" for lease in own.values())
             slot_info.leases = {**slot_info.leases, **own}
-            slot_info.wanted = True
+            slot_info.wanted = self._has_filled = True
             self.recount(slot_info)
             if slot_info.pool.max_uses:
                 self.idle = [each for each in self.idle if each is not slot_info]
@@ -156,7 +158,9 @@ class QuotaRun:
 
     def drop_full(self) -> None:
         """Remove full slots from the idle ones."""
-        self.idle = [slot_info for slot_info in self.idle if slot_info.has_place]
+        if self._has_filled:  # speed: without a new lease no slot became full
+            self.idle = [slot_info for slot_info in self.idle if slot_info.has_place]
+            self._has_filled = False
 
 
 def _is_open(cycle: CycleState, slot_info: SlotInfo) -> bool:
