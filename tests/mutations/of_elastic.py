@@ -23,7 +23,7 @@ OF_ELASTIC: Final[Changes] = {
             Change("a trial that fails is undone", "assignment.undo(mark)", ""),
         ],
         "Cascade.takes_back": [
-            Change("malleable and rigid reclaim nothing", "self.settings.elastic in {'flexible', 'yielding'}", "True"),
+            Change("malleable and rigid reclaim nothing", "self.settings.elastic in RECLAIMS", "True"),
         ],
         "Cascade._serve_group": [
             Change(
@@ -72,7 +72,7 @@ OF_ELASTIC: Final[Changes] = {
             ),
         ],
         "ElasticDecisions._grant": [
-            Change("capacity that is reclaimed is granted after the deadline", "not room.fits()", "False"),
+            Change("capacity that is reclaimed is granted after the deadline", "not usage.fits()", "False"),
             Change(
                 "instances of one component are granted lowest index first",
                 "self._take_name(elastic_instance.group)",

@@ -13,15 +13,13 @@ OF_PLACEMENT: Final[Changes] = {
             Change(
                 "dynsize: reservations of size 0 are ranked by age alone",
                 (
-                    "if decay and cycle.is_due(begun + size / decay):\n"
-                    "    return 0.0\n"
+                    "if decay:\n"
+                    "    if cycle.is_due(begun + size / decay):\n"
+                    "        return 0.0\n"
+                    "    cycle.timers.add(begun + size / decay)\n"
                     "return max(LEAST_SIZE, size - decay * (cycle.now - begun))"
                 ),
-                (
-                    "if decay and cycle.is_due(begun + size / decay):\n"
-                    "    pass\n"
-                    "return size - decay * (cycle.now - begun)"
-                ),
+                ("if decay:\n    cycle.timers.add(begun + size / decay)\nreturn size - decay * (cycle.now - begun)"),
             ),
         ],
         "_find_first_size": [
@@ -97,6 +95,24 @@ OF_PLACEMENT: Final[Changes] = {
             ),
         ],
     },
+    "scheduler.policy.capacity.fits": {
+        "find_obstacle": [
+            Change("a machine takes no more leases than `max_uses`", "uses < count", "False"),
+            Change("what is given was free", "free is not None and not fits(request, free)", "False"),
+        ],
+        "Occupancy.sum": [
+            Change(
+                "a claim begins when the revoking leases have ended",
+                "max(revoking.count, claimed.count)",
+                "revoking.count + claimed.count",
+            ),
+            Change(
+                "a new lease fits beside the revoking leases and later beside the claimed ones",
+                "max(revoking.amounts.get(name, 0), claimed.amounts.get(name, 0))",
+                "claimed.amounts.get(name, 0)",
+            ),
+        ],
+    },
     "scheduler.policy.capacity.candidate_queue": {
         "CandidateQueue._rank": [
             Change("pack: the fullest first", "-leases", "leases"),
@@ -108,7 +124,7 @@ OF_PLACEMENT: Final[Changes] = {
         ],
         "RemainingCapacity.can_give": [
             Change(
-                "no lease is given beyond those allowed on a slot", "self.load < self.most", "self.load <= self.most"
+                "no lease is given beyond those allowed on a slot", "self.most - self.load", "self.most - self.load + 1"
             ),
         ],
         "RemainingCapacities.find_after": [

@@ -6,12 +6,8 @@ from tests.mutations.mutant import Change, Changes
 
 OF_QUOTA: Final[Changes] = {
     "scheduler.policy.quota.run": {
-        "has_room_beside": [
-            Change(
-                "what this tick has assigned is gone",
-                "[*(lease.resources for lease in staying), *given]",
-                "[*(lease.resources for lease in staying)]",
-            ),
+        "fits_beside": [
+            Change("what this tick has assigned is gone", "[usage.amounts, *given]", "[usage.amounts]"),
         ],
     },
     "scheduler.policy.quota.accounting": {
@@ -34,7 +30,7 @@ OF_QUOTA: Final[Changes] = {
             Change("an account with worse work running preempts nothing", "not barred[name]", "True"),
         ],
         "_list_targets": [
-            Change("only worse levels are preempted", "run.level > level", "run.level >= level"),
+            Change("only worse levels are preempted", "run.level <= level", "run.level < level"),
         ],
     },
     "scheduler.policy.quota.limits": {
@@ -57,8 +53,8 @@ OF_QUOTA: Final[Changes] = {
         "place_by_quota": [
             Change(
                 "reservations that prefer a slot come before others",
-                "offer(quota_run, list(quota_run.list_open(level)), level, preferring=True)",
-                "offer(quota_run, list(quota_run.list_open(level)), level, preferring=False)",
+                "match_idle(quota_run, list(quota_run.list_open(level)), level, preferring=True)",
+                "match_idle(quota_run, list(quota_run.list_open(level)), level, preferring=False)",
             ),
         ],
     },

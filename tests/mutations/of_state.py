@@ -46,8 +46,8 @@ OF_STATE: Final[Changes] = {
         "SlotInfo.has_place": [
             Change(
                 "a slot has at most the allowed number of leases",
-                "self.load < self.pool.lease_limit",
-                "self.load <= self.pool.lease_limit",
+                "self.pool.lease_limit - self.load",
+                "self.pool.lease_limit - self.load + 1",
             ),
         ],
         "SlotInfo.uses_left": [

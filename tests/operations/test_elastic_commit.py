@@ -50,7 +50,7 @@ LOST: list[tuple[str, list[Row], Decision, str]] = [
     ("it is pending again", [slot(), waits(components=PARTS)], GRANT, "it is pending"),
     ("it has been cancelled", [slot(), waits(components=PARTS, phase="cancelled")], GRANT, "it is cancelled"),
     ("it holds that", [slot(), stretched(part())], GRANT, "it holds that already"),
-    ("no room is left", [slot(), stretched(), holds("r3")], GRANT, "linux-1 has no room"),
+    ("no room is left", [slot(), stretched(), holds("r3")], GRANT, "linux-1 is taken"),
     ("the slot drains", [slot("draining"), stretched()], GRANT, "linux-1 is draining"),
     ("another machine", [slot(epoch=2), stretched()], GRANT, "linux-1 has another machine"),
     ("cordoned", [slot(cordoned=True), stretched()], GRANT, "linux-1 takes no leases"),
@@ -243,7 +243,7 @@ def test_several_grants_to_one_reservation_are_each_written_or_not() -> None:
         ]
     ]
     reasons, _, rig = write_all([slot(uses=3), stretched()], asked)
-    assert reasons == ["its slot is gone", "linux-1 has no room", "it holds that already"]
+    assert reasons == ["its slot is gone", "linux-1 is taken", "it holds that already"]
     assert leases_of(rig, "r1") == [("main", "held", None), ("more.0", "held", None)]
     [row] = rig.store.find_slots(ids=["linux-1"])
     assert row.uses == 4

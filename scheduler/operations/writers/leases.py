@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from math import inf
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,23 +17,22 @@ from scheduler.model.reservations import (
     ComponentKind,
     Instance,
     Lease,
-    LeaseState,
     Request,
     Reservation,
     list_instances,
 )
-from scheduler.model.resources import fits, subtract, total
+from scheduler.model.resources import subtract
 from scheduler.model.rules import Pool, Rules
 from scheduler.model.slots import Slot
 from scheduler.operations.unit_of_work import UnitOfWork
+from scheduler.policy.capacity.fits import Moment, Obstacle, Usage, find_obstacle, measure
+from scheduler.policy.capacity.requests import given_to
 from scheduler.policy.capacity.slot_info import capacity_of
 from scheduler.policy.cycle.ttl import expiry_of_lease
 from scheduler.policy.lifecycle.timeouts import has_timed_out, is_silent
 from scheduler.policy.quota.lease_cost import weigh
 
-_NOW: Mapping[LeaseState, bool] = {"held": True, "revoking": True, "claimed": False}
-_LATER: Mapping[LeaseState, bool] = {"held": True, "revoking": False, "claimed": True}
-"""Who is on a slot at present, and who when those who have to go are gone and those who wait for that have come."""
+_OBSTACLES: Mapping[Obstacle, str] = {"leases": "is taken", "uses": "is used up", "resources": "has no room"}
 
 
 class _Run(NamedTuple):
@@ -45,16 +45,15 @@ class _Run(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Load:
-    """How many leases take up a slot, present or later ones, and how much of it they are given together."""
+class _SlotUsage:
+    """What leases take of a slot, and the number of leases that its machine may still take."""
 
-    count: int
-    used: dict[str, float]
+    usage: Usage
+    uses: float
 
     def add(self, given: Mapping[str, float]) -> None:
-        self.count += 1
-        for name, amount in given.items():
-            self.used[name] = self.used.get(name, 0) + amount
+        self.usage.add(given)
+        self.uses -= 1
 
 
 class LeaseWriter:
@@ -87,23 +86,27 @@ class LeaseWriter:
         """
         if (reason := self._object_to_waiter(current)) is not None:
             return reason
-        sides = (_LATER,) if is_claim else (_NOW, _LATER)
-        besides = {current.id, *leaving}
-        loads: dict[str, list[_Load]] = {}
-        taken: Counter[str] = Counter()
+        absent = {current.id, *leaving}
+        occupied: dict[str, _SlotUsage] = {}
         for run in self._list_runs(current, placements):
             slot = self.work.slots.get(run.slot)
             if slot is None:
                 return "its slot is gone"
             if run.component is None or (reason := self._object_to_slot(slot, run.epoch)) is not None:
                 return "the rules have changed" if run.component is None else reason
-            if slot.id not in loads:
-                loads[slot.id] = _weigh_up(self._list_others(slot, besides, parting), sides)
-            taken[slot.id] += len(run.given)
-            reason = self._object_to_run(slot, loads[slot.id], run.component, run.given)
-            reason = reason or self._object_to_kind(slot, taken[slot.id], current.request, run.component)
+            if slot.id not in occupied:
+                is_redeemed = (slot.id, slot.epoch) in {(each.slot, each.epoch) for each in current.leases}
+                # A claim begins when the revoking leases have ended. It was tested beside other claims when it was
+                # made, so its lease must fit beside the present leases alone.
+                moment: Moment = "later" if is_claim else "now" if is_redeemed else "always"
+                occupied[slot.id] = self._measure(slot, self._list_others(slot, absent, parting), moment)
+            # The instances of a run are alike: if the last one fits, all fit.
+            for amounts in run.given[:-1]:
+                occupied[slot.id].add(amounts)
+            reason = self._object_to_instance(slot, occupied[slot.id], current.request, run.component)
             if reason is not None:
                 return reason
+            occupied[slot.id].add(run.given[-1])
         return None
 
     def _list_runs(self, current: Reservation, placements: Iterable[Placement]) -> Iterator[_Run]:
@@ -135,35 +138,30 @@ class LeaseWriter:
         """
         if current.phase != "leased":
             return [f"it is {current.phase}"] * len(placements)
-        held, loads = {lease.component for lease in current.leases}, dict[str, list[_Load]]()
-        taken: Counter[str] = Counter()
+        held, occupied = {lease.component for lease in current.leases}, dict[str, _SlotUsage]()
         objections: list[str | None] = []
         for each in placements:
             objection = "it holds that already" if each.component in held else None
-            objection = objection or self._object_to_instance(current, each, loads, taken[each.slot] + 1)
+            objection = objection or self._object_to_grant(current, each, occupied)
             if objection is None:
                 held.add(each.component)
-                taken[each.slot] += 1
-                for load in loads[each.slot]:
-                    load.add(each.resources)
+                occupied[each.slot].add(each.resources)
             objections.append(objection)
         return objections
 
-    def _object_to_instance(
-        self, current: Reservation, placement: Placement, loads: dict[str, list[_Load]], taken: int
+    def _object_to_grant(
+        self, current: Reservation, placement: Placement, occupied: dict[str, _SlotUsage]
     ) -> str | None:
-        """`loads`: by slot, found when it is looked at first; `taken`: of how many on its slot this is the last."""
+        """Return why an elastic instance cannot be granted. `occupied`: by slot, measured at its first grant."""
         slot = self.work.slots.get(placement.slot)
         instance = self._find_instances(current, "elastic").get(placement.component)
         if slot is None:
             return "its slot is gone"
         if instance is None or (reason := self._object_to_slot(slot, placement.epoch)) is not None:
             return "the rules have changed" if instance is None else reason
-        if slot.id not in loads:
-            loads[slot.id] = _weigh_up(self._list_others(slot, ()), (_NOW, _LATER))
-        if any(self._object_to_load(slot, load, instance.component) for load in loads[slot.id]):
-            return f"{slot.id} has no room"
-        return self._object_to_kind(slot, taken, current.request, instance.component)
+        if slot.id not in occupied:
+            occupied[slot.id] = self._measure(slot, self._list_others(slot, ()), "always")
+        return self._object_to_instance(slot, occupied[slot.id], current.request, instance.component)
 
     def _list_others(
         self, slot: Slot, besides: Collection[str], parting: Collection[tuple[str, str]] = ()
@@ -183,42 +181,31 @@ class LeaseWriter:
             return f"{slot.id} takes no leases"
         return None
 
-    def _object_to_run(
-        self, slot: Slot, loads: Iterable[_Load], component: Component, given: Sequence[Mapping[str, float]]
-    ) -> str | None:
-        """Why there is no room for so many of them beside these; the last one finds the least. They are added."""
-        for load in loads:
-            for each in given[:-1]:
-                load.add(each)
-            if (reason := self._object_to_load(slot, load, component)) is not None:
-                return reason
-            load.add(given[-1])
-        return None
+    def has_room(self, slot: Slot, there: Collection[Lease], component: Component) -> bool:
+        """Return whether an instance of a component fits on a slot beside these leases, now and later."""
+        return self._find_obstacle(slot, _SlotUsage(measure(there), inf), component) is None
 
-    def has_room(self, slot: Slot, there: Sequence[Lease], component: Component) -> bool:
-        """Whether there is room for it beside those who are there, now and when who has to go is gone."""
-        loads = _weigh_up(there, (_NOW, _LATER))
-        return not any(self._object_to_load(slot, load, component) for load in loads)
+    def _measure(self, slot: Slot, others: Collection[Lease], moment: Moment) -> _SlotUsage:
+        """Add up the leases of other reservations on a slot."""
+        most = self.rules.pools[slot.pool].max_uses
+        # A claim will use the machine. The use of a claim that is redeemed was counted when the claim was made.
+        claims = sum(lease.state == "claimed" for lease in others)
+        return _SlotUsage(measure(others, moment), most - slot.uses - claims if most and moment != "now" else inf)
 
-    def _object_to_load(self, slot: Slot, load: _Load, component: Component) -> str | None:
-        """Why there is no room for it beside these."""
+    def _find_obstacle(self, slot: Slot, there: _SlotUsage, component: Component) -> Obstacle | None:
+        """Return why one more instance of a component does not fit on a slot."""
         pool = self.rules.pools[slot.pool]
-        if load.count + 1 > pool.lease_limit:
-            return f"{slot.id} is taken"
         capacity = capacity_of(slot, pool)
-        wanted = {**pool.default_resources, **component.resources}
-        if capacity is not None and not fits(wanted, subtract(capacity, load.used)):
-            return f"{slot.id} has no room"
-        return None
+        free = None if capacity is None else subtract(capacity, there.usage.amounts)
+        return find_obstacle(given_to(component, pool), free, pool.lease_limit - there.usage.count, there.uses)
 
-    def _object_to_kind(self, slot: Slot, taken: int, asked: Request, component: Component) -> str | None:
-        """Why the `taken`-th instance of a reservation on this slot is nothing for it, whoever else is there."""
-        pool = self.rules.pools[slot.pool]
-        if pool.max_uses and slot.uses + taken > pool.max_uses:
-            return f"{slot.id} is used up"
+    def _object_to_instance(self, slot: Slot, there: _SlotUsage, asked: Request, component: Component) -> str | None:
+        """Return why one more instance of a component cannot be leased on a slot."""
+        if (obstacle := self._find_obstacle(slot, there, component)) is not None:
+            return f"{slot.id} {_OBSTACLES[obstacle]}"
         if not has_labels(slot.labels, asked.labels) or not has_labels(slot.labels, component.labels):
             return f"{slot.id} has other labels"
-        return f"{slot.id} was registered anew" if slot.id in self.work.altered else None
+        return f"{slot.id} was registered again" if slot.id in self.work.altered else None
 
     def is_lost(self, lease: Lease, reason: str) -> bool:
         """Whether what the plan saw of its slot is still so."""
@@ -327,11 +314,3 @@ class LeaseWriter:
         pool: Pool | None = self.rules.pools.get(slot.pool)
         settings = self.rules.settings_of(current.request.pool, current.request.system)
         return 1.0 if pool is None else weigh(given, slot, pool, settings)
-
-
-def _weigh_up(there: Sequence[Lease], sides: Iterable[Mapping[LeaseState, bool]]) -> list[_Load]:
-    """What takes up a slot with these leases on it, for each of these sides, or once where they are alike."""
-    if all(lease.state == "held" for lease in there):
-        return [_Load(len(there), total(lease.resources for lease in there))]
-    counted = ([lease.resources for lease in there if side[lease.state]] for side in sides)
-    return [_Load(len(given), total(given)) for given in counted]

@@ -1,5 +1,5 @@
-"""Opening: slots as a tick finds them. What follows from a slot's row and its leases alone is kept with the view until
-one of them changes, so that a tick in which little has changed looks at few slots.
+"""Slots as a cycle finds them. Facts that follow from a slot's row and its leases alone are cached in the view until
+one of them changes, so that a cycle in which little has changed examines few slots.
 """
 
 from typing import Final
@@ -12,11 +12,13 @@ from scheduler.policy.capacity.machine_fitness import find_reason_to_retire
 from scheduler.policy.capacity.slot_info import NO_LEASES, CachedSlot, Leases, make_slot_info
 
 AT_REST: Final = frozenset({"ready", "empty"})
-"""In these states a slot may stay for as long as it likes."""
+"""A slot may stay in these states for any time."""
 
 
 def open_slots(view: View, name: str, pool: Pool, cached: dict[str, CachedSlot]) -> list[CachedSlot]:
-    """Return the slots of a pool in their order, under these rules; slots that are not in `cached` are added to it."""
+    """Return the cached facts of a pool's slots, in slot order. Facts that `cached` lacks or that are of other
+    rules are made and put into it.
+    """
     found: list[CachedSlot] = []
     for slot in view.list_slots(name):
         known = cached.get(slot.id)
@@ -37,13 +39,13 @@ def _open(view: View, slot: Slot, pool: Pool) -> CachedSlot:
 
 
 def is_sound(view: View, slot: Slot) -> bool:
-    """Whether all leases that name it mean its present epoch, and it may carry leases."""
+    """Return whether all leases that name a slot belong to its present epoch, and its state may hold leases."""
     named = view.leases_on.get(slot.id)
     return not named or (slot.state in HOLDING and len(find_leases(view, slot)) == len(named))
 
 
 def find_leases(view: View, slot: Slot) -> Leases:
-    """The leases of the slot's present epoch."""
+    """Return the leases of a slot's present epoch, by (reservation, component)."""
     found, epoch = view.leases_on.get(slot.id, NO_LEASES), slot.epoch
     for lease in found.values():
         if lease.epoch != epoch:

@@ -1,6 +1,7 @@
-"""Lines: in which places stand by how good they are, and what makes places alike.
+"""Candidate queues: slots in the order in which searches prefer them, and the classes that make slots alike.
 
-Places with the same pool and labels are of one kind, those with as much left and as many leases have the same stock.
+Slots with the same pool and labels have the same `SlotClass`. Slots with the same amounts left and the same number of
+leases share one `RemainingCapacity`.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -9,45 +10,45 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
 from scheduler.model.labels import Labels
-from scheduler.model.resources import Resources, fits, subtract
+from scheduler.model.resources import Resources, subtract
+from scheduler.policy.capacity.fits import find_obstacle
 from scheduler.policy.capacity.requests import Amounts
 
 if TYPE_CHECKING:
     from scheduler.policy.capacity.slot_info import Mark, SlotInfo
 
 Rank = int
-"""How good a place is in a line: less is better. Leases come first, then the order, which is less than LEASE."""
+"""The position of a slot in a queue, less is better: first by leases, then by slot order (which is less than LEASE)."""
 LEASE: Final[Rank] = 1 << 48
-"""What one lease more or less counts: more than the order of any place."""
-NOBODY: Final[Rank] = 1 << 96
-"""Worse than any place."""
+"""The part of a rank that one lease adds or removes: more than the order of any slot."""
+NO_RANK: Final[Rank] = 1 << 96
+"""Worse than the rank of any slot."""
 
 
 @dataclass(slots=True, eq=False)
 class RemainingCapacity:
-    """What a place still has to give; one object for all that are alike in it."""
+    """What a slot can still take. Slots with equal values share one object, so that each answer is worked out once."""
 
     free: Resources | None
     load: int
     uses_left: float
     most: float
     leases: Rank = field(init=False)
-    """What its load adds to a rank, or takes from it."""
+    """The part of a rank that comes from `load`."""
     after: "_After" = field(init=False)
-    """What is left when so much is taken; None where it has not got so much."""
+    """By amounts: what is left after one lease of these; None if the lease does not fit."""
     runs: dict[Amounts, tuple[int, "RemainingCapacity"]] = field(default_factory=dict)
-    """How often so much may be taken, and what is left then, where that was asked for."""
+    """By amounts: the number of such leases that fit, and what is left after them; filled by `take_often`."""
 
     def __post_init__(self) -> None:
         self.leases = self.load * LEASE
 
     def can_give(self, step: Amounts) -> bool:
-        """Whether one more lease, of so much, may be taken."""
-        has_place = self.load < self.most and self.uses_left > 0
-        return has_place and (self.free is None or fits(step.amounts, self.free))
+        """Return whether one more lease of these amounts fits."""
+        return find_obstacle(step.amounts, self.free, self.most - self.load, self.uses_left) is None
 
     def take_often(self, step: Amounts, most: int) -> tuple[int, "RemainingCapacity"]:
-        """How many such leases may be taken one after the other, up to so many, and what is left then."""
+        """Return how many leases of these amounts fit, up to `most`, and what is left after them."""
         known = self.runs.get(step)
         if known is not None and known[0] <= most:
             return known
@@ -60,7 +61,7 @@ class RemainingCapacity:
 
 
 class _After(dict[Amounts, RemainingCapacity | None]):
-    """Worked out when it is asked for the first time."""
+    """A table that asks the rule of capacity once for each key."""
 
     __slots__ = ("capacities", "remaining")
     remaining: RemainingCapacity
@@ -73,17 +74,17 @@ class _After(dict[Amounts, RemainingCapacity | None]):
 
 
 class RemainingCapacities:
-    """All that places have had to give so far."""
+    """The shared objects of one slot index."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], RemainingCapacity] = {}
 
     def find(self, mark: "Mark", free: Resources | None) -> RemainingCapacity:
-        """The one for all places with this mark, that have this left."""
+        """Return the object for all slots with this mark and these free amounts."""
         return self._known.get(mark) or self._add(mark, free)
 
     def find_after(self, before: RemainingCapacity, amounts: Resources) -> RemainingCapacity:
-        """The one that is left when one lease of so much is taken."""
+        """Return the object for what is left after one more lease of these amounts."""
         free = None if before.free is None else subtract(before.free, amounts)
         amount = None if free is None else tuple(free.items())
         mark = (amount, before.load + 1, before.uses_left - 1, before.most)
@@ -97,7 +98,7 @@ class RemainingCapacities:
         return remaining
 
     def close(self) -> None:
-        """They know each other no longer: nothing is left for the garbage collector to find."""
+        """Drop the references between the objects, so that they are freed without the garbage collector."""
         for remaining in self._known.values():
             remaining.after.clear()
             remaining.runs.clear()
@@ -105,25 +106,25 @@ class RemainingCapacities:
 
 @dataclass(slots=True, eq=False)
 class SlotClass:
-    """The places of one pool with the same labels, and the lines in which those stand that have enough."""
+    """The slots of one pool with the same labels, and the queues that they are candidates in."""
 
     number: int
     pool: str
     labels: Labels
     slot_infos: list["SlotInfo"] = field(default_factory=list)
-    """All that ever came; some may have left."""
+    """All slots that were added; some may have been removed."""
     candidate_queues: list["CandidateQueue"] = field(default_factory=list)
-    some_left: bool = False
-    """Whether any has since they were last gone through."""
+    has_removed: bool = False
+    """Whether a slot was removed since `drop_removed` ran."""
     changed: list["SlotInfo"] = field(default_factory=list)
-    """Each place whose stock changed otherwise than by one lease, once for each change: lines read it when they are
-    asked, so that a change costs the same however many different needs there are.
+    """The slots whose remaining capacity changed otherwise than by one lease, once for each change. Queues read it
+    before a search, so that the cost of a change does not grow with the number of different requests.
     """
 
-    def forget_those_who_left(self) -> None:
-        """Before a line opens."""
-        if self.some_left:
-            self.slot_infos, self.some_left = (
+    def drop_removed(self) -> None:
+        """Drop removed slots from `slot_infos`."""
+        if self.has_removed:
+            self.slot_infos, self.has_removed = (
                 [slot_info for slot_info in self.slot_infos if slot_info.slot_class is self],
                 False,
             )
@@ -131,33 +132,33 @@ class SlotClass:
 
 @dataclass(slots=True, eq=False)
 class CandidateQueue:
-    """Places that could hold one need and are as good by their labels: those with most leases first (with fewest if
-    it `spreads`), then in slot order.
+    """Slots on which one kind of request fits and whose labels are equally good: those with most leases first (with
+    fewest if it `spreads`), then in slot order.
 
-    The first one always has enough. An entry of another counts for nothing once its place has other leases. The first
-    one has none: where it is filled further it stays the first, so that it is not entered again.
+    The request fits on `first`. An entry in `others` is stale once its slot has another number of leases. `first` has
+    no entry: while it is filled further it stays first, so that it is not pushed again.
     """
 
     step: Amounts
-    """How much is asked."""
+    """The amounts of one instance."""
     spreads: bool
     slot_classes: Collection[SlotClass]
-    """Of the places that stand in it."""
+    """The classes of its slots."""
     slot_infos: Mapping[int, "SlotInfo"]
-    """All that searches may find, those of other lines too, by order."""
+    """All slots of the index, by order."""
     first: "SlotInfo | None" = None
-    """None where nobody has enough."""
-    rank: Rank = NOBODY
-    """Of the first one."""
+    """None if the request fits on no slot."""
+    rank: Rank = NO_RANK
+    """The rank of `first`."""
     others: list[Rank] = field(default_factory=list)
-    """Those of all others, as a heap."""
+    """A heap of the ranks of the other slots."""
     read: dict[SlotClass, int] = field(default_factory=dict)
-    """How many of the changes of each kind it has read."""
+    """By class: how many of its changes were read."""
     read_at: int = 0
-    """The number of changes in all rooms when it read them last."""
+    """The number of changes in the index when they were last read."""
 
     def catch_up(self) -> int:
-        """Read the changes since the last time; before each search. How many places were looked at."""
+        """Read the changes since the last search; return the number of slots examined."""
         if any(
             len(slot_class.changed) - self.read[slot_class] > len(slot_class.slot_infos)
             for slot_class in self.slot_classes
@@ -169,20 +170,20 @@ class CandidateQueue:
             for slot_info in dict.fromkeys(slot_class.changed[self.read[slot_class] :]):
                 count += 1
                 if self._has(slot_info):
-                    self.tell(slot_info)
+                    self.update(slot_info)
             self.read[slot_class] = len(slot_class.changed)
         if self.first is not None and not self._has(self.first):
-            self.pass_over_first()
+            self.advance()
         return count
 
     def _has(self, slot_info: "SlotInfo") -> bool:
         return self.slot_infos.get(slot_info.order) is slot_info and slot_info.slot_class in self.slot_classes
 
     def open(self) -> None:
-        """Let all stand in it that have enough."""
+        """Fill the queue with all slots on which the request fits."""
         self.read = {slot_class: len(slot_class.changed) for slot_class in self.slot_classes}
         for slot_class in self.slot_classes:
-            slot_class.forget_those_who_left()
+            slot_class.drop_removed()
         slot_infos = [slot_info for slot_class in self.slot_classes for slot_info in slot_class.slot_infos]
         capacities: set[RemainingCapacity] = {slot_info.remaining for slot_info in slot_infos}
         able = {
@@ -194,20 +195,20 @@ class CandidateQueue:
             slot_info.order + able[slot_info.remaining] for slot_info in slot_infos if slot_info.remaining in able
         ]
         heapify(self.others)
-        self.pass_over_first()
+        self.advance()
 
-    def tell(self, slot_info: "SlotInfo") -> None:
-        """A place of these kinds has come, or has another stock now."""
+    def update(self, slot_info: "SlotInfo") -> None:
+        """Note that a slot of these classes was added, or that its remaining capacity changed."""
         has_enough = slot_info.remaining.after[self.step] is not None
         if self.first is slot_info:
             if has_enough:
                 heappush(self.others, self._rank(slot_info))
-            self.pass_over_first()
+            self.advance()
         elif has_enough:
             self.enter(slot_info)
 
     def enter(self, slot_info: "SlotInfo") -> None:
-        """One that is not the first one has enough, and has come or has another stock now."""
+        """Note that a slot that is not `first` has room for the request and was added or changed."""
         rank = self._rank(slot_info)
         if rank < self.rank:
             if self.first is not None:
@@ -216,8 +217,8 @@ class CandidateQueue:
         else:
             heappush(self.others, rank)
 
-    def pass_over_first(self) -> None:
-        """The first one has left, or has not enough, or was entered again: the best one is it."""
+    def advance(self) -> None:
+        """Replace `first` by the best of the others, because it was removed, is full or was pushed again."""
         others, slot_infos, slot_classes, step, spreads = (
             self.others,
             self.slot_infos,
@@ -230,17 +231,16 @@ class CandidateQueue:
             slot_info = slot_infos.get(rank % LEASE)
             if slot_info is None or slot_info.slot_class not in slot_classes:
                 continue
-            remaining: RemainingCapacity = (
-                slot_info.remaining
-            )  # and `_rank`, spelt out: most of what is popped is looked at only here
+            # Speed: this is `_rank` without the call. Most entries are examined only here.
+            remaining: RemainingCapacity = slot_info.remaining
             present = slot_info.order + (remaining.leases if spreads else -remaining.leases)
             if present == rank and remaining.after[step] is not None:
                 self.first, self.rank = slot_info, rank
                 return
-        self.first, self.rank = None, NOBODY
+        self.first, self.rank = None, NO_RANK
 
-    def find_but(self, declined: Collection[str]) -> tuple[Rank, "SlotInfo"] | None:
-        """The best place that was not declined, and its rank."""
+    def find_except(self, declined: Collection[str]) -> tuple[Rank, "SlotInfo"] | None:
+        """Return the best slot that was not declined, with its rank."""
         self.catch_up()
         there = (
             slot_info
@@ -260,7 +260,7 @@ class CandidateQueue:
         return slot_info.order + (leases if self.spreads else -leases)
 
 
-def find_best_but(candidate_queues: Iterable[CandidateQueue], declined: Collection[str]) -> "SlotInfo | None":
-    """The best place in any of these lines, which all rank alike, that was not declined."""
-    found = [best for candidates in candidate_queues if (best := candidates.find_but(declined)) is not None]
+def find_best_except(candidate_queues: Iterable[CandidateQueue], declined: Collection[str]) -> "SlotInfo | None":
+    """Return the best slot in any of these queues, whose labels are equally good, that was not declined."""
+    found = [best for candidates in candidate_queues if (best := candidates.find_except(declined)) is not None]
     return min(found, key=lambda each: each[0])[1] if found else None

@@ -1,4 +1,4 @@
-"""Filling: a place for each instance of a reservation in rooms, all of them or none."""
+"""Gang placement: a slot for each instance of a reservation in slot indexes, for all instances or for none."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
@@ -9,33 +9,34 @@ from scheduler.policy.capacity.slot_index import SlotIndex
 from scheduler.policy.capacity.slot_info import SlotInfo
 
 MANY: Final = 100
-"""From so many instances on it is worth while to add up room before places are taken."""
+"""From this number of instances on, capacity is added up before slots are taken: most large gangs do not fit."""
 Extend = Callable[[InstanceRequest], SlotInfo | None]
 _Find = Callable[[Sequence[SlotIndex], InstanceRequest, Collection[str]], tuple[SlotIndex, SlotInfo | None]]
 _Taken = list[tuple[SlotIndex, SlotInfo, RemainingCapacity, int]]
-"""In which rooms a place was taken, what it had before, and how often."""
+"""(index, slot, its remaining capacity before, number of instances), in the order in which slots were taken."""
 
 
 class Shortage:
-    """How many instances had room at most, where nobody gives any back: more of their like never find any.
+    """The largest number of instances of each request class that fitted.
 
-    So most gangs that do not fit are known without being tried.
+    While no capacity is given back, a gang with more instances of that class cannot fit. So most gangs that do not fit
+    are known without a search.
     """
 
     def __init__(self) -> None:
         self._most: dict[RequestClass, int] = {}
 
     def clear(self) -> None:
-        """Somebody gave room back."""
+        """Forget everything, because capacity was given back."""
         self._most.clear()
 
     def holds_for(self, demand: Demand) -> bool:
-        """Whether it is known that not all its instances have room."""
+        """Return whether it is known that not all instances fit."""
         most = self._most
         return any(likeness in most and count > most[likeness] for likeness, count in demand.alike)
 
     def note(self, demand: Demand, found: int) -> None:
-        """So many of its instances, from the first one on, had room, and the next one had none."""
+        """Record that only the first `found` instances fit."""
         likeness, _ = demand.alike[0]
         if not demand.declined and (len(demand.alike) == 1 or demand.needs[found] is demand.needs[0]):
             self._most[likeness] = min(found, self._most.get(likeness, found))
@@ -44,10 +45,10 @@ class Shortage:
 def fill(
     demand: Demand, slot_index: Sequence[SlotIndex], extend: Extend | None = None, shortage: Shortage | None = None
 ) -> list[SlotInfo] | None:
-    """A place for each of its instances, its room spent; or None, and nothing is spent: all of them or none.
+    """Return a slot for each instance and spend its capacity; return None and spend nothing if one does not fit.
 
-    Rooms are tried in the order given; where none has room, `extend` may add a place to the last of them, and more
-    until all its instances will find room once everything is ready. `shortage`: what is known of exactly these rooms.
+    The indexes are searched in the order given. If an instance fits in none, `extend` may add a slot to the last one,
+    and more slots until all instances will fit once everything is ready. `shortage` belongs to exactly these indexes.
     """
     if len(demand.needs) == 1:
         return _fill_one(demand, slot_index, extend)
@@ -60,7 +61,7 @@ def fill(
 
 
 def _fill_one(demand: Demand, slot_index: Sequence[SlotIndex], extend: Extend | None) -> list[SlotInfo] | None:
-    """The same for a single instance, as almost all are: there is nothing to undo."""
+    """Do the same for a single instance. Speed: almost all demands have one, and nothing has to be undone."""
     need, declined = demand.needs[0], demand.declined
     for holder in slot_index:
         slot_info = holder.find(need, declined)
@@ -78,7 +79,7 @@ def _fill_one(demand: Demand, slot_index: Sequence[SlotIndex], extend: Extend | 
 def has_room(
     demand: Demand, slot_index: Sequence[SlotIndex], shortage: Shortage | None = None, extend: Extend | None = None
 ) -> bool:
-    """Whether `fill` would find a place for each of its instances; nothing is spent, but what `extend` adds stays."""
+    """Return whether `fill` would succeed. Nothing is spent; slots that `extend` adds stay."""
     taken = _take(demand, slot_index, extend, shortage)
     if taken is None:
         return False
@@ -87,7 +88,7 @@ def has_room(
 
 
 def has_room_for_some(demand: Demand, slot_index: Sequence[SlotIndex]) -> bool:
-    """Whether one of its instances, if it were alone, would find a place."""
+    """Return whether at least one of its instances would fit if it were alone."""
     return any(_find_in(slot_index, need, demand.declined)[1] is not None for need in dict.fromkeys(demand.needs))
 
 
@@ -104,9 +105,10 @@ def _take(
 def _take_together(
     demand: Demand, slot_index: Sequence[SlotIndex], extend: Extend | None, taken: _Taken
 ) -> _Taken | None:
-    """These places, or others with more that `extend` adds, where all its instances find room when the rooms are one,
-    as soon as everything in them is ready: each takes the best place then, and may take it from another. None, with
-    nothing spent, where that cannot be.
+    """Return slots on which all instances also fit once every slot is ready: these, or others with more that `extend`
+    adds. None, with nothing spent, if there are none.
+
+    Then the indexes are searched as one. Each instance takes the best slot of all, and may take it from a larger one.
     """
     for _ in demand.needs:
         spent = [slot_info.remaining for _, slot_info, _, _ in taken]
@@ -147,7 +149,7 @@ def _take_all(
                 if shortage is not None:
                     shortage.note(demand, sum(count for *_, count in taken))
                 return None
-            # Who has taken a place finds it again until it is full, unless they spread.
+            # A search that packs finds the same slot again until it is full: no other slot has more leases.
             remaining = slot_info.remaining
             count = holder.take_often(slot_info, need, 1 if need.spreads else left)
             taken.append((holder, slot_info, remaining, count))
@@ -156,11 +158,9 @@ def _take_all(
 
 
 def _could_hold(demand: Demand, slot_index: Sequence[SlotIndex], shortage: Shortage | None) -> bool:
-    """Whether the instances of each run would have room if they were alone: a sum over the places, with nothing taken.
-    Most large gangs that do not fit are known by it.
-    """
+    """Return whether the instances of each run would fit if they were alone: a sum over the slots; no slot is taken."""
     for need, count in demand.runs:
-        most = sum(each.count_room(need, count) for each in slot_index)
+        most = sum(each.count_fits(need, count) for each in slot_index)
         if most < count:
             if shortage is not None and len(demand.runs) == 1:
                 shortage.note(demand, most)
@@ -186,11 +186,11 @@ def _find_in(
 def _find_best_in(
     slot_index: Sequence[SlotIndex], need: InstanceRequest, declined: Collection[str]
 ) -> tuple[SlotIndex, SlotInfo | None]:
-    """The best of all of them, whichever comes first."""
+    """Return the best slot of all indexes, in whatever order the indexes come."""
     found = [(each, slot_info) for each in slot_index if (slot_info := each.find(need, declined)) is not None]
-    return min(found, key=lambda each: _rank_place(need, each[1]), default=(slot_index[-1], None))
+    return min(found, key=lambda each: _rank_slot(need, each[1]), default=(slot_index[-1], None))
 
 
-def _rank_place(need: InstanceRequest, slot_info: SlotInfo) -> tuple[object, int, int]:
-    """How good it is for that need: less is better."""
+def _rank_slot(need: InstanceRequest, slot_info: SlotInfo) -> tuple[object, int, int]:
+    """Return a rank of the slot for this request; less is better."""
     return need.rank_labels(slot_info.labels), slot_info.load if need.spreads else -slot_info.load, slot_info.order

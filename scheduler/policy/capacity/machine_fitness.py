@@ -1,4 +1,4 @@
-"""Whether a machine may be used further, by what is known of it and what its pool allows."""
+"""Whether a machine may stay in service, by its record and the limits of its pool."""
 
 from scheduler.model.decisions import SlotReason
 from scheduler.model.machines import Offering
@@ -8,7 +8,7 @@ from scheduler.policy.capacity.slot_info import SlotInfo
 
 
 def find_reason_to_retire(slot_info: SlotInfo) -> SlotReason | None:
-    """Why a ready slot is no longer to be used; None while it is."""
+    """Return why a ready slot must be drained; None if it stays in service."""
     slot, pool = slot_info.slot, slot_info.pool
     if slot.offering is not None and not is_configured(slot, pool):
         return "unconfigured"
@@ -18,19 +18,20 @@ def find_reason_to_retire(slot_info: SlotInfo) -> SlotReason | None:
         return "unclean"
     if pool.max_uses and slot.uses >= pool.max_uses and not slot_info.leases and slot.stranger is None:
         return "used_up"
-    # One that was to go while its state did not allow to drain it.
+    # The reason was noted while the state of the slot did not allow a drain.
     return slot.drain_reason  # type: ignore[return-value]
 
 
 def is_unhealthy(pool: Pool, unconfirmed: int, failed_probes: int) -> bool:
-    """Whether so many leases were not confirmed, or so many probes failed, in a row, that it takes no more."""
+    """Return whether `unhealthy_after` leases in a row were not confirmed, or as many probes in a row failed."""
     return 0 < pool.unhealthy_after <= max(unconfirmed, failed_probes)
 
 
 def is_configured(slot: Slot, pool: Pool) -> bool:
-    """Whether the offering that it was launched from is still one of its pool's; without one it always is.
+    """Return whether the pool still lists the offering that the slot was launched from; True without an offering.
 
-    A key changes when a namesake in another market or zone comes or goes: name and market say what it is.
+    The key of an offering changes when another one with its name appears in another market or zone, so the name and
+    the market are compared too.
     """
     if slot.offering is None or not pool.is_elastic:
         return True
@@ -41,6 +42,6 @@ def is_configured(slot: Slot, pool: Pool) -> bool:
 
 
 def _keys_of(offering: Offering) -> tuple[str, str, str]:
-    """What it may be called, depending on its namesakes."""
+    """Return the keys that an offering can have, depending on other offerings with its name."""
     key = f"{offering.name}/{offering.market}"
     return (offering.name, key, f"{key}/{offering.zone or 'any'}")

@@ -1,4 +1,4 @@
-"""Needs and demands: what reservations look for, worked out once a tick for all that are alike."""
+"""What reservations request, worked out once per cycle for all reservations that are alike."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -7,65 +7,66 @@ from itertools import chain, groupby, repeat
 
 from scheduler.model.labels import Labels, count_preferred, has_labels, shape_of
 from scheduler.model.reservations import Component, Shape
-from scheduler.model.resources import Resources, fits, merge
+from scheduler.model.resources import Resources, merge
 from scheduler.model.rules import Pool, SchedulerKeys
+from scheduler.policy.capacity.fits import find_obstacle
 
 
 @dataclass(slots=True, eq=False)
 class Amounts:
-    """So much is given with one lease. Compared by identity: there is one for all alike."""
+    """The amounts of one lease. Compared by identity: equal amounts share one object."""
 
     amounts: Resources
 
 
 @dataclass(slots=True, eq=False)
 class RequestClass:
-    """Of needs that the same places can hold, as often. Compared by identity: there is one for all alike."""
+    """Requests that fit on the same slots, equally often. Compared by identity: there is one object for each class."""
 
 
 class SharedAmounts:
-    """The steps of one tick, and which needs are alike."""
+    """The amounts and request classes of one cycle."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[tuple[str, float], ...], Amounts] = {}
         self._alike: dict[object, RequestClass] = {}
 
     def find(self, amounts: Resources) -> Amounts:
-        """The one for so much."""
+        """Return the shared object for these amounts."""
         mark = tuple(amounts.items())
         return self._known.get(mark) or self._known.setdefault(mark, Amounts(amounts))
 
     def find_likeness(self, labels: Labels, own: Labels, steps: dict[str, Amounts]) -> RequestClass:
-        """The one of all that require these labels, and so much in these pools."""
+        """Return the class of requests with these labels (the reservation's, the component's) and amounts by pool."""
         mark = (shape_of(labels), shape_of(own), tuple(steps.items()))
         return self._alike.get(mark) or self._alike.setdefault(mark, RequestClass())
 
 
 @dataclass(slots=True, eq=False)
 class InstanceRequest:
-    """What one instance of a component asks of a place. Compared by identity: there is one for all alike."""
+    """The request of one instance of a component. Compared by identity: equal instances share one object."""
 
     component: Component
     labels: Labels
-    """What the whole reservation requires, beside the component's own labels."""
+    """The labels that the reservation requires; the component may require more."""
     prefers: Labels
     given: dict[str, dict[str, float]]
-    """By pool that may serve it: what it is given there."""
+    """By pool that may serve it: the amounts that it is given there."""
     steps: dict[str, Amounts]
-    """The same, one object for all alike."""
+    """The same amounts as shared objects."""
     likeness: RequestClass
-    """Of this and all other needs that the same places can hold, whatever they prefer."""
+    """The class of this request; `prefers` does not matter."""
     spreads: bool
-    """Whether the slot with fewest leases is taken first, not the one with most."""
+    """Whether the slot with fewest leases comes first, not the one with most."""
 
     def could_hold(self, pool: str, capacity: Resources | None, labels: Labels) -> bool:
-        """Whether a slot of this pool with this much left, and these labels, could take it."""
+        """Return whether a slot of this pool has the labels and amounts for one instance; leases are not counted."""
         if not (has_labels(labels, self.labels) and has_labels(labels, self.component.labels)):
             return False
-        return capacity is None or fits(self.given[pool], capacity)
+        return find_obstacle(self.given[pool], capacity) is None
 
     def asks_as_much_as(self, other: "InstanceRequest") -> bool:
-        """Whether no place has room for this one that has none for the other one."""
+        """Return whether this request fits on no slot on which the other one does not fit."""
         if self.labels != other.labels or self.component.labels != other.component.labels:
             return False
         return self.given.keys() == other.given.keys() and all(
@@ -75,8 +76,10 @@ class InstanceRequest:
         )
 
     def rank_labels(self, labels: Labels) -> tuple[int, int] | None:
-        """Most preferred labels first, then fewest beyond those required: plain machines have few (Zoe). None without
-        those.
+        """Return the rank of these labels, less is better; None if a required label is missing.
+
+        Most preferred labels come first, then fewest labels that are not required: that keeps special machines free.
+        Source: Zoe.
         """
         required, own = self.labels, self.component.labels
         if not has_labels(labels, required) or not has_labels(labels, own):
@@ -87,35 +90,36 @@ class InstanceRequest:
 
 @dataclass(slots=True, eq=False)
 class Demand:
-    """What a reservation needs. All with the same shape share one, but those who declined slots or are impatient:
-    what a tick finds out about a demand holds for everybody who shares it.
+    """What a reservation requests. Reservations with the same shape share one demand, and so the answers about it.
+
+    A reservation that declined slots, or is impatient, has a demand of its own.
     """
 
     shape: Shape
     pools: tuple[str, ...]
     """The pools that may serve it."""
     queue: str
-    """Whose queue it waits in: its system's own, or "" for the common one."""
+    """The queue that it waits in: a system with its own queue, or "" for the common queue."""
     settings: SchedulerKeys
-    """The scheduler's settings that hold for it."""
+    """The scheduler settings of that queue."""
     needs: tuple[InstanceRequest, ...]
-    """One for each instance that is placed with all others or not at all, in that order: for each essential one and,
-    under `rigid`, for each elastic one after them.
+    """One request for each instance that is placed with all others or not at all: the essential instances and, under
+    `rigid`, the elastic ones after them.
     """
     elastic: tuple[InstanceRequest, ...] = ()
-    """One for each elastic instance, in the order in which they are granted."""
+    """One request for each elastic instance, in the order of grants."""
     declined: tuple[str, ...] = ()
-    """Slots that are left out."""
+    """Slots that its holders declined; searches leave them out."""
     impatient: tuple[str, ...] = ()
-    """Pools whose on-demand offerings it may have whatever they cost: it was interrupted there too often."""
+    """Pools whose on-demand offerings are eligible at any price, because it was interrupted there too often."""
     runs: tuple[tuple[InstanceRequest, int], ...] = field(init=False)
-    """Its needs, equal ones that follow each other once, with their number."""
+    """`needs` as (request, number) of equal requests in a row."""
     alike: tuple[tuple[RequestClass, int], ...] = field(init=False)
-    """How many of its needs are alike."""
+    """(class, number of requests of that class)."""
 
     def __post_init__(self) -> None:
         if len(self.needs) == 1:
-            self.runs = ((self.needs[0], 1),)  # as almost all are: counting takes its time
+            self.runs = ((self.needs[0], 1),)  # speed: almost all demands have one instance
             self.alike = ((self.needs[0].likeness, 1),)
         else:
             self.runs = tuple(count_runs(self.needs))
@@ -126,13 +130,13 @@ class Demand:
 
     @property
     def elastic_runs(self) -> list[tuple[InstanceRequest, int]]:
-        """Its elastic needs, by component."""
+        """The elastic requests as (request, number), by component."""
         found = {need.component.name: need for need in dict.fromkeys(self.elastic)}
         return [(found[each.name], each.count) for each in self.shape.components if each.kind == "elastic"]
 
     @property
     def is_shared(self) -> bool:
-        """Whether it is the one of its shape: it excludes no slots and may have no more of its own."""
+        """Whether all reservations of this shape share it: it declined no slots and is not impatient."""
         return not self.declined and not self.impatient
 
 
@@ -140,16 +144,14 @@ Needs = tuple[InstanceRequest, ...]
 
 
 def count_runs(needs: Iterable[InstanceRequest]) -> list[tuple[InstanceRequest, int]]:
-    """Needs, equal ones that follow each other once, with their number."""
+    """Return (request, number) of equal requests in a row."""
     return [(need, len(list(alike))) for need, alike in groupby(needs)]
 
 
 def make_needs(
     shape: Shape, pools: Iterable[tuple[str, Pool]], steps: SharedAmounts, *, spreads: bool
 ) -> tuple[Needs, Needs]:
-    """The needs of a shape in these pools, of its essential and of its elastic instances; those of one component
-    share one.
-    """
+    """Return the requests of the essential and of the elastic instances of a shape in these pools."""
     serving = list(pools)
     needs: dict[str, InstanceRequest] = {}
     for component in shape.components:
@@ -161,11 +163,11 @@ def make_needs(
 
 
 def _repeat(shape: Shape, needs: dict[str, InstanceRequest], kind: str) -> Needs:
-    """One for each instance of this kind."""
+    """Return one request for each instance of this kind."""
     counts = ((needs[each.name], each.count) for each in shape.components if each.kind == kind)
     return tuple(chain.from_iterable(repeat(need, count) for need, count in counts))
 
 
 def given_to(component: Component, pool: Pool) -> dict[str, float]:
-    """What an instance is given in that pool: its wishes over the pool's defaults."""
+    """Return the amounts of an instance in a pool: the component's over the pool's `default_resources`."""
     return merge(pool.default_resources, component.resources) if pool.default_resources else component.resources

@@ -1,9 +1,9 @@
-"""Rooms: the places that may take instances, so kept that finding one does not look at all of them.
+"""An index of the slots that can take instances, so that a search does not examine every slot.
 
-Places stand in lines, where the best one is first; a line is shared by all needs that ask for as much of the same pools
-and labels. Giving a lease gives one place another stock, of which the lines are told that it still has enough for. So
-the cost of a tick grows with the number of different places and needs, and with the leases that are given, not with
-slots × reservations.
+Slots stand in candidate queues with the best slot first. All requests for the same amounts of the same pools and labels
+share a queue. A new lease changes the remaining capacity of one slot; the queues in which the slot still fits are
+updated. So the cost of a cycle grows with the number of different slots and requests and with the number of new leases,
+not with slots × reservations.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -16,7 +16,7 @@ from scheduler.policy.capacity.candidate_queue import (
     RemainingCapacities,
     RemainingCapacity,
     SlotClass,
-    find_best_but,
+    find_best_except,
 )
 from scheduler.policy.capacity.requests import Amounts, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
@@ -25,89 +25,88 @@ Key = tuple[object, ...]
 Given = TypeVar("Given")
 _RANK = attrgetter("rank")
 
-PLACES_A_STEP = 100
-"""So many places are added up in the time that taking one takes."""
+SLOTS_A_STEP = 100
+"""The number of slots that are added up in the time in which one is taken."""
 CHANGES_A_STEP = 3
-"""So many changes are read in the same time."""
-MOST_LINES = 8
-"""So many lines are looked at for one need; more kinds that are as good share one."""
+"""The number of changes that are read in the same time."""
+MOST_QUEUES = 8
+"""The most queues that a search compares; if more slot classes are equally good, they share queues."""
 
 
 class SlotIndex:
-    """The places that may take instances in this tick; `find` chooses one, `take` spends its room."""
+    """Slots that can take instances: `find` chooses one, `take` spends its capacity."""
 
     def __init__(self, slot_infos: Iterable[SlotInfo] = ()) -> None:
-        self._places: dict[int, SlotInfo] = {}
+        self._slot_infos: dict[int, SlotInfo] = {}
         """By order."""
-        self._kinds: dict[Key, SlotClass] = {}
-        self._kinds_of_pool: dict[str, list[SlotClass]] = {}
-        self._stocks = RemainingCapacities()
-        self._lines: dict[Key, CandidateQueue] = {}
+        self._classes: dict[Key, SlotClass] = {}
+        self._classes_of_pool: dict[str, list[SlotClass]] = {}
+        self._capacities = RemainingCapacities()
+        self._queues: dict[Key, CandidateQueue] = {}
         self._tiers: dict[InstanceRequest, list[list[CandidateQueue]]] = {}
-        """Where each need looks: lines of kinds with its labels, those with most preferred and then fewest surplus
-        labels first, equally good ones together.
-        """
+        """By request: the queues of classes with its labels, best labels first; equally good classes together."""
         self.changes = 0
-        """How many changes of stocks lines have to read before they are searched."""
+        """The number of changes that queues read before a search."""
         self.steps = 0
-        """Work that searches for several instances at once have taken (`policy/cycle/work_budget.py`)."""
+        """The counted work of searches for several instances (`policy/cycle/work_budget.py`)."""
         for slot_info in slot_infos:
-            self._stand(slot_info)
+            self._insert(slot_info)
 
     def add(self, slot_info: SlotInfo, need: InstanceRequest | None = None) -> None:
-        """Let searches find this place, where there is a need: what it leaves of it, as if it was taken at once."""
-        self._stand(slot_info)
+        """Let searches find this slot. With `need`, one instance is placed there first."""
+        self._insert(slot_info)
         if need is not None:
             after = slot_info.remaining.after[need.steps[slot_info.slot_class.pool]]
-            assert after is not None, "what is added for a need has room for it"  # noqa: S101
+            assert after is not None, "a slot that is added for a request can take it"  # noqa: S101
             slot_info.given += 1
             slot_info.free, slot_info.remaining = after.free, after
         self._note(slot_info.slot_class, slot_info)
 
     def _note(self, slot_class: SlotClass, slot_info: SlotInfo) -> None:
-        """Lines read of this change before their next search."""
+        """Let queues read this change before their next search."""
         slot_class.changed.append(slot_info)
         self.changes += 1
         self.steps += 1
 
-    def _stand(self, slot_info: SlotInfo) -> None:
-        """It is there, before any line is told of it."""
-        self._places[slot_info.order] = slot_info
-        kind_mark, stock_mark = slot_info.find_marks()
-        slot_class = slot_info.slot_class = self._kinds.get(kind_mark) or self._open_kind(kind_mark, slot_info)
+    def _insert(self, slot_info: SlotInfo) -> None:
+        """Put a slot into its class; no queue is updated."""
+        self._slot_infos[slot_info.order] = slot_info
+        class_mark, capacity_mark = slot_info.find_marks()
+        slot_class = slot_info.slot_class = self._classes.get(class_mark) or self._open_class(class_mark, slot_info)
         slot_class.slot_infos.append(slot_info)
-        remaining = slot_info.remaining = self._stocks.find(stock_mark, slot_info.free)
+        remaining = slot_info.remaining = self._capacities.find(capacity_mark, slot_info.free)
         slot_info.free = remaining.free
 
     def remove(self, slot_info: SlotInfo) -> None:
-        """Let no search find this place any more."""
-        del self._places[slot_info.order]
+        """Remove a slot: no search finds it any more."""
+        del self._slot_infos[slot_info.order]
         slot_class, slot_info.slot_class, slot_info.remaining = slot_info.slot_class, None, None
-        slot_class.some_left = True
+        slot_class.has_removed = True
         self._note(slot_class, slot_info)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._slot_infos)
 
     def has(self, slot_info: SlotInfo) -> bool:
-        """Whether searches may find this place."""
-        return slot_info.order in self._places
+        """Return whether searches may find this slot."""
+        return slot_info.order in self._slot_infos
 
     def regroup(self, slot_info: SlotInfo) -> None:
-        """What is free there changed otherwise than by `take`: let searches find it as it now is. The next search of
-        each line hears of it, so that a place may change often among many different needs.
+        """Note that the capacity of a slot changed otherwise than by `take`.
+
+        Each queue reads the change before its next search, so that many changes among many requests stay cheap.
         """
-        remaining = self._stocks.find(slot_info.make_stock_mark(), slot_info.free)
+        remaining = self._capacities.find(slot_info.make_capacity_mark(), slot_info.free)
         if remaining is slot_info.remaining:
             return
         self._put(slot_info, remaining)
 
-    def list_places(self) -> Iterator[SlotInfo]:
-        """Every place, in no particular order."""
-        return iter(self._places.values())
+    def list_slot_infos(self) -> Iterator[SlotInfo]:
+        """Return every slot, in no particular order."""
+        return iter(self._slot_infos.values())
 
     def find(self, need: InstanceRequest, declined: Collection[str] = ()) -> SlotInfo | None:
-        """The place for one instance; None when nothing has room."""
+        """Return the best slot for one instance; None if it fits on none."""
         tiers = self._tiers.get(need)
         if tiers is None:
             tiers = self._rank(need)
@@ -116,7 +115,7 @@ class SlotIndex:
                 (
                     found
                     for candidate_queues in tiers
-                    if (found := find_best_but(candidate_queues, declined)) is not None
+                    if (found := find_best_except(candidate_queues, declined)) is not None
                 ),
                 None,
             )
@@ -126,7 +125,7 @@ class SlotIndex:
         return None
 
     def _find_best(self, candidate_queues: list[CandidateQueue]) -> CandidateQueue:
-        """The one of these, which rank alike, with the best first place; one without any where none has."""
+        """Return the queue with the best first slot, of queues whose labels are equally good."""
         if self.changes:
             self._catch_up(candidate_queues)
         return candidate_queues[0] if len(candidate_queues) == 1 else min(candidate_queues, key=_RANK)
@@ -138,13 +137,13 @@ class SlotIndex:
                 candidates.read_at = self.changes
 
     def take(self, slot_info: SlotInfo, need: InstanceRequest) -> None:
-        """Spend the room of one instance there."""
+        """Spend the capacity of one instance on a slot."""
         after = slot_info.remaining.after[need.steps[slot_info.slot_class.pool]]
-        assert after is not None, "only what a search has found is taken"  # noqa: S101
+        assert after is not None, "a slot is taken only after a search found it"  # noqa: S101
         self._spend(slot_info, after)
 
     def take_often(self, slot_info: SlotInfo, need: InstanceRequest, most: int) -> int:
-        """Spend the room of up to so many instances there, at least one; how many it took."""
+        """Spend the capacity of up to `most` instances on a slot, at least one; return their number."""
         if most == 1:
             self.take(slot_info, need)
             return 1
@@ -155,8 +154,9 @@ class SlotIndex:
         return count
 
     def take_each(self, need: InstanceRequest, give: Callable[[SlotInfo], Given]) -> Iterator[Given]:
-        """What each lease gets of the places that one `find` and `take` after the other would find, as long as there is
-        room; only where in between others take room and nobody gives any back: what has none is not looked at again.
+        """Yield `give(slot)` for each slot that `find` and `take` would return in turn, until the request fits nowhere.
+
+        Other requests may take capacity in between, but none may be given back: full slots are not examined again.
         """
         known, given = None, None
         for candidate_queues in self._tiers.get(need) or self._rank(need):
@@ -164,7 +164,7 @@ class SlotIndex:
             while True:
                 if self.changes:
                     self._catch_up(candidate_queues)
-                candidates = best  # what `_find_best` does, spelt out: a call of it for each lease costs a tenth
+                candidates = best  # speed: `_find_best` without the call, which costs a tenth for each lease
                 for other in others:
                     if other.rank < candidates.rank:
                         candidates = other
@@ -174,27 +174,27 @@ class SlotIndex:
                 self._spend(slot_info, slot_info.remaining.after[candidates.step])
                 if slot_info is not known:
                     known, given = slot_info, give(slot_info)
-                yield given  # type: ignore[misc]  # it was given at the first place
+                yield given  # type: ignore[misc]  # it is set at the first slot
 
     def _spend(self, slot_info: SlotInfo, after: RemainingCapacity) -> None:
-        """One more instance is there, which leaves this."""
+        """Note that one more instance is on a slot and that this is left."""
         slot_info.given += 1
         slot_info.free, slot_info.remaining, left = after.free, after, after.after
         for candidates in slot_info.slot_class.candidate_queues:
             if candidates.first is slot_info:
                 if left[candidates.step] is None:
-                    candidates.pass_over_first()
+                    candidates.advance()
                 elif candidates.spreads:
-                    candidates.tell(slot_info)
+                    candidates.update(slot_info)
                 else:
                     candidates.rank -= LEASE
             elif left[candidates.step] is not None:
                 candidates.enter(slot_info)
 
     def take_run(self, need: InstanceRequest, most: int) -> list[tuple[SlotInfo, int]]:
-        """What so many times `find` and `take` would find, for a need that does not spread: how often each place.
+        """Return (slot, number of instances) that `find` and `take` would return in `most` calls; fewer if it is full.
 
-        Who has taken a place finds it again until it is full: none has more leases. Fewer where room ends.
+        Only for a request that packs: it finds a slot again until the slot is full, because none has more leases.
         """
         runs: list[tuple[SlotInfo, int]] = []
         while most > 0 and (slot_info := self.find(need)) is not None:
@@ -204,15 +204,15 @@ class SlotIndex:
             slot_info.wanted = True
         return runs
 
-    def count_room(self, need: InstanceRequest, most: int) -> int:
-        """How many instances of this need all places have room for, each place by itself; up to `most`."""
+    def count_fits(self, need: InstanceRequest, most: int) -> int:
+        """Return how many instances of this request fit on all slots together, up to `most`."""
         left = most
         known: dict[RemainingCapacity, int] = {}
         for pool, step in need.steps.items():
-            for slot_class in self._kinds_of_pool.get(pool, ()):
+            for slot_class in self._classes_of_pool.get(pool, ()):
                 if need.rank_labels(slot_class.labels) is None:
                     continue
-                self.steps += 1 + len(slot_class.slot_infos) // PLACES_A_STEP
+                self.steps += 1 + len(slot_class.slot_infos) // SLOTS_A_STEP
                 for slot_info in slot_class.slot_infos:
                     if slot_info.slot_class is slot_class:
                         remaining: RemainingCapacity = slot_info.remaining
@@ -224,45 +224,47 @@ class SlotIndex:
         return most - left
 
     def put_back(self, slot_info: SlotInfo, remaining: RemainingCapacity, count: int) -> None:
-        """Undo what was taken there last, so often."""
+        """Undo the last `count` instances taken on a slot."""
         slot_info.given -= count
         self._put(slot_info, remaining)
 
     def close(self) -> None:
-        """Nothing is looked for any more: what knows each other forgets it, and leaves no work to the collector."""
-        self._stocks.close()
-        for slot_class in self._kinds.values():
+        """End all searches: drop references between objects, so that they are freed without the garbage collector."""
+        self._capacities.close()
+        for slot_class in self._classes.values():
             slot_class.slot_infos.clear()
             slot_class.changed.clear()
             slot_class.candidate_queues.clear()
 
     def _put(self, slot_info: SlotInfo, remaining: RemainingCapacity) -> None:
-        """From now on that place has this stock: the lines that it stands in read of it before their next search."""
+        """Set the remaining capacity of a slot; its queues read the change before their next search."""
         slot_info.free, slot_info.remaining = remaining.free, remaining
         self._note(slot_info.slot_class, slot_info)
 
-    def _open_kind(self, mark: Key, slot_info: SlotInfo) -> SlotClass:
-        slot_class = self._kinds[mark] = SlotClass(len(self._kinds), slot_info.slot.pool, slot_info.labels)
-        self._kinds_of_pool.setdefault(slot_class.pool, []).append(slot_class)
+    def _open_class(self, mark: Key, slot_info: SlotInfo) -> SlotClass:
+        slot_class = self._classes[mark] = SlotClass(len(self._classes), slot_info.slot.pool, slot_info.labels)
+        self._classes_of_pool.setdefault(slot_class.pool, []).append(slot_class)
         self._tiers.clear()
         return slot_class
 
     def _rank(self, need: InstanceRequest) -> list[list[CandidateQueue]]:
-        """Where that need looks, from now on until there is one more kind."""
-        slot_classes = [slot_class for pool in need.steps for slot_class in self._kinds_of_pool.get(pool, ())]
+        """Return the queues of a request, best labels first; they hold until a class is added."""
+        slot_classes = [slot_class for pool in need.steps for slot_class in self._classes_of_pool.get(pool, ())]
         tiers = self._tiers[need] = []
-        for alike in _rank_kinds(need, slot_classes):
-            shared = _group_by_step(need, alike) if len(alike) > MOST_LINES else [[slot_class] for slot_class in alike]
-            tiers.append([self._open_line(need, each) for each in shared])
+        for alike in _rank_classes(need, slot_classes):
+            shared = _group_by_step(need, alike) if len(alike) > MOST_QUEUES else [[slot_class] for slot_class in alike]
+            tiers.append([self._open_queue(need, each) for each in shared])
         return tiers
 
-    def _open_line(self, need: InstanceRequest, slot_classes: list[SlotClass]) -> CandidateQueue:
-        """One for all that ask for as much of these kinds."""
+    def _open_queue(self, need: InstanceRequest, slot_classes: list[SlotClass]) -> CandidateQueue:
+        """Return the queue for these amounts on these classes; requests share it."""
         step = need.steps[slot_classes[0].pool]
         key = (need.spreads, step, *[slot_class.number for slot_class in slot_classes])
-        candidates = self._lines.get(key)
+        candidates = self._queues.get(key)
         if candidates is None:
-            candidates = self._lines[key] = CandidateQueue(step, need.spreads, frozenset(slot_classes), self._places)
+            candidates = self._queues[key] = CandidateQueue(
+                step, need.spreads, frozenset(slot_classes), self._slot_infos
+            )
             for slot_class in slot_classes:
                 slot_class.candidate_queues.append(candidates)
             candidates.open()
@@ -277,8 +279,8 @@ def _group_by_step(need: InstanceRequest, slot_classes: Iterable[SlotClass]) -> 
     return found.values()
 
 
-def _rank_kinds(need: InstanceRequest, slot_classes: Iterable[SlotClass]) -> Iterable[list[SlotClass]]:
-    """The kinds that have its labels, equally good ones together: most preferred first, then fewest surplus ones."""
+def _rank_classes(need: InstanceRequest, slot_classes: Iterable[SlotClass]) -> Iterable[list[SlotClass]]:
+    """Return the classes that have the labels of a request, best first, equally good ones together."""
     found: dict[tuple[int, int], list[SlotClass]] = {}
     for slot_class in slot_classes:
         rank = need.rank_labels(slot_class.labels)

@@ -1,6 +1,5 @@
-"""Places: the scratch copies of slots that a tick spends from."""
+"""Scratch copies of slots: a cycle spends their capacity while it decides (k8s NodeInfo)."""
 
-from collections.abc import Collection
 from math import inf
 from typing import Any, Final
 
@@ -8,80 +7,79 @@ import msgspec
 
 from scheduler.model.labels import Labels
 from scheduler.model.reservations import Lease
-from scheduler.model.resources import Resources, subtract, total
+from scheduler.model.resources import Resources, subtract
 from scheduler.model.rules import Pool
 from scheduler.model.slots import Slot
 from scheduler.model.transitions import IN_FLIGHT, INACTIVE, SlotState
+from scheduler.policy.capacity.fits import find_obstacle, measure
 
 Leases = dict[tuple[str, str], Lease]
-"""Under (reservation, component)."""
+"""By (reservation, component)."""
 
 
 Mark = tuple[object, ...]
-"""Equal for places that are alike in something."""
+"""A key that is equal for slots that are alike in something."""
 NO_LEASES: Final[Leases] = {}
-"""Of all places that carry none."""
+"""The leases of every slot without leases."""
 
 
 class SlotInfo(msgspec.Struct, eq=False):
-    """The scratch copy of one slot: its state as decided so far, who is on it and what is free there."""
+    """The scratch copy of one slot: its state as decided so far, its leases and its free amounts."""
 
     slot: Slot
     pool: Pool
     order: int
-    """Its place in the order of all slots: pools as configured, then by number."""
+    """The position of the slot in the order of all slots: pools as configured, then by number."""
     state: SlotState
     capacity: Resources | None
     """None: this slot counts leases only."""
     labels: Labels
     leases: Leases
-    """Leases of the slot's present epoch; the view's own table where nothing ended, so never changed but replaced."""
+    """The leases of the slot's present epoch. It may be the view's own table, so it is replaced and never changed."""
     free: Resources | None
     market: str
-    """Market of the offering that it was launched from; "" where the pool lists none."""
+    """The market of the offering that it was launched from; "" if the pool lists none."""
     price: float
     unconfirmed: int
-    """Leases in a row that nobody confirmed, this tick's too."""
+    """The number of leases in a row that were not confirmed, those of this cycle included."""
     idle_since: float
-    """When its last lease ended, in this tick too, else when it became ready."""
+    """When its last lease ended, in this cycle too, else when it became ready."""
     overlap: int = 0
-    """Leases that are counted once for two: a claimed one waits for one that is revoking to let go."""
+    """The number of claimed leases that will follow a revoking one: such a pair counts once."""
     given: int = 0
-    """Instances that this tick put on it, or set against it."""
+    """The number of instances that this cycle placed on it, or keeps its capacity for."""
     redeemed: int = 0
-    """Of its leases, those that this tick gives to who claimed the place, or preempted: no use of the machine yet."""
+    """The number of its leases that this cycle assigns to a claim or by a preemption; its row counts them later."""
     lifted: int = 0
-    """Of its leases, those of elastic instances that are taken off it in this scratch copy."""
+    """The number of its elastic leases that are taken off it in this scratch copy."""
     unclean: bool = False
-    """A lease ended here in this tick, not by its holder's release, in a pool that recycles such slots."""
+    """Whether a lease ended here in this cycle, not by its holder's release, in a pool that recycles such slots."""
     wanted: bool = False
-    """Somebody got a lease here in this tick, or is set against it: neither idle nor reserve."""
+    """Whether a lease is assigned here in this cycle, or its capacity is kept: it is neither idle nor warm."""
     stuck: bool = False
-    """Interrupted, or past the timeout of its state: capacity for nobody."""
+    """Whether it was interrupted or is past the timeout of its state: it serves no reservation."""
     opened: "CachedSlot | None" = None
-    """What it was like before anything was decided; None for one that the view has no slot of."""
+    """The cached facts before anything was decided; None if the view has no such slot."""
     slot_class: Any = None
     remaining: Any = None
-    """What the rooms that it is in know of it (`policy/capacity/candidate_queue.py`); None while it is in none."""
+    """The `SlotClass` and `RemainingCapacity` in its slot index; None while it is in none."""
 
     def find_marks(self) -> tuple[Mark, Mark]:
-        """Equal for all places of one pool with the same labels; and for all that have as much left and may take as
-        many leases more.
-        """
+        """Return the key of its `SlotClass` (pool, labels) and the key of its `RemainingCapacity`."""
         opened = self.opened
         if opened is None or self.given or self.lifted or self.labels is not opened.slot_info.labels:
-            return self._make_kind_mark(), self.make_stock_mark()
+            return self._make_class_mark(), self.make_capacity_mark()
         if self.leases is not opened.slot_info.leases or self.free is not opened.slot_info.free:
-            return self._make_kind_mark(), self.make_stock_mark()
+            return self._make_class_mark(), self.make_capacity_mark()
         if opened.marks is None:
-            opened.marks = self._make_kind_mark(), self.make_stock_mark()
+            opened.marks = self._make_class_mark(), self.make_capacity_mark()
         return opened.marks
 
-    def _make_kind_mark(self) -> Mark:
+    def _make_class_mark(self) -> Mark:
         return (self.slot.pool, tuple(self.labels.items()))
 
-    def make_stock_mark(self) -> Mark:
-        """The second of these alone."""
+    def make_capacity_mark(self) -> Mark:
+        """Return the key of its `RemainingCapacity`: equal if the same amounts, leases and uses are left."""
         free, pool = self.free, self.pool
         load = len(self.leases) - self.overlap - self.lifted + self.given
         uses_left = self.uses_left if pool.max_uses else inf
@@ -89,12 +87,12 @@ class SlotInfo(msgspec.Struct, eq=False):
 
     @property
     def load(self) -> int:
-        """Leases that it carries, or is to carry."""
+        """The number of leases on it, those of this cycle included."""
         return len(self.leases) - self.overlap - self.lifted + self.given
 
     @property
     def uses_left(self) -> float:
-        """How many more leases its machine may take before it goes; one for each that is claimed is not among them."""
+        """The number of leases that its machine may still take (`max_uses`); each claim keeps one of them."""
         most = self.pool.max_uses
         if not most:
             return inf
@@ -103,87 +101,72 @@ class SlotInfo(msgspec.Struct, eq=False):
 
     @property
     def has_place(self) -> bool:
-        """Whether it may take one more lease, resources aside."""
-        return self.load < self.pool.lease_limit and self.uses_left > 0
+        """Whether the slot can take one more lease, apart from resources."""
+        return find_obstacle({}, None, self.pool.lease_limit - self.load, self.uses_left) is None
 
     @property
     def is_coming(self) -> bool:
-        """In flight, and likely to arrive."""
+        """Whether it is in flight and not past its timeout."""
         return self.state in IN_FLIGHT and not self.stuck
 
     @property
     def is_active(self) -> bool:
-        """Uses up one of `max_slots`: everything but `empty` and `error`, draining and terminating too."""
+        """Whether it counts towards `max_slots`: in every state except `empty` and `error`."""
         return self.state not in INACTIVE
 
     @property
     def is_serving(self) -> bool:
-        """Ready or coming, and not cordoned: only these count towards `min_slots`."""
+        """Whether it counts towards `min_slots`: ready or in flight, and not cordoned."""
         return (self.state == "ready" or self.is_coming) and not self.slot.cordoned
 
     @property
     def is_idle(self) -> bool:
-        """Ready, in service, and nobody has or wants anything of it."""
+        """Whether it is ready, not cordoned, and neither used nor kept."""
         is_free = not (self.leases or self.wanted or self.slot.stranger)
         return self.state == "ready" and not self.slot.cordoned and is_free
 
     @property
     def idle_rank(self) -> float:
-        """Since when it is idle; those on their way are all alike."""
+        """When it became idle; 0 for a slot in flight."""
         return 0.0 if self.is_coming else self.idle_since
 
     def end_lease(self, key: tuple[str, str], now: float) -> None:
-        """One of its leases ends in this tick; if it was the last one, it is idle from now on."""
+        """End one of its leases in this cycle."""
         self.leases = {other: lease for other, lease in self.leases.items() if other != key}
         self.idle_since = now
         self.unclean = self.pool.recycle_unclean
         self.count_free()
 
     def count_free(self) -> None:
-        """Work out what is free: capacity less what is held, and the larger of what is leaving and what is claimed."""
+        """Set `free` and `overlap` from its leases, after these have changed."""
         self.overlap, self.free = 0, self.capacity
-        if not self.leases:
-            return
-        if any(lease.state == "claimed" for lease in self.leases.values()):
-            states = [lease.state for lease in self.leases.values()]
-            self.overlap = min(states.count("revoking"), states.count("claimed"))
-            if self.capacity is not None:
-                self.free = subtract(self.capacity, count_used(self.leases.values()))
-        elif self.capacity is not None:
-            self.free = subtract(self.capacity, total([lease.resources for lease in self.leases.values()]))
+        if self.leases:
+            usage = measure(self.leases.values())
+            self.overlap = len(self.leases) - usage.count
+            self.free = None if self.capacity is None else subtract(self.capacity, usage.amounts)
 
 
 class CachedSlot(msgspec.Struct, eq=False):
-    """One slot before anything is decided, and what is worked out about it then."""
+    """A slot before anything is decided, with the facts that follow from its row and its leases."""
 
     slot_info: SlotInfo
-    """To be copied, and given its order."""
+    """The original of its scratch copies; its order is 0."""
     is_at_rest: bool
-    """Whether there is nothing to look after, unless something happens to it in this tick."""
+    """Whether no rule of its lifecycle applies, unless something happens to it in this cycle."""
     is_sound: bool
-    """Whether all leases that name it mean the machine that is there."""
+    """Whether all leases that name it belong to its present machine."""
     marks: tuple[Mark, Mark] | None = None
-    """Those of its place as long as nothing happens to it, once somebody has asked for them."""
+    """The result of `find_marks` while nothing happens to the slot; None until it is needed."""
 
     def copy(self, order: int) -> SlotInfo:
-        """Its place for one tick."""
+        """Return its scratch copy for one cycle."""
         slot_info: SlotInfo = self.slot_info.__copy__()  # type: ignore[attr-defined]  # half the time of copy(); every Struct has it
         slot_info.order, slot_info.opened = order, self
         return slot_info
 
 
-def count_used(leases: Collection[Lease]) -> Resources:
-    """What these take: what is held, and the larger of what is leaving and what is claimed."""
-    by_state: dict[str, list[Resources]] = {"held": [], "revoking": [], "claimed": []}
-    for lease in leases:
-        by_state[lease.state].append(lease.resources)
-    leaving, claimed = total(by_state["revoking"]), total(by_state["claimed"])
-    larger = {name: max(leaving.get(name, 0), claimed.get(name, 0)) for name in {**leaving, **claimed}}
-    return total([*by_state["held"], larger])
-
-
 def make_slot_info(slot: Slot, pool: Pool, order: int, leases: Leases = NO_LEASES) -> SlotInfo:
-    """The place of a slot as it is before the tick, with these leases."""
+    """Return the scratch copy of a slot with these leases, before anything is decided."""
     capacity = slot.resources if slot.resources is not None else capacity_of(slot, pool)
     slot_info = SlotInfo(
         slot,
@@ -205,7 +188,7 @@ def make_slot_info(slot: Slot, pool: Pool, order: int, leases: Leases = NO_LEASE
 
 
 def capacity_of(slot: Slot, pool: Pool) -> Resources | None:
-    """What a slot holds: its own record's, else its offering's, else its pool's; None = leases are counted."""
+    """Return the resources of a slot: its row's, else its offering's, else its pool's; None: it counts leases only."""
     if slot.resources is not None:
         return slot.resources
     offering = pool.offering_by_key.get(slot.offering or "")

@@ -1,30 +1,30 @@
-"""The cascade: elastic instances of those who are served, in rank order, each where there is room for it.
+"""The cascade: grants and reclaims elastic instances of the leased reservations of one queue, in rank order.
 
-One queue has one, and its settings say what it may do: `rigid` and `malleable` only give, `flexible` and `yielding`
-also take back, for who ranks before and for essential instances of newcomers. Source: the flexible heuristic of Pace,
-Venzano, Carra and Michiardi (arXiv 1611.09528), as Zoe should have carried it out. Where it lifts all elastic instances
-and serves them anew, only those are taken off here that are in the way, the last one first: who stays is the same, and
-nobody moves for nothing.
+Under `rigid` and `malleable` it only grants. Under `flexible` and `yielding` it also reclaims, for groups of earlier
+rank and for essential instances of newcomers. Source: the flexible heuristic of Pace, Venzano, Carra and Michiardi
+(arXiv 1611.09528), the base of Zoe. The heuristic lifts all elastic instances and places them again. The cascade lifts
+only those that stand in the way, the last in rank first: the same instances stay, and none moves without need.
 """
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 
 from scheduler.model.reservations import Reservation
 from scheduler.model.resources import Resources
 from scheduler.model.rules import SchedulerKeys
+from scheduler.policy.capacity.fits import Usage, find_obstacle
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.work_budget import GRANT_STEPS, find_payer
-from scheduler.policy.elastic.instances import Assignment, ElasticGroup, ElasticInstance, list_groups
+from scheduler.policy.elastic.instances import RECLAIMS, Assignment, ElasticGroup, ElasticInstance, list_groups
 from scheduler.policy.elastic.relaxed_capacity import RelaxedCapacity
 from scheduler.policy.elastic.utilisation import MORE
 
 _NOBODY = (1 << 62, 0)
-"""A rank behind everybody's."""
+"""A rank behind every group."""
 
 
 def _rank(group: ElasticGroup) -> tuple[int, int]:
@@ -32,10 +32,10 @@ def _rank(group: ElasticGroup) -> tuple[int, int]:
 
 
 class Cascade:
-    """Who is served in one queue, and where each elastic instance of theirs stands."""
+    """The elastic instances of one queue, and the slot of each in the scratch copy."""
 
     def __init__(self, cycle: CycleState, settings: SchedulerKeys, ranks: Mapping[str, int]) -> None:
-        """`ranks`: by id, the place of each reservation in the one order of those who wait and those who are leased."""
+        """`ranks`: by id, the position of each reservation in the order of all pending and leased ones."""
         self.settings = settings
         self._cycle, self._ranks = cycle, ranks
         self._assignment = Assignment(cycle)
@@ -43,21 +43,21 @@ class Cascade:
         self._bare: RelaxedCapacity | None = None
         self._behind = ReclaimableCapacity(())
         self._first_touched: tuple[int, int] = _NOBODY
-        """The rank of the first group of which something was taken off and not yet put back."""
+        """The rank of the first group with an instance that was lifted and is not back yet."""
         self._refused: set[Demand] = set()
-        """For whom nothing can be taken off, as long as nobody else is served."""
+        """Demands for which a reclaim is of no use, until another reservation is served."""
 
     @property
     def takes_back(self) -> bool:
-        """Whether what is held may be taken back."""
-        return self.settings.elastic in {"flexible", "yielding"}
+        """Whether held instances may be reclaimed."""
+        return self.settings.elastic in RECLAIMS
 
     def elastic_instances(self) -> Iterator[ElasticInstance]:
-        """Every seat, in rank order."""
+        """Return every elastic instance, in rank order."""
         return (elastic_instance for group in self.groups for elastic_instance in group.elastic_instances)
 
     def serve_leased(self, reservations: Sequence[Reservation]) -> None:
-        """Begin with those who are leased already."""
+        """Begin with the reservations that are leased already."""
         for each in reservations:
             leases = [lease for lease in each.leases if (each.id, lease.component) not in self._cycle.vacated]
             demand = self._cycle.demand_of(each)
@@ -68,8 +68,9 @@ class Cascade:
         self._serve(self.groups)
 
     def follow(self, reservation: Reservation, demand: Demand, slot_infos: Sequence[SlotInfo]) -> None:
-        """It was placed: its elastic instances take part from now on. `places`: those of its elastic instances, where
-        these are placed with the others.
+        """Let the elastic instances of a reservation that was placed take part from now on.
+
+        `slot_infos`: the slots of its elastic instances, if these were placed together with the essential ones.
         """
         self._refused.clear()
         if not demand.elastic:
@@ -85,11 +86,10 @@ class Cascade:
             self._serve(groups)
 
     def make_room(self, reservation: Reservation, demand: Demand) -> list[SlotInfo] | None:
-        """Places for its essential instances, for which elastic ones are taken off theirs as far as the setting allows
-        it, and its elastic ones served; None, and everything is as it was.
+        """Reclaim elastic instances for the essential ones of a reservation; return their slots, or None if that fails.
 
-        `yielding`: essential instances of anybody go before elastic ones of others. `flexible`: only if the use of the
-        pools grows by it or, with `preemption`, if it has room beside what those before it are granted.
+        `yielding`: essential instances of every reservation go before elastic ones of others. `flexible`: only if the
+        utilisation of the pools grows or, with `preemption`, if only instances that rank behind are reclaimed.
         """
         if not self.takes_back or demand in self._refused:
             return None
@@ -111,12 +111,12 @@ class Cascade:
         return self._bare
 
     def spend(self, demand: Demand, slot_infos: Sequence[SlotInfo]) -> None:
-        """Somebody got, or keeps, the room of these places."""
+        """Note that a demand was placed on these slots, or keeps their capacity."""
         if self._bare is not None:
             self._bare.take(demand.needs, slot_infos)
 
     def _list_ways(self, reservation: Reservation) -> Iterator[tuple[int, bool]]:
-        """From which group on elastic instances may be taken off for it, and whether the use has to grow by it."""
+        """Yield (first group of which instances may be lifted, whether the utilisation has to grow)."""
         if self.settings.elastic == "yielding":
             yield 0, False
             return
@@ -125,7 +125,7 @@ class Cascade:
             yield self._find_first((self._ranks[reservation.id], 0)), False
 
     def _find_first(self, rank: tuple[int, int]) -> int:
-        """The index of the first group that ranks there or behind."""
+        """Return the index of the first group with this rank or a later one."""
         return bisect_left(self.groups, rank, key=_rank)
 
     def _try(self, reservation: Reservation, demand: Demand, first: int, *, must_grow: bool) -> list[SlotInfo] | None:
@@ -138,11 +138,11 @@ class Cascade:
                 return slot_infos
         self.groups = groups
         assignment.undo(mark)
-        assignment.tell()
+        assignment.update_index()
         return None
 
     def _take_places(self, demand: Demand, first: int) -> list[SlotInfo] | None:
-        """A place for each of its essential instances; None as soon as one of them finds none."""
+        """Return a slot for each essential instance; None as soon as one instance finds none."""
         slot_infos: list[SlotInfo] = []
         self._first_touched = _NOBODY
         for need, alike in groupby(demand.needs):
@@ -162,7 +162,7 @@ class Cascade:
         return groups
 
     def _serve_again(self, rank: tuple[int, int]) -> None:
-        """Serve all that rank there or behind: what ranks before is as it would be anyway."""
+        """Serve the groups with this rank or a later one; nothing changes for earlier groups."""
         self._serve(self.groups[self._find_first(rank) :])
 
     def _serve(self, groups: Sequence[ElasticGroup]) -> None:
@@ -172,10 +172,10 @@ class Cascade:
             if group.missing:
                 self._serve_group(group)
         self._behind = ReclaimableCapacity(())
-        self._assignment.tell()
+        self._assignment.update_index()
 
     def _serve_group(self, group: ElasticGroup) -> None:
-        """What was taken off goes back where it was, then those that are missing get a place, lowest index first."""
+        """Put lifted instances back on their slots, then find slots for missing ones, lowest index first."""
         if not (group.lifted or self._assignment.find(group.need) is not None or self._could_find_behind(group)):
             return
         turns, payer = self._cycle.turns, find_payer(group.holder)
@@ -189,7 +189,7 @@ class Cascade:
         takeoff: VictimSearch | None = None
         slot_info: SlotInfo | None = None
         for elastic_instance in group.walk_missing():
-            # What has a deadline has no second place meanwhile.
+            # With a grace a revoked instance keeps its slot until the deadline, so it gets no second one meanwhile.
             if elastic_instance.slot_info is None and not (
                 elastic_instance.lease is not None and self.settings.preemption_grace
             ):
@@ -205,11 +205,11 @@ class Cascade:
                 turns.spend(payer, GRANT_STEPS)
 
     def _could_find_behind(self, group: ElasticGroup) -> bool:
-        """Whether who ranks behind could give back a place for one of them: most often nobody can."""
+        """Return whether groups that rank behind could give back a slot. Speed: most often none can."""
         return self.takes_back and self._behind.could_give(group.need, self._assignment)
 
     def _find(self, takeoff: "VictimSearch") -> SlotInfo | None:
-        """A place for one more instance, once elastic ones are taken off theirs for it, if it takes that."""
+        """Return a slot for one more instance; lift elastic ones for it if it fits nowhere."""
         slot_info = self._assignment.find(takeoff.need, takeoff.declined)
         if slot_info is not None:
             return slot_info
@@ -222,20 +222,20 @@ class Cascade:
 
 @dataclass(slots=True)
 class _Passed:
-    """What stands on one place of those who were passed, and what would be free there without them."""
+    """The elastic instances of one slot that a search has passed, and the amounts that are free without them."""
 
     elastic_instances: list[tuple[ElasticGroup, ElasticInstance]]
     free: Resources | None
     granted: int = 0
-    """Of these, those that this tick has put there."""
+    """The number of these that were placed there in this cycle."""
 
 
 class VictimSearch:
-    """Which elastic instances of some groups are taken off their places for instances of one need, one after the other.
+    """A search for the elastic instances to lift for instances of one request, one after the other.
 
-    The last one in rank goes first, until one of the places has room. Those who stand on other places are in nobody's
-    way. Each is looked at once, however many instances there are: where it did not help the first one, it helps the
-    next one only together with others who stand there.
+    It passes elastic instances, the last in rank first, until the request fits on one of their slots. Only those on
+    that slot are lifted. Each is passed once, however many instances are requested: an instance that did not help the
+    first one helps the next one only together with others on its slot.
     """
 
     def __init__(
@@ -251,10 +251,10 @@ class VictimSearch:
         )
         self._passed: dict[SlotInfo, _Passed] = {}
         self._serving: dict[SlotInfo, bool] = {}
-        """By place whether it, if it were empty, could hold one, and seats may be taken off it."""
+        """By slot: the answer of `_could_serve`."""
 
     def list_next(self) -> Sequence[tuple[ElasticGroup, ElasticInstance]]:
-        """Those who have to go for one more; nobody where that does not help."""
+        """Return the elastic instances to lift for one more instance; none if no lift helps."""
         for group, elastic_instance in self._left:
             slot_info = elastic_instance.slot_info
             if slot_info is None or not self._could_serve(slot_info):
@@ -279,53 +279,37 @@ class VictimSearch:
         return known
 
     def _has_room(self, slot_info: SlotInfo, passed: _Passed) -> bool:
-        if (
-            slot_info.load - len(passed.elastic_instances) >= slot_info.pool.lease_limit
-            or slot_info.uses_left + passed.granted <= 0
-        ):
-            return False
-        return self.need.could_hold(slot_info.slot.pool, passed.free, slot_info.labels)
-
-
-@dataclass(slots=True)
-class _Standing:
-    """Elastic instances on one place, added up."""
-
-    count: int = 0
-    amounts: dict[str, float] = field(default_factory=dict)
-
-    def add(self, amounts: Resources, times: int) -> None:
-        self.count += times
-        for name, amount in amounts.items():
-            self.amounts[name] = self.amounts.get(name, 0.0) + times * amount
+        leases = slot_info.pool.lease_limit - slot_info.load + len(passed.elastic_instances)
+        uses = slot_info.uses_left + passed.granted
+        return find_obstacle(self.need.given[slot_info.slot.pool], passed.free, leases, uses) is None
 
 
 class ReclaimableCapacity:
-    """What elastic instances that are still to be served stand on, added up by place once somebody asks.
+    """The amounts of the elastic instances of groups that are not served yet, added up by slot at the first question.
 
-    What is free on a place and what stands on it together only shrink while groups are served: who could not be given
-    a place once will not be later, nor will those who need as much.
+    While groups are served, free amounts and these amounts together only shrink. A request that could not be given a
+    slot once cannot be given one later, and a larger request cannot either.
     """
 
     def __init__(self, groups: Sequence[ElasticGroup]) -> None:
         self.groups, self._left = groups, 0
-        self._on: dict[SlotInfo, _Standing] | None = None
+        self._on: dict[SlotInfo, Usage] | None = None
         self._refused: list[InstanceRequest] = []
 
     def leave(self, group: ElasticGroup) -> None:
-        """It is its turn, after those before it: it does not stand behind any more."""
+        """Leave out a group that is served now."""
         self._left += 1
         if self._on is not None:
             for elastic_instance in group.elastic_instances:
                 self.leave_one(elastic_instance)
 
     def leave_one(self, elastic_instance: ElasticInstance) -> None:
-        """It is taken off its place, or will be served now."""
+        """Leave out an instance that is lifted, or whose group is served now."""
         if self._on is not None and elastic_instance.slot_info is not None:
             self._on[elastic_instance.slot_info].add(elastic_instance.amounts_on(elastic_instance.slot_info), -1)
 
     def could_give(self, need: InstanceRequest, assignment: Assignment) -> bool:
-        """Whether one instance may have room somewhere without those who stand there; if not, it has none."""
+        """Return whether one instance may fit on a slot without these instances; False is certain."""
         if any(need.asks_as_much_as(other) for other in self._refused):
             return False
         standing = self._add_up().items()
@@ -337,35 +321,33 @@ class ReclaimableCapacity:
         self._refused.append(need)
         return False
 
-    def _add_up(self) -> dict[SlotInfo, _Standing]:
+    def _add_up(self) -> dict[SlotInfo, Usage]:
         if self._on is None:
             self._on = {}
             for group in self.groups[self._left :]:
                 for elastic_instance in group.elastic_instances:
                     if elastic_instance.slot_info is not None:
-                        there = self._on.setdefault(elastic_instance.slot_info, _Standing())
+                        there = self._on.setdefault(elastic_instance.slot_info, Usage())
                         there.add(elastic_instance.amounts_on(elastic_instance.slot_info), 1)
         return self._on
 
 
 def _could_serve(need: InstanceRequest, slot_info: SlotInfo, declined: Sequence[str], assignment: Assignment) -> bool:
-    """Whether the slot, if it were empty, could hold it, and seats may be taken off it."""
-    if (
-        slot_info.slot.id in declined
-        or slot_info.slot.pool not in need.given
-        or not assignment.is_free_to_move(slot_info)
-    ):
+    """Return whether a request fits on a slot that is empty, and elastic instances may be lifted from the slot."""
+    if slot_info.slot.id in declined or slot_info.slot.pool not in need.given or not assignment.may_move_on(slot_info):
         return False
     return need.could_hold(slot_info.slot.pool, slot_info.capacity, slot_info.labels)
 
 
-def _would_fit(need: InstanceRequest, slot_info: SlotInfo, standing: _Standing) -> bool:
-    """Whether it may have room on this place without these; sums are not exact, so one more is let through."""
-    if not standing.count or slot_info.load - standing.count >= slot_info.pool.lease_limit:
+def _would_fit(need: InstanceRequest, slot_info: SlotInfo, standing: Usage) -> bool:
+    """Return whether a request may fit on a slot without these instances.
+
+    An upper bound: MORE is added because sums of fractions are not exact, and uses of the machine are not counted.
+    """
+    if not standing.count:
         return False
-    if slot_info.uses_left + standing.count <= 0:
-        return False
-    if slot_info.free is None:
-        return True
-    free = {name: amount + standing.amounts.get(name, 0) + MORE for name, amount in slot_info.free.items()}
-    return need.could_hold(slot_info.slot.pool, free, slot_info.labels)
+    free = slot_info.free
+    if free is not None:
+        free = {name: amount + standing.amounts.get(name, 0) + MORE for name, amount in free.items()}
+    leases = slot_info.pool.lease_limit - slot_info.load + standing.count
+    return find_obstacle(need.given[slot_info.slot.pool], free, leases) is None

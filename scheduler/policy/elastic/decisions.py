@@ -1,74 +1,61 @@
-"""Writes down what became of elastic instances: the revokes that an assignment needs before it, grants after it.
+"""The decisions about elastic instances: the revokes that an assignment needs stand before it, grants after it.
 
-With a `preemption_grace` whoever gives back keeps its place until then, and nobody is given room that somebody may
-still use: a newcomer claims its places meanwhile, and what else is to be granted waits for a later tick. Source: Zoe.
+With a `preemption_grace` a revoked instance keeps its slot until the deadline, and the capacity is given to no other
+lease before that. A newcomer claims its slots meanwhile, and other grants wait for a later cycle. Source: Zoe.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final
 
 from scheduler.model.decisions import Assign, Claim, Decision, Grant, Revoke
-from scheduler.model.resources import SLACK, Resources
+from scheduler.model.reservations import Lease
+from scheduler.model.resources import Resources
+from scheduler.policy.capacity.fits import Occupancy, is_overfull
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.elastic.instances import ElasticGroup, ElasticInstance
 
-State = Literal["held", "revoking", "claimed"]
+RECLAIMING: Final = "elastic instances of other reservations are being reclaimed for it"
 
 
-@dataclass(slots=True)
-class _Sum:
-    """Leases of one state on one slot, added up."""
+def make_revoke(holder: str, lease: Lease, revoke_by: float | None, room_for: str | None) -> Revoke:
+    """Return the decision that reclaims an elastic lease, at once or by a deadline."""
+    return Revoke(
+        reservation=holder,
+        component=lease.component,
+        slot=lease.slot,
+        reason="reclaimed",
+        epoch=lease.epoch,
+        revoke_by=revoke_by,
+        room_for=room_for,
+    )
 
-    count: int = 0
-    amounts: dict[str, float] = field(default_factory=dict)
 
-    def add(self, amounts: Resources, times: int = 1) -> None:
-        self.count += times
-        for name, amount in amounts.items():
-            self.amounts[name] = self.amounts.get(name, 0.0) + times * amount
-
-
-class _Room:
-    """What one slot carries, as decision after decision is written down."""
+class _SlotUsage:
+    """The leases on one slot, updated with each decision that is written."""
 
     def __init__(self, slot_info: SlotInfo, given: Mapping[tuple[str, str], Resources]) -> None:
-        """`given`: what this tick had assigned there before, under (reservation, component)."""
-        self._place = slot_info
-        self._sums: Mapping[State, _Sum] = {"held": _Sum(), "revoking": _Sum(), "claimed": _Sum()}
-        for lease in slot_info.leases.values():
-            self.add(lease.state, lease.resources)
+        """`given`: the amounts that this cycle assigned there before, by (reservation, component)."""
+        self._slot_info = slot_info
+        self._occupancy = Occupancy(slot_info.leases.values())
+        self.add = self._occupancy.add
         for amounts in (amounts for key, amounts in given.items() if key not in slot_info.leases):
             self.add("held", amounts)
 
-    def add(self, state: State, amounts: Resources, times: int = 1) -> None:
-        self._sums[state].add(amounts, times)
-
     def revoke(self, elastic_instance: ElasticInstance, *, is_over: bool) -> None:
-        """It ends, or its holder has a deadline."""
-        amounts = elastic_instance.amounts_on(self._place)
+        """Note that an instance ends, or that its holder has a deadline (not `is_over`)."""
+        amounts = elastic_instance.amounts_on(self._slot_info)
         self.add("held", amounts, -1)
         if not is_over:
             self.add("revoking", amounts)
 
     def fits(self) -> bool:
-        """Whether all of it fits. A claim waits for those who are revoking: only the larger of the two counts."""
-        held, revoking, claimed = self._sums.values()
-        if held.count + max(revoking.count, claimed.count) > self._place.pool.lease_limit:
-            return False
-        if self._place.capacity is None:
-            return True
-        names = {**held.amounts, **revoking.amounts, **claimed.amounts}
-        return all(self._sum(name) <= self._place.capacity.get(name, 0) + SLACK for name in names)
-
-    def _sum(self, name: str) -> float:
-        held, revoking, claimed = (each.amounts.get(name, 0.0) for each in self._sums.values())
-        return held + max(revoking, claimed)
+        """Return whether all leases fit."""
+        return not is_overfull(self._occupancy.sum(), self._slot_info.pool.lease_limit, self._slot_info.capacity)
 
 
 def _list_given(decisions: Iterable[Decision]) -> dict[str, dict[tuple[str, str], Resources]]:
-    """By slot, under (reservation, component), what these decisions assign."""
+    """Return the amounts that these decisions assign: by slot, then by (reservation, component)."""
     found: dict[str, dict[tuple[str, str], Resources]] = {}
     for decision in decisions:
         if isinstance(decision, Assign):
@@ -78,26 +65,26 @@ def _list_given(decisions: Iterable[Decision]) -> dict[str, dict[tuple[str, str]
 
 
 class ElasticDecisions:
-    """What becomes of all seats of a tick, as decisions."""
+    """Turns the changes of all elastic instances of a cycle into decisions."""
 
     def __init__(self, cycle: CycleState, start: int) -> None:
-        """`start`: how many decisions there were before anybody was placed."""
+        """`start`: the number of decisions before the first reservation was placed."""
         self._cycle, self._start = cycle, start
-        self._slot_index: dict[str, _Room] = {}
-        """By slot: those from which something is taken back."""
+        self._usages: dict[str, _SlotUsage] = {}
+        """By slot, for slots on which instances are revoked."""
         self._given = _list_given(cycle.decisions[:start])
         self._revoked: dict[str, list[ElasticInstance]] = {}
-        """By slot: what is taken back there, who ranks last first."""
+        """By slot: the instances that are revoked there, last in rank first."""
         self._late: list[ElasticInstance] = []
-        """Granted after everything else: where something was taken back before."""
+        """Granted after everything else, because revokes may come before."""
         self._early: dict[str, list[ElasticInstance]] = {}
-        """By holder: granted with its assignment, or before all of them."""
+        """By holder: granted with its assignment, or before all assignments."""
         self._claiming: set[str] = set()
         self._nameless: dict[ElasticGroup, list[ElasticInstance]] = {}
-        """By component: the instances that may be granted and are not yet, highest index first."""
+        """By group: the instances that may be granted and are not granted yet, highest index first."""
 
     def add(self, elastic_instances: Sequence[ElasticInstance], *, takes_back: bool) -> None:
-        """The seats of one queue, in rank order."""
+        """Add the elastic instances of one queue, in rank order."""
         moved = [
             elastic_instance
             for elastic_instance in elastic_instances
@@ -111,12 +98,12 @@ class ElasticDecisions:
         for elastic_instance in reversed(moved):
             if elastic_instance.is_revoked and elastic_instance.home is not None:
                 slot = elastic_instance.home.slot.id
-                if slot not in self._slot_index:
-                    self._slot_index[slot] = _Room(elastic_instance.home, self._given.get(slot, {}))
+                if slot not in self._usages:
+                    self._usages[slot] = _SlotUsage(elastic_instance.home, self._given.get(slot, {}))
                 self._revoked.setdefault(slot, []).append(elastic_instance)
 
     def write(self) -> None:
-        """Put the decisions of this step in their order."""
+        """Put the decisions of this step into their order."""
         decisions = self._cycle.decisions
         placed = decisions[self._start :]
         decisions[self._start :] = [
@@ -140,21 +127,21 @@ class ElasticDecisions:
         yield from self._grant(self._early.get(decision.reservation, ()))
 
     def _make_way(self, assign: Assign) -> Iterator[Decision]:
-        """The assignment, after the revokes that it needs; with a grace, a claim in its stead."""
-        mine = [(self._slot_index[each.slot], each) for each in assign.leases if each.slot in self._slot_index]
-        for room, each in mine:
-            room.add("held", each.resources)
-        if all(room.fits() for room, _ in mine):
+        """Yield the revokes that an assignment needs, then the assignment; with a grace, a claim instead."""
+        mine = [(self._usages[each.slot], each) for each in assign.leases if each.slot in self._usages]
+        for usage, each in mine:
+            usage.add("held", each.resources)
+        if all(usage.fits() for usage, _ in mine):
             yield assign
             return
         is_over = not self._find_grace(assign.reservation)
-        for room, each in () if is_over else mine:
-            room.add("held", each.resources, -1)
-            room.add("claimed", each.resources)
-        for room, each in mine:
-            while not room.fits() and self._revoked[each.slot]:
+        for usage, each in () if is_over else mine:
+            usage.add("held", each.resources, -1)
+            usage.add("claimed", each.resources)
+        for usage, each in mine:
+            while not usage.fits() and self._revoked[each.slot]:
                 elastic_instance = self._revoked[each.slot].pop(0)
-                room.revoke(elastic_instance, is_over=is_over)
+                usage.revoke(elastic_instance, is_over=is_over)
                 yield self._revoke(elastic_instance, assign.reservation)
         yield assign if is_over else self._claim(assign)
 
@@ -164,46 +151,37 @@ class ElasticDecisions:
     def _claim(self, assign: Assign) -> Claim:
         self._claiming.add(assign.reservation)
         row = self._cycle.view.reservations[assign.reservation]
-        self._cycle.wait(row.id, "no_capacity", "elastic instances of others give its place back")
+        self._cycle.wait(row.id, "no_capacity", RECLAIMING)
         return Claim(reservation=assign.reservation, leases=assign.leases)
 
     def _revoke_others(self) -> Iterator[Decision]:
-        """What makes room for elastic instances of those who rank before, or fits no more."""
+        """Yield the revokes for elastic instances of earlier rank, and of instances that no longer fit."""
         for slot, elastic_instances in self._revoked.items():
             for elastic_instance in elastic_instances:
-                self._slot_index[slot].revoke(
-                    elastic_instance, is_over=not self._find_grace(elastic_instance.holder.id)
-                )
+                self._usages[slot].revoke(elastic_instance, is_over=not self._find_grace(elastic_instance.holder.id))
                 yield self._revoke(elastic_instance, None)
 
     def _revoke(self, elastic_instance: ElasticInstance, room_for: str | None) -> Revoke:
         grace = self._find_grace(elastic_instance.holder.id)
-        assert elastic_instance.lease is not None, "only what is held is taken back"  # noqa: S101
-        return Revoke(
-            reservation=elastic_instance.holder.id,
-            component=elastic_instance.instance.name,
-            slot=elastic_instance.lease.slot,
-            reason="reclaimed",
-            epoch=elastic_instance.lease.epoch,
-            revoke_by=self._cycle.now + grace if grace else None,
-            room_for=room_for,
-        )
+        assert elastic_instance.lease is not None, "only held instances are revoked"  # noqa: S101
+        revoke_by = self._cycle.now + grace if grace else None
+        return make_revoke(elastic_instance.holder.id, elastic_instance.lease, revoke_by, room_for)
 
     def _grant(self, elastic_instances: Iterable[ElasticInstance]) -> Iterator[Decision]:
-        """Those whose room is free now: the others wait until it is."""
+        """Yield grants of the instances that fit now; the others wait for a later cycle."""
         for elastic_instance in elastic_instances:
             slot_info = elastic_instance.slot_info
             if slot_info is None or elastic_instance.holder.id in self._claiming:
                 continue
-            slot, amounts, room = (
+            slot, amounts, usage = (
                 slot_info.slot,
                 elastic_instance.amounts_on(slot_info),
-                self._slot_index.get(slot_info.slot.id),
+                self._usages.get(slot_info.slot.id),
             )
-            if room is not None:
-                room.add("held", amounts)
-                if not room.fits():
-                    room.add("held", amounts, -1)
+            if usage is not None:
+                usage.add("held", amounts)
+                if not usage.fits():
+                    usage.add("held", amounts, -1)
                     continue
             slot_info.wanted = True
             yield Grant(
@@ -215,8 +193,9 @@ class ElasticDecisions:
             )
 
     def _take_name(self, group: ElasticGroup) -> str:
-        """The lowest index of the component that is not held nor granted yet: its instances are alike, and which of
-        their places came to nothing in between says nothing of their names. Source: Zoe.
+        """Return the instance of a group with the lowest index that is neither held nor granted yet.
+
+        Instances of a group are alike, so the name does not depend on which of their grants had to wait. Source: Zoe.
         """
         if group not in self._nameless:
             self._nameless[group] = [
@@ -227,7 +206,7 @@ class ElasticDecisions:
         return self._nameless[group].pop().instance.name
 
     def _may_be_granted(self, elastic_instance: ElasticInstance) -> bool:
-        """Whether it holds nothing, or gives back at once what it holds."""
+        """Return whether an instance holds nothing, or its lease ends at once."""
         if elastic_instance.lease is None:
             return True
         return elastic_instance.is_revoked and not self._find_grace(elastic_instance.holder.id)

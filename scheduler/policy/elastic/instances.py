@@ -1,55 +1,60 @@
-"""Seats: the elastic instances of those who are leased, in the scratch copy of a tick.
+"""The elastic instances of leased reservations, in the scratch copy of a cycle.
 
-Each may be taken off its slot and put back or elsewhere, and whatever was tried can be undone as a whole. Source: Zoe,
-where undoing restores the list of what was tried but not the platform that it was tried on.
+An instance may be lifted off its slot and put back or elsewhere, and all moves of a trial can be undone. Source: Zoe,
+where an undo restores the list of the moves but not the slots.
 """
 
 from bisect import insort
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from scheduler.model.reservations import Component, Instance, Lease, Reservation
-from scheduler.model.resources import Resources, fits, subtract, total
+from scheduler.model.resources import Resources, subtract, total
+from scheduler.policy.capacity.fits import Usage, find_obstacle, is_overfull, measure
 from scheduler.policy.capacity.requests import Demand, InstanceRequest
-from scheduler.policy.capacity.slot_info import SlotInfo, count_used
+from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.elastic.utilisation import weigh_use
+
+RECLAIMS: Final = frozenset({"flexible", "yielding"})
+"""The values of the setting `elastic` under which held elastic instances may be reclaimed."""
 
 
 @dataclass(slots=True, eq=False)
 class ElasticInstance:
-    """One elastic instance of a reservation that is leased, or gets its lease in this tick."""
+    """One elastic instance of a reservation that is leased, or is leased in this cycle."""
 
     group: "ElasticGroup"
     holder: Reservation
     instance: Instance
     need: InstanceRequest
     index: int = 0
-    """Its place among the elastic instances of its reservation."""
+    """Its position among the elastic instances of its reservation."""
     lease: Lease | None = None
-    """What it holds; None = it is missing."""
+    """Its lease; None: it holds nothing."""
     home: SlotInfo | None = None
-    """Where it holds that, if it can be taken off: not from a slot that is out of service."""
+    """The slot of its lease; None if it cannot be lifted, for example from a slot that is out of service."""
     slot_info: SlotInfo | None = None
-    """Where it is in the scratch copy; None = nowhere, or where it cannot be taken off."""
+    """Its slot in the scratch copy; None: on no slot, or on one from which it cannot be lifted."""
 
     @property
     def is_missing(self) -> bool:
-        """Whether a place is wanted for it."""
+        """Whether it needs a slot."""
         return self.slot_info is None and (self.lease is None or self.home is not None)
 
     @property
     def is_revoked(self) -> bool:
-        """Whether it does not stay where it is."""
+        """Whether it leaves the slot of its lease."""
         return self.home is not None and self.slot_info is not self.home
 
     @property
     def is_granted(self) -> bool:
-        """Whether it gets a new place."""
+        """Whether it gets a new slot."""
         return self.slot_info is not None and self.slot_info is not self.home
 
     def stand(self, slot_info: SlotInfo | None) -> None:
-        """From now on it is there in the scratch copy."""
+        """Set its slot in the scratch copy; None: it is lifted."""
         change = (slot_info is None) - (self.slot_info is None)
         self.group.missing += change
         if self.home is not None:
@@ -57,7 +62,7 @@ class ElasticInstance:
         self.slot_info = slot_info
 
     def amounts_on(self, slot_info: SlotInfo) -> Resources:
-        """What it takes there: what it was given at home, what it would be given elsewhere."""
+        """Return its amounts on a slot: those of its lease at home, those that the pool would give it elsewhere."""
         if slot_info is self.home and self.lease is not None:
             return self.lease.resources
         return self.need.given[slot_info.slot.pool]
@@ -65,33 +70,37 @@ class ElasticInstance:
 
 @dataclass(slots=True, eq=False)
 class ElasticGroup:
-    """The instances of one component of one reservation. They are alike: those held are kept before others are
-    granted, lowest index first, and taken back highest index first.
+    """The elastic instances of one component of one reservation.
+
+    They are alike. Held instances are kept before others are granted. Grants take the lowest index first, reclaims the
+    highest.
     """
 
     rank: tuple[int, int]
-    """The place of its reservation in the order of all, then that of the component."""
+    """The position of its reservation, then that of the component."""
     need: InstanceRequest
     holder: Reservation
     unopened: Iterator[int]
-    """The instances that hold nothing and have no seat yet, lowest index first: a seat is made when the instance is to
-    be granted, so that the cost of a tick grows with what it grants and not with what is missing.
+    """The indices of instances that hold nothing and have no object yet, lowest first.
+
+    Speed: an object is made when its instance is to be granted, so that the cost of a cycle does not grow with the
+    instances that are missing.
     """
     instances: Sequence[Instance]
     """The elastic instances of its reservation, by index."""
     elastic_instances: list[ElasticInstance] = field(default_factory=list)
     """By index."""
     missing: int = 0
-    """For how many instances a place is wanted, with a seat or without."""
+    """The number of instances that need a slot, with an object or without."""
     lifted: int = 0
-    """Of these, how many may go back to where they are held."""
+    """The number of these that may go back to the slots of their leases."""
     first_unopened: int | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.first_unopened = next(self.unopened, None)
 
     def count_unleased(self) -> int:
-        """How many instances hold nothing and got no place in this tick."""
+        """Return how many instances hold nothing and got no slot in this cycle."""
         opened = sum(
             elastic_instance.slot_info is None and elastic_instance.lease is None
             for elastic_instance in self.elastic_instances
@@ -104,7 +113,7 @@ class ElasticGroup:
         return opened + unopened
 
     def walk_missing(self) -> Iterator[ElasticInstance]:
-        """The seats for which a place is wanted, lowest index first; those that are not there yet are made."""
+        """Yield the instances that need a slot, lowest index first; missing objects are made."""
         waiting = [elastic_instance for elastic_instance in self.elastic_instances if elastic_instance.is_missing]
         for elastic_instance in waiting:
             if elastic_instance.lease is not None:
@@ -113,12 +122,12 @@ class ElasticGroup:
         yield from self._open_up_to(None)
 
     def _open_up_to(self, end: int | None) -> Iterator[ElasticInstance]:
-        """Make the seats of the instances below this index, one after the other."""
+        """Make the objects of the instances below this index, one after the other."""
         while self.first_unopened is not None and (end is None or self.first_unopened < end):
             yield self._open()
 
     def open_all(self) -> list[ElasticInstance]:
-        """All seats, made for every instance."""
+        """Return all instances; missing objects are made."""
         while self.first_unopened is not None:
             self._open()
         return self.elastic_instances
@@ -132,7 +141,7 @@ class ElasticGroup:
         return elastic_instance
 
     def list_last_first(self) -> Iterator[ElasticInstance]:
-        """In the order in which they are taken off: those that this tick granted before those that are held."""
+        """Yield the instances in the order in which they are lifted: those granted in this cycle before held ones."""
         yield from (
             elastic_instance for elastic_instance in reversed(self.elastic_instances) if elastic_instance.is_granted
         )
@@ -145,62 +154,63 @@ class ElasticGroup:
 
 @dataclass(slots=True)
 class _Entry:
-    """Of the journal: what was before a move. Amounts are kept, since adding what was subtracted is not exact."""
+    """The state before a move. Amounts are stored, because subtracting and adding fractions is not exact."""
 
     elastic_instance: ElasticInstance | None
     stood: SlotInfo | None
     use: float
     slot_infos: tuple[tuple[SlotInfo, int, int, Resources | None], ...]
-    """Of each place that changed what was given, lifted and free."""
+    """(slot, given, lifted, free) of each slot that changed."""
 
 
 class Assignment:
-    """Moves seats and places essential instances; knows how much of the fleet is in use, and can go back."""
+    """Moves elastic instances and places essential ones in the scratch copy; keeps the utilisation, and can undo."""
 
     def __init__(self, cycle: CycleState) -> None:
         self._slot_index = cycle.ready
         self._journal: list[_Entry] = []
         self._changed: dict[int, SlotInfo] = {}
-        """Those of which searches are still to be told, by their order: once, however much is moved there."""
+        """By order: the changed slots that the slot index does not know of yet; one update for many moves."""
         self.use = 0.0
-        """The use of the pools, of which only differences count: see `weigh_use`."""
+        """The utilisation of the pools; only differences matter, see `weigh_use`."""
         self._totals: dict[str, Resources] = {}
         by_pool: dict[str, list[Resources]] = {}
-        for slot_info in self._slot_index.list_places():
+        for slot_info in self._slot_index.list_slot_infos():
             by_pool.setdefault(slot_info.slot.pool, []).append(slot_info.capacity or {})
         self._totals = {name: total(amounts) for name, amounts in by_pool.items()}
 
-    def is_free_to_move(self, slot_info: SlotInfo | None) -> bool:
-        """Whether seats may be taken off there, or put there."""
+    def may_move_on(self, slot_info: SlotInfo | None) -> bool:
+        """Return whether elastic instances may be lifted off a slot, or put there."""
         return slot_info is not None and self._slot_index.has(slot_info)
 
     def find(self, need: InstanceRequest, declined: Sequence[str] = ()) -> SlotInfo | None:
-        """Where one instance has room as things are."""
-        self.tell()
+        """Return the best slot for one instance, None if it fits on none."""
+        self.update_index()
         return self._slot_index.find(need, declined)
 
     def find_again(self, need: InstanceRequest, last: SlotInfo | None) -> SlotInfo | None:
-        """The same, after one was put on the last place that was found: who packs finds it again until it is full."""
+        """Do the same after one was put on `last`. Speed: a search that packs finds that slot until it is full."""
         is_packing = last is not None and not need.spreads and last.has_place
         if last is not None and is_packing and need.could_hold(last.slot.pool, last.free, last.labels):
             return last
         return self.find(need)
 
-    def tell(self) -> None:
-        """Let all searches, others' too, find the places as they now are."""
+    def update_index(self) -> None:
+        """Update the slot index, so that all searches find the changed slots as they are now."""
         for slot_info in self._changed.values():
             self._slot_index.regroup(slot_info)
         self._changed.clear()
 
     def fits_home(self, elastic_instance: ElasticInstance) -> bool:
-        """Whether what was taken off its slot still has its room there."""
+        """Return whether an instance that was lifted still fits on the slot of its lease."""
         home, lease = elastic_instance.home, elastic_instance.lease
-        if home is None or lease is None or not self._slot_index.has(home) or home.load >= home.pool.lease_limit:
+        if home is None or lease is None or not self._slot_index.has(home):
             return False
-        return home.free is None or fits(lease.resources, home.free)
+        # Its use of the machine was counted when it was granted.
+        return find_obstacle(lease.resources, home.free, home.pool.lease_limit - home.load) is None
 
     def move(self, elastic_instance: ElasticInstance, slot_info: SlotInfo | None) -> None:
-        """Take it off where it is, and put it there."""
+        """Lift an instance off its slot, and put it on another one (None: on none)."""
         self._note(elastic_instance, slot_info)
         if elastic_instance.slot_info is not None:
             self._remove(
@@ -213,7 +223,7 @@ class Assignment:
         elastic_instance.stand(slot_info)
 
     def take(self, slot_info: SlotInfo, need: InstanceRequest) -> None:
-        """Spend the room of an essential instance there."""
+        """Spend the capacity of an essential instance on a slot."""
         self._note(None, slot_info)
         self._put(slot_info, need.given[slot_info.slot.pool], is_new=True)
 
@@ -224,11 +234,11 @@ class Assignment:
 
     @property
     def mark(self) -> int:
-        """Where to go back to."""
+        """The present state, for `undo`."""
         return len(self._journal)
 
     def undo(self, mark: int) -> None:
-        """Go back to how things were at that mark."""
+        """Undo all moves since that mark."""
         while len(self._journal) > mark:
             entry = self._journal.pop()
             for slot_info, given, lifted, free in entry.slot_infos:
@@ -239,7 +249,7 @@ class Assignment:
             self.use = entry.use
 
     def lift_overfull(self, elastic_instances: Iterable[ElasticInstance]) -> None:
-        """Take off what stands on slots that hold more than they have: who fits is put back in his turn."""
+        """Lift the elastic instances of overfull slots; those that fit are put back when their group is served."""
         on: dict[SlotInfo, list[ElasticInstance]] = {}
         for elastic_instance in elastic_instances:
             if elastic_instance.slot_info is not None:
@@ -249,12 +259,12 @@ class Assignment:
                 self._lift_all(slot_info, lifted)
 
     def _lift_all(self, slot_info: SlotInfo, elastic_instances: Sequence[ElasticInstance]) -> None:
-        """Their amounts cannot be added to what is free, which is never told below 0."""
+        """Lift instances off an overfull slot: `free` is never below 0, so it is worked out again without them."""
         keys = {(elastic_instance.holder.id, elastic_instance.instance.name) for elastic_instance in elastic_instances}
         kept = [lease for key, lease in slot_info.leases.items() if key not in keys]
         slot_info.lifted += len(elastic_instances)
         if slot_info.capacity is not None:
-            slot_info.free = subtract(slot_info.capacity, count_used(kept))
+            slot_info.free = subtract(slot_info.capacity, measure(kept).amounts)
         self._changed[slot_info.order] = slot_info
         for elastic_instance in elastic_instances:
             self.use -= weigh_use(slot_info, elastic_instance.amounts_on(slot_info), self._totals)
@@ -281,8 +291,9 @@ class Assignment:
 
 
 def _lacks_a_name(slot_info: SlotInfo, elastic_instances: Iterable[ElasticInstance]) -> bool:
-    """Whether these seats use a resource that the slot no longer names: its host has registered again without it, and
-    a name that a slot lacks counts as 0. Source: Orchard.
+    """Return whether these instances use a resource that the slot no longer names, because its host registered again.
+
+    A name that a slot lacks counts as 0. Source: Orchard.
     """
     capacity = slot_info.capacity
     if capacity is None:
@@ -296,18 +307,19 @@ def _lacks_a_name(slot_info: SlotInfo, elastic_instances: Iterable[ElasticInstan
 
 
 def _is_overfull(slot_info: SlotInfo) -> bool:
-    if slot_info.load > slot_info.pool.lease_limit:
-        return True
-    if slot_info.capacity is None or slot_info.free is None or all(amount > 0 for amount in slot_info.free.values()):
-        return False
-    return not fits(count_used(slot_info.leases.values()), slot_info.capacity)
+    load, limit = slot_info.load, slot_info.pool.lease_limit
+    if load <= limit and all(amount > 0 for amount in (slot_info.free or {}).values()):
+        return False  # speed: most slots have something left of each resource
+    usage = Usage(load, measure(slot_info.leases.values()).amounts)
+    return is_overfull(usage, limit, slot_info.capacity)
 
 
 def list_groups(
     cycle: CycleState, reservation: Reservation, demand: Demand, position: int, leases: Iterable[Lease]
 ) -> list[ElasticGroup]:
-    """The seats of one reservation, by component: those of which its holder gave one back of its own accord get no
-    more than they hold.
+    """Return the elastic instances of one reservation, by component.
+
+    A component of which the holder gave an instance back gets no new ones: its wish is to shrink.
     """
     held = [lease for lease in leases if lease.kind == "elastic"]
     declined = reservation.declined if reservation.phase == "leased" else ()
@@ -332,18 +344,18 @@ def list_groups(
 
 
 def _number(component: Component, leases: Iterable[Lease]) -> dict[int, Lease]:
-    """Those that are held by instances of this component, by the number of the instance."""
+    """Return the leases of a component's instances, by the number of the instance."""
     numbered = ((find_number(component, lease.component), lease) for lease in leases)
     return {number: lease for number, lease in numbered if number is not None}
 
 
 def _list_others(first: int, count: int, numbers: Container[int]) -> Iterator[int]:
-    """The indices of all instances of a component but these."""
+    """Yield the indices of all instances of a component except these."""
     return (first + number for number in range(count) if number not in numbers)
 
 
 def find_number(component: Component, name: str) -> int | None:
-    """Which of the component's instances has this name; None where none has."""
+    """Return the number of the component's instance with this name; None if there is none."""
     if component.count == 1:
         return 0 if name == component.name else None
     stem, _, digits = name.rpartition(".")
@@ -357,10 +369,22 @@ def _index(elastic_instance: ElasticInstance) -> int:
 
 
 def _find_home(cycle: CycleState, holder: Reservation, lease: Lease) -> SlotInfo | None:
-    """The place of a lease that may be taken off it: on a slot in service, and not one that has to go afterwards."""
+    """Return the slot of a lease if searches may find the slot and the lease may be reclaimed."""
     slot_info = cycle.slot_infos.get(lease.slot)
-    present = slot_info.leases.get((holder.id, lease.component)) if slot_info is not None else None
-    if slot_info is None or present is None or present.state != "held":
+    if slot_info is None or not cycle.ready.has(slot_info):
         return None
-    goes = slot_info.pool.recycle_unclean and not cycle.settings_of(holder).preemption_grace
-    return slot_info if cycle.ready.has(slot_info) and not goes else None
+    return slot_info if is_reclaimable(cycle, slot_info, holder, lease) else None
+
+
+def is_reclaimable(cycle: CycleState, slot_info: SlotInfo, holder: Reservation, lease: Lease) -> bool:
+    """Return whether an elastic lease may be reclaimed for another reservation: it is held, and its slot stays."""
+    present = slot_info.leases.get((holder.id, lease.component))
+    if present is None or present.state != "held":
+        return False
+    # A lease that ends without a grace is unclean: a pool that recycles such slots would lose the slot.
+    return bool(cycle.settings_of(holder).preemption_grace) or not slot_info.pool.recycle_unclean
+
+
+def is_served(cycle: CycleState, reservation: Reservation) -> bool:
+    """Return whether a leased reservation stays leased in this cycle."""
+    return reservation.id not in cycle.over and reservation.id not in cycle.returning

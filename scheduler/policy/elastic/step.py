@@ -1,6 +1,6 @@
-"""Step 5's part about elastic instances: who gets and who gives back, as each queue's `elastic` setting says.
+"""The elastic part of placing: grants and reclaims under each queue's `elastic` setting.
 
-A queue without a reservation that has elastic components costs nothing here. Source: Zoe; `yielding` is ours.
+A queue without elastic components costs nothing here. Source: Zoe; `yielding` is ours.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,35 +14,35 @@ from scheduler.policy.cycle.state import CycleState
 from scheduler.policy.cycle.step_values import ElasticShortage
 from scheduler.policy.elastic.cascade import Cascade
 from scheduler.policy.elastic.decisions import ElasticDecisions
-from scheduler.policy.elastic.instances import ElasticGroup
+from scheduler.policy.elastic.instances import ElasticGroup, is_served
 from scheduler.policy.queueing.order import sort_queue
 
 
 class ElasticStep:
-    """The cascades of one tick, one for each queue in which there is anything elastic."""
+    """The cascades of one cycle, one for each queue with elastic components."""
 
     def __init__(self, cycle: CycleState, waiters: Queue) -> None:
-        """Serves the elastic instances of those who are leased already; some of the waiters are since this tick."""
+        """Serve the elastic instances of leased reservations; some of `waiters` are leased since this cycle."""
         self._cycle = cycle
         self._start = len(cycle.decisions)
         self._cascades: dict[str, Cascade] = {}
-        self._everybody = Queue()
+        self._queue = Queue()
         self.pools: set[str] = set()
-        """Where elastic instances may stand, so that more than the order of the queue decides who gets what."""
-        leased = [each for each in cycle.view.stretching.values() if _is_served(cycle, each)]
+        """The pools in which elastic instances may stand: capacity may be given back while the queue is served."""
+        leased = [each for each in cycle.view.stretching.values() if is_served(cycle, each)]
         if leased or cycle.has_elastic_demand():
             self._open(leased, waiters)
 
     @property
     def is_active(self) -> bool:
-        """Whether there is anything elastic."""
+        """Whether any reservation has elastic components."""
         return bool(self._cascades)
 
     def _open(self, leased: Sequence[Reservation], waiters: Queue) -> None:
-        self._everybody = everybody = sort_queue(self._cycle, [*leased, *waiters.reservations])
-        ranks = {each.id: rank for rank, each in enumerate(everybody.reservations)}
+        self._queue = queue_of_all = sort_queue(self._cycle, [*leased, *waiters.reservations])
+        ranks = {each.id: rank for rank, each in enumerate(queue_of_all.reservations)}
         members: dict[str, list[Reservation]] = {}
-        for reservation, demand in everybody:
+        for reservation, demand in queue_of_all:
             if demand.elastic:
                 self.pools.update(demand.pools)
                 known = members.setdefault(demand.queue, [])
@@ -60,7 +60,10 @@ class ElasticStep:
     def serve(
         self, reservation: Reservation, demand: Demand, slot_infos: list[SlotInfo] | None
     ) -> list[SlotInfo] | None:
-        """Let one take part that found these places, or find it places that elastic instances give back."""
+        """Let a reservation that was placed take part; for one that was not, reclaim elastic instances.
+
+        `slot_infos`: the slots on which it was placed, None if it fits nowhere. Return its slots, or None.
+        """
         cascade = self._cascades.get(demand.queue)
         if cascade is None:
             return slot_infos
@@ -71,12 +74,12 @@ class ElasticStep:
         return slot_infos
 
     def spend(self, demand: Demand, slot_infos: list[SlotInfo]) -> None:
-        """Somebody got, or keeps, the room of these places."""
+        """Note that a demand was placed on these slots, or keeps their capacity."""
         if (cascade := self._cascades.get(demand.queue)) is not None:
             cascade.spend(demand, slot_infos)
 
     def finish(self) -> list[ElasticShortage]:
-        """Turn what has changed into decisions; return the elastic instances for which launches may help."""
+        """Turn the changes into decisions; return the elastic instances that may cause launches."""
         if not self._cascades:
             return []
         settlement = ElasticDecisions(self._cycle, self._start)
@@ -88,32 +91,28 @@ class ElasticStep:
         return []
 
     def _list_shortages(self) -> list[ElasticShortage]:
-        """Return the elastic instances without a slot, in pools that launch for them, in rank order: of reservations
-        that are served, and of pending ones, whose essential instances may have capacity in flight.
+        """Return the elastic instances without a slot in pools with `launch_for_elastic`, in rank order.
+
+        Pending reservations count too: their essential instances may have capacity that is in flight.
         """
         shortages: list[ElasticShortage] = []
         groups: dict[str, list[ElasticGroup]] = {}
         for cascade in self._cascades.values():
             for group in cascade.groups:
                 groups.setdefault(group.holder.id, []).append(group)
-        for reservation, demand in self._everybody:
+        for reservation, demand in self._queue:
             if reservation.phase == "leased" or reservation.id in groups:
                 served = groups.get(reservation.id, ())
                 missing = [(group.need, group.count_unleased()) for group in served]
             else:
                 missing = [] if len(demand.needs) > len(demand.shape.essential) else demand.elastic_runs
-            shortages += [ElasticShortage(reservation, *each) for each in self._make_wishes(demand, missing)]
+            shortages += [ElasticShortage(reservation, *each) for each in self._make_demands(demand, missing)]
         return shortages
 
-    def _make_wishes(
+    def _make_demands(
         self, demand: Demand, missing: Iterable[tuple[InstanceRequest, int]]
     ) -> Iterator[tuple[Demand, int]]:
         pools = tuple(name for name in demand.pools if self._cycle.rules.pools[name].launch_for_elastic)
         for need, count in missing if pools else ():
             if count:
                 yield Demand(demand.shape, pools, demand.queue, demand.settings, (need,)), count
-
-
-def _is_served(cycle: CycleState, reservation: Reservation) -> bool:
-    """Whether it still is leased, and is to stay so."""
-    return reservation.id not in cycle.over and reservation.id not in cycle.returning

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from scheduler.model.reservations import Lease, Reservation
-from scheduler.model.resources import fits, subtract, total
+from scheduler.model.resources import subtract, total
+from scheduler.policy.capacity.fits import find_obstacle, measure
 from scheduler.policy.capacity.slot_info import SlotInfo
 from scheduler.policy.cycle.state import CycleState
 
@@ -19,7 +20,7 @@ Hold = Callable[[Reservation, tuple[Lease, ...]], object]
 def assign_claims(
     cycle: CycleState, claimants: Iterable[Reservation], hold: Hold, givers: str, *, is_exclusive: bool
 ) -> None:
-    """Assign each claimant its leases as soon as they fit beside the held and the revoked leases on its slots.
+    """Assign each claimant its leases as soon as they fit beside the held and the revoking leases on its slots.
 
     Until then a claimant waits and gets no other slot. `is_exclusive`: a later claimant of a slot waits until the
     earlier one has its lease. `givers` completes the sentence of the wait.
@@ -28,34 +29,29 @@ def assign_claims(
     for reservation in claimants:
         slot_infos = [cycle.slot_infos[name] for name in sorted({lease.slot for lease in reservation.leases})]
         names = [each.slot.id for each in slot_infos]
-        told = f"waits until {', '.join(names)} is given back by {givers}"
+        detail = f"waits until {', '.join(names)} is given back by {givers}"
         if any(each.slot.cordoned for each in slot_infos):
-            cycle.wait(reservation.id, "cordoned", f"{told}, and is cordoned")
+            cycle.wait(reservation.id, "cordoned", f"{detail}, and is cordoned")
         elif blocked.isdisjoint(names) and all(_has_room(each, reservation) for each in slot_infos):
             hold(reservation, tuple(_redeem(cycle, lease) for lease in reservation.leases))
             continue
         else:
-            cycle.wait(reservation.id, "no_capacity", told)
+            cycle.wait(reservation.id, "no_capacity", detail)
         if is_exclusive:
             blocked.update(names)
 
 
 def _has_room(slot_info: SlotInfo, reservation: Reservation) -> bool:
-    """Whether what it claims there fits beside what is held and what is still to be given back."""
+    """Return whether the leases that a reservation claims on a slot fit beside the held and the revoking leases.
+
+    Other claims do not count: each of them waits in its turn. Uses of the machine were counted with the claim.
+    """
     if slot_info.slot.stranger is not None:
         return False
-    others = [
-        lease for (owner, _), lease in slot_info.leases.items() if lease.state != "claimed" or owner == reservation.id
-    ]
-    if len(others) > slot_info.pool.lease_limit:
-        return False
-    own = total(lease.resources for (owner, _), lease in slot_info.leases.items() if owner == reservation.id)
-    used = total(
-        lease.resources
-        for (owner, _), lease in slot_info.leases.items()
-        if lease.state != "claimed" and owner != reservation.id
-    )
-    return slot_info.capacity is None or fits(own, subtract(slot_info.capacity, used))
+    own = [lease.resources for (owner, _), lease in slot_info.leases.items() if owner == reservation.id]
+    usage = measure([lease for (owner, _), lease in slot_info.leases.items() if owner != reservation.id], "now")
+    free = None if slot_info.capacity is None else subtract(slot_info.capacity, usage.amounts)
+    return find_obstacle(total(own), free, slot_info.pool.lease_limit - usage.count, count=len(own)) is None
 
 
 def _redeem(cycle: CycleState, claim: Lease) -> Lease:

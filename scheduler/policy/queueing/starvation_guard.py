@@ -78,7 +78,7 @@ class StarvationGuard:
 
     def _keep_slots(self, reservation: Reservation, demand: Demand) -> None:
         needs = [need for need in dict.fromkeys(demand.needs) if need.likeness not in self._kept_for]
-        slot_infos = self._cycle.ready.list_places() if needs else ()
+        slot_infos = self._cycle.ready.list_slot_infos() if needs else ()
         kept = [
             slot_info
             for slot_info in slot_infos

@@ -1,5 +1,6 @@
-"""Whom a preemption on one slot ends: the fewest, cheapest pieces of running work that make room. Source: qscheduler,
-where a slot has one lease.
+"""The victims of a preemption on one slot: the fewest and cheapest reservations that free enough capacity.
+
+Source: qscheduler, where a slot has one lease.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -8,14 +9,13 @@ from math import comb
 from typing import Final
 
 from scheduler.model.accounts import NOTHING, Levels, add
-from scheduler.model.reservations import Lease
 from scheduler.model.resources import Resources
 from scheduler.policy.capacity.slot_info import SlotInfo
-from scheduler.policy.quota.run import has_room_beside
+from scheduler.policy.quota.run import fits_beside
 from scheduler.policy.quota.running import RunningWork
 
 MOST_SETS: Final = 2_000
-"""So many sets of one size are compared; where there are more, the cheapest ones go until there is room."""
+"""The most sets of one size that are compared; if there are more, the cheapest work goes until the newcomer fits."""
 
 
 def choose_victims(
@@ -26,16 +26,16 @@ def choose_victims(
     *,
     at_once: bool,
 ) -> list[RunningWork] | None:
-    """Of these, cheapest first, who has to go so that instances with these amounts have room; None where all of them
-    are not enough. Fewest first, then the least cost together, then the order given. `given`: what this tick has
-    assigned there.
+    """Return the running work that has to go so that instances with the amounts `wanted` fit; None if they never fit.
 
-    With a grace (not `at_once`) those who are leaving already are as good as gone, and who claims the place as good as
-    here.
+    Fewest first, then the least cost together, then the order of `runs` (cheapest first). `given`: the amounts that
+    this cycle has assigned there. With a grace (not `at_once`) the newcomer begins when revoking leases have ended.
     """
 
     def makes_room(victims: Iterable[RunningWork]) -> bool:
-        return has_room_beside(slot_info, _list_staying(slot_info, victims, at_once=at_once), given, wanted)
+        gone = {run.reservation.id for run in victims}
+        staying = [lease for (owner, _), lease in slot_info.leases.items() if owner not in gone]
+        return fits_beside(slot_info, staying, given, wanted, at_once=at_once)
 
     if not makes_room(runs):
         return None
@@ -48,7 +48,7 @@ def choose_victims(
 
 
 def sum_costs(runs: Iterable[RunningWork]) -> Levels:
-    """What they cost together."""
+    """Return the cost of several pieces of running work together."""
     cost = NOTHING
     for run in runs:
         cost = add(cost, run.cost)
@@ -62,10 +62,3 @@ def _take_cheapest(
     while len(chosen) > 1 and makes_room(chosen[:-1]):
         chosen.pop()
     return chosen
-
-
-def _list_staying(slot_info: SlotInfo, victims: Iterable[RunningWork], *, at_once: bool) -> list[Lease]:
-    """The leases that are left when these are gone."""
-    gone = {run.reservation.id for run in victims}
-    staying = [lease for (owner, _), lease in slot_info.leases.items() if owner not in gone]
-    return staying if at_once else [lease for lease in staying if lease.state != "revoking"]

@@ -124,7 +124,7 @@ def test_the_index_finds_the_slot_that_a_search_of_all_slots_finds(seed: int) ->
     for _ in range(60):
         need, declined = random.choice(needs), random.choice([(), (), ("linux-1", "linux-2")])
         slot_info = slot_index.find(need, declined)
-        assert slot_info is find_by_looking_at_all(list(slot_index.list_places()), need, declined)
+        assert slot_info is find_by_looking_at_all(list(slot_index.list_slot_infos()), need, declined)
         match random.choice(["take", "take", "take", "undo", "leave", "return"]):
             case "take" if slot_info is not None:
                 remaining = slot_info.remaining

@@ -4,7 +4,7 @@ import pytest
 
 from scheduler.model.validation import InvalidInputError
 from tests.rules.playing import Document, play_out, tick
-from tests.rules.zoe import MODES, a_lab, an_application, component, decided, holdings, on_slot, submitted
+from tests.rules.zoe import LAB, MODES, a_lab, an_application, component, decided, holdings, on_slot, submitted
 
 WITH_GPUS = {
     "id": "r1",
@@ -107,6 +107,50 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             "1 revoke small more.0 lab-1 reclaimed",
             "1 grant big more.0 lab-1 room",
             "1 grant big more.1 lab-1 room",
+        ],
+    ),
+    "slots that count leases only are reclaimed too": (
+        a_lab(
+            submitted(0, an_application("small", 1, 2, priority=1)),
+            submitted(1, an_application("big", 1, 2, priority=9)),
+            slots=[{"id": "lab-1", "pool": "lab"}],
+            lab={"resources": None, "max_leases_per_slot": 4},
+            scheduler={"queue": "priority"},
+        ),
+        [
+            "0 assign small lab-1",
+            "0 grant small more.0 lab-1 room",
+            "0 grant small more.1 lab-1 room",
+            "1 assign big lab-1",
+            "1 revoke small more.1 lab-1 reclaimed",
+            "1 revoke small more.0 lab-1 reclaimed",
+            "1 grant big more.0 lab-1 room",
+            "1 grant big more.1 lab-1 room",
+        ],
+    ),
+    "flexible: a reservation with elastic components that is placed can make a refused reclaim worth it": (
+        a_lab(
+            submitted(
+                1,
+                an_application("r1", 1, units=2),
+                {**an_application("r2", 1), "components": [component("core", 1), component("more", 1, 2, "elastic")]},
+                an_application("r3", 1, units=2),
+            ),
+            elastic="flexible",
+            slots=[on_slot("lab-1", 2, ("low", "core")), on_slot("lab-2", 4, ("low", "more"))],
+            reservations=[
+                {
+                    **an_application("low", 1, phase="leased"),
+                    "components": [component("core", 1), component("more", 1, 3, "elastic")],
+                }
+            ],
+            scheduler={"preemption": False},
+        ),
+        [
+            "1 assign r2 lab-1",
+            "1 revoke low more lab-2 reclaimed",
+            "1 assign r3 lab-2",
+            "1 grant r2 more lab-2 room",
         ],
     ),
     "malleable reclaims nothing": (
@@ -373,4 +417,23 @@ def test_instances_are_granted_lowest_index_first_although_a_new_reservation_tak
     assert decided(lab) == [
         *("0 assign r1 lab-1", "0 assign r2 lab-1"),
         *("0 grant r1 more.0 lab-1 room", "0 grant r1 more.1 lab-2 room"),
+    ]
+
+
+def test_an_instance_that_moves_to_another_pool_takes_the_amounts_of_that_pool() -> None:
+    """The `default_resources` of the other pool leave room for one of two instances."""
+    scenario = a_lab(
+        submitted(1, {"id": "r1", "pool": "lab", "components": [component("core", 1, 2)]}),
+        slots=[
+            on_slot("lab-1", 3, ("low", "core"), ("low", "more.0"), ("low", "more.1")),
+            {"id": "annex-1", "pool": "annex", "resources": {"units": 2, "mem": 5}},
+        ],
+        reservations=[an_application("low", 1, 2, phase="leased")],
+    )
+    scenario["config"]["pools"]["annex"] = {**LAB, "default_resources": {"mem": 5}}
+    assert decided(scenario) == [
+        "1 revoke low more.1 lab-1 reclaimed",
+        "1 revoke low more.0 lab-1 reclaimed",
+        "1 assign r1 lab-1",
+        "1 grant low more.0 annex-1 room",
     ]

@@ -124,7 +124,7 @@ def test_an_assignment_to_a_host_that_registered_again_before_the_commit_is_plan
     """It still has capacity, but another slot might be the better one now."""
     again = {"register": {"id": "lab-1", "pool": "lab", "machine": "m1", **change}}
     played = play_out(a_case(host(0), submit(0, "r1", resources={"cpus": 1}), tick(0, again), kicks=True))
-    assert played.ticks[:2] == [["assign r1 lab-1 (skipped: lab-1 was registered anew)"], ["assign r1 lab-1"]]
+    assert played.ticks[:2] == [["assign r1 lab-1 (skipped: lab-1 was registered again)"], ["assign r1 lab-1"]]
 
 
 @pytest.mark.parametrize(

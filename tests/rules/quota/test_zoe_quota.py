@@ -108,6 +108,17 @@ CASES: dict[str, tuple[Document, list[str]]] = {
             "9 assign r2 lab-1 lab-1 at 5",
         ],
     ),
+    "what is being given back already is waited for without another reclaim": (
+        stretched(
+            2,
+            submitted(5, an_application("r1", 1)),
+            act(6, "cancel", "r1"),
+            submitted(7, an_application("r2", 1)),
+            act(9, "surrender", {"reservation": "low"}),
+            scheduler=GRACE,
+        ),
+        ["5 revoke low more.1 lab-1 reclaimed", "9 assign r2 lab-1 at 5"],
+    ),
     "flexible: only if the use of the pool grows": (
         stretched(2, submitted(5, an_application("r1", 1)), elastic="flexible"),
         [],
