@@ -1,4 +1,4 @@
-"""Where changes are looked for that could end a wait: the pools and slots that may serve a reservation."""
+"""Candidates for changes that could end a wait: the pools and slots that may serve a reservation."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -10,19 +10,19 @@ from scheduler.model.rules import Pool
 from scheduler.model.slots import Slot
 
 MOST_SLOTS_MORE: Final = 64
-"""So many more slots, and no more, are thought of."""
+"""Most slots that a suggested change adds."""
 MOST_CANDIDATES: Final = 12
-"""Of one kind where there may be as many as there are slots."""
+"""Most changes of one kind that are tried if there could be one for each slot."""
 
 
 def list_pools(search: Search) -> list[tuple[str, Pool]]:
-    """The pools that may serve it, by name, in the order in which they are configured."""
+    """Return name and rules of the pools that may serve the reservation, in configured order."""
     request = search.reservation.request
     return [(name, search.rules.pools[name]) for name in search.rules.serving_pools(request.pool, request.system)]
 
 
 def list_slots(search: Search) -> Iterable[tuple[Slot, Pool]]:
-    """The ready slots of the pools that may serve it, always in the same order."""
+    """Yield the ready slots of these pools, by pool and number."""
     pools = dict(list_pools(search))
     for slot in sorted(search.view.slots.values(), key=lambda each: (each.pool, len(each.id), each.id)):
         if slot.pool in pools and slot.state == "ready":
@@ -30,14 +30,16 @@ def list_slots(search: Search) -> Iterable[tuple[Slot, Pool]]:
 
 
 def list_hosts(search: Search) -> Iterable[tuple[Slot, Pool]]:
-    """Those of them that are hosts of static pools: an operator can give a host more resources and other labels. A
-    machine of EC2 stays as it was launched.
+    """Return the ready slots of static pools. An operator can give a host more resources and other labels; an EC2
+    machine stays as it was launched.
     """
     return ((slot, pool) for slot, pool in list_slots(search) if not pool.is_elastic)
 
 
 def count_wanted(search: Search) -> int:
-    """Slots that all who wait could use, at most; those before it take theirs first."""
+    """Return how many slots all pending reservations could use, at most MOST_SLOTS_MORE. Reservations before this one
+    take theirs first.
+    """
     wanted = 0
     for each in search.view.by_phase["pending"].values():
         wanted += sum(component.count for component in each.request.components if component.kind == "essential")
@@ -47,26 +49,26 @@ def count_wanted(search: Search) -> int:
 
 
 def list_components(reservation: Reservation) -> list[Component]:
-    """Those of which it has essential instances."""
+    """Return its essential components."""
     return [each for each in reservation.request.components if each.kind == "essential"]
 
 
 def only_component(reservation: Reservation) -> Component | None:
-    """Its component where it has one essential instance; None for a gang."""
+    """Return the component of its single essential instance; None for a gang."""
     found = list_instances(reservation.request, "essential")
     return found[0].component if len(found) == 1 else None
 
 
 def required_labels(reservation: Reservation, component: Component) -> Labels:
-    """What a slot has to have for an instance of this component."""
+    """Return the labels that a slot needs for an instance of this component."""
     return {**reservation.request.labels, **component.labels}
 
 
 def find_lacking(labels: Labels, required: Labels) -> dict[str, str]:
-    """The required labels that are not among these with that very value."""
+    """Return the required labels that are missing or have another value."""
     return {name: value for name, value in required.items() if labels.get(name) != value}
 
 
 def describe_labels(labels: Labels) -> str:
-    """Labels in words."""
+    """Return labels as text: `name=value, ...`."""
     return ", ".join(f"{name}={value}" for name, value in sorted(labels.items()))

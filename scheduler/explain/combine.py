@@ -1,7 +1,6 @@
-"""Two changes at once that end a wait which no single one would: needs a label and a larger slot, say.
+"""Two changes that end a wait together if no single one does, for example a label and a larger slot.
 
-The first of them is one that is made or not; as if it were made, the second is looked for as a single one would be. So
-nothing is known here of what the changes are.
+The first change is assumed, and the second one is searched like a single one. This module depends on no kind of change.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,17 +14,17 @@ from scheduler.model.validation import InvalidInputError
 from scheduler.model.view import Row
 
 MOST_OPENERS: Final = 3
-"""Of one kind: each of them costs a whole search."""
+"""First changes of one kind that are tried: each costs a whole search."""
 TOGETHER: Final = "only together: "
 Candidates = Callable[[Search], Iterable[Suggestion]]
 
 
 def combine_two(search: Search, openers: Sequence[Candidates], kinds: Sequence[Kind]) -> Suggestion | None:
-    """The first of the openers that serves it with another change; neither of the two would alone."""
+    """Return the first opener that serves the reservation together with another change; neither would alone."""
     for first in _list_openers(search, openers):
         second = find_second(search, first, kinds)
         if second is not None:
-            # Found beside the first one, it may be more than was thought of without it.
+            # The search beside the first change tries more than the search without it, so the second may suffice alone.
             is_enough = _are_apart(first, second) and search.serves(second)
             return second if is_enough else join(first, second, f"{first.kind} and {second.kind}")
         if search.is_cut_short:
@@ -34,14 +33,14 @@ def combine_two(search: Search, openers: Sequence[Candidates], kinds: Sequence[K
 
 
 def find_second(search: Search, first: Suggestion, kinds: Iterable[Kind]) -> Suggestion | None:
-    """What would serve it if the first change were made; None where that would be refused."""
+    """Return the change that would serve the reservation after the first one; None if the first would be refused."""
     with suppress(InvalidInputError), search.assuming(first):
         return find_of_kinds(search, kinds)
     return None
 
 
 def join(first: Suggestion, second: Suggestion, kind: str) -> Suggestion:
-    """Both: the second is what was found as if the first were made, and has what it changed of the same things."""
+    """Return both changes as one. Where both change the same row or key, the second one contains the first."""
     return Suggestion(
         kind=kind,
         text=f"{TOGETHER}{first.text.removeprefix(TOGETHER)}; {second.text.removeprefix(TOGETHER)}",
@@ -52,13 +51,15 @@ def join(first: Suggestion, second: Suggestion, kind: str) -> Suggestion:
 
 
 def _list_openers(search: Search, openers: Iterable[Candidates]) -> Iterator[Suggestion]:
-    """Some of each kind; those of one kind are listed before the first of them is tried."""
+    """Yield the first changes of each kind. The changes of a kind are listed before one of them is tried, because a
+    trial changes the view.
+    """
     for list_changes in openers:
         yield from list(islice(list_changes(search), MOST_OPENERS))
 
 
 def _are_apart(first: Suggestion, second: Suggestion) -> bool:
-    """Whether the second changes nothing that the first one changes too."""
+    """Return whether the two changes have no row and no key in common."""
     rows = {_key_of(row) for row in first.rows} & {_key_of(row) for row in second.rows}
     return not rows and not set(_list_keys(first.config)) & set(_list_keys(second.config))
 
@@ -68,7 +69,7 @@ def _key_of(row: Row) -> tuple[type, str]:
 
 
 def _list_keys(config: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """The keys of a partial config whose values are no tables."""
+    """Yield the paths of the keys of a partial config whose values are not tables."""
     for key, value in config.items():
         if isinstance(value, Mapping):
             yield from _list_keys(value, f"{path}{key}.")

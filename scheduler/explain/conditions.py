@@ -1,4 +1,4 @@
-"""Conditions in words: what is to be said of a slot beyond its state, and of a pool whose launches rest."""
+"""Conditions as text: the facts about a slot beyond its state, and what holds back the launches of a pool."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -13,7 +13,7 @@ from scheduler.policy.lifecycle.timeouts import is_silent
 _MINUTE: Final = 60
 _HOUR: Final = 3600
 _ON_THE_WAY: Final = {"launching": "launch_timeout", "booting": "boot_timeout", "binding": "binding_timeout"}
-"""States on the way, each with the key that bounds it."""
+"""State in flight -> the configuration key of its timeout."""
 _REASONS: Final = {
     "requested": "an operator drains it",
     "leaving": "the host leaves",
@@ -29,30 +29,30 @@ _REASONS: Final = {
 
 
 def describe_slot(slot: Slot, pool: Pool | None, now: float) -> list[str]:
-    """What is to be said of this slot now (seconds), each thing in a few words; [] = nothing but its state."""
-    said = [*_describe_way(slot, pool, now), *_describe_silence(slot, pool, now), *_describe_end(slot, now)]
+    """Return the conditions of a slot now (seconds), each as a short text; [] if its state is all."""
+    conditions = [*_describe_way(slot, pool, now), *_describe_silence(slot, pool, now), *_describe_end(slot, now)]
     if slot.cordoned:
-        said.append("cordoned: takes no new leases")
+        conditions.append("cordoned: takes no new leases")
     if slot.stranger is not None:
-        said.append(f"{slot.stranger}, which nobody knows, was confirmed there: offered to nobody until it is idle")
+        conditions.append(f"{slot.stranger}, which is unknown, was confirmed there: takes no leases until it is idle")
     if slot.unconfirmed:
-        said.append(f"unconfirmed leases in a row: {_of(slot.unconfirmed, pool)}")
+        conditions.append(f"unconfirmed leases in a row: {_of(slot.unconfirmed, pool)}")
     if slot.failed_probes:
-        said.append(f"failed probes in a row: {_of(slot.failed_probes, pool)}")
+        conditions.append(f"failed probes in a row: {_of(slot.failed_probes, pool)}")
     if pool is None:
-        said.append(f"its pool {slot.pool} is not configured any more")
-    return said
+        conditions.append(f"its pool {slot.pool} is not configured any more")
+    return conditions
 
 
 def describe_pool(view: View, rules: Rules, name: str, now: float) -> list[str]:
-    """What keeps launches of this pool back now, each hold with its reason, its end and what was learned."""
+    """Return what holds back the launches of a pool now: each back-off with its reason and its end."""
     holds = sorted((each for each in view.holds.values() if each.pool in {name, "*"}), key=lambda each: each.id)
     active = sum(slot.pool == name and slot.state not in INACTIVE for slot in view.slots.values())
     return [text for hold in holds for text in _describe_hold(hold, rules.pools[name], active, now)]
 
 
 def describe_subject(hold: Hold) -> str:
-    """What a hold keeps from being launched, in words."""
+    """Return as text what a back-off keeps from being launched."""
     pool = "every pool" if hold.pool == "*" else f"pool {hold.pool}"
     if hold.kind == "unhealthy" or not hold.subject:
         return pool
@@ -60,7 +60,7 @@ def describe_subject(hold: Hold) -> str:
 
 
 def is_at_quota(holds: Iterable[Hold], pool: str, active: int, now: float) -> bool:
-    """Whether a refusal by quota holds launches of this pool, which has so many active slots."""
+    """Return whether EC2's quota holds back launches of a pool with `active` active slots."""
     found = (each for each in holds if each.pool == pool and each.kind == "quota" and now < each.until)
     return any(not each.active or active >= each.active for each in found)
 
@@ -128,7 +128,7 @@ def _in_a_row(hold: Hold) -> str:
 
 
 def show_span(seconds: float) -> str:
-    """A span of time for people, in the largest unit that says enough."""
+    """Return a duration as text, in seconds up to 2 min, in minutes up to 2 h, then in hours."""
     seconds = max(0.0, seconds)
     if seconds < 2 * _MINUTE:
         return f"{seconds:.0f} s"

@@ -1,4 +1,4 @@
-"""What an account has now, and when it can pay again by itself: by the sums of the charge. Source: qscheduler."""
+"""What an account has now, and when it can pay again without a change. Source: qscheduler."""
 
 from collections.abc import Iterable, Iterator
 from math import ceil
@@ -15,7 +15,7 @@ _A_MOMENT: Final = 0.001
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """An account charged up to now, and what its leases use up a second at each level."""
+    """An account charged up to now, and what its leases cost per second at each level."""
 
     account: Account
     use: Levels
@@ -24,7 +24,7 @@ class Forecast(msgspec.Struct, frozen=True):
 
 
 def forecast(view: View, account: Account, now: float) -> Forecast:
-    """The account as the next tick would find it, if that came now."""
+    """Return the account as a cycle at `now` would find it."""
     leases = list(_list_leases(view, account))
     charged = charge(account, sum_running(account, leases, now), now)
     use = NOTHING
@@ -47,25 +47,26 @@ def _pays_for(view: View, account: Account, reservation: Reservation) -> bool:
 
 
 def list_recoveries(found: Forecast) -> Iterator[tuple[float, int]]:
-    """(seconds, level) after which it has something again at a level better than those that it can pay for, the
-    soonest first, if what runs runs on. It has nothing before: a balance of 0 pays for nothing.
+    """Yield (seconds, level): when it has something again at a level better than its present one, soonest first.
+
+    Assumes that its running work goes on. A balance of 0 pays for nothing.
     """
     times = [(_seconds_until_paid(found, level), level) for level in PAID if level < found.level]
     yield from sorted((seconds, level) for seconds, level in times if seconds is not None)
 
 
 def _seconds_until_paid(found: Forecast, level: int) -> float | None:
-    """None where it never comes: it earns nothing there, nothing that is kept, or less than what runs uses up."""
+    """Return None if it never can: it earns nothing at the level, keeps nothing, or earns less than its work costs."""
     account = found.account
     gain = account.charge_rate[level] - found.use[level]
     if account.charge_rate[level] * account.max_charge_seconds <= 0 or gain <= 0:
         return None
-    # A millisecond's worth of it is more than nothing.
+    # The balance has to be above 0, not at 0.
     return -account.balance[level] / gain + _A_MOMENT
 
 
 def seconds_left(found: Forecast) -> float | None:
-    """How long what it has at its best level lasts if what runs runs on; None where it does not run down."""
+    """Return for how many seconds its best level lasts if its work goes on; None if the balance does not fall."""
     if found.level == FREE:
         return None
     loss = found.use[found.level] - found.account.charge_rate[found.level]
@@ -73,17 +74,17 @@ def seconds_left(found: Forecast) -> float | None:
 
 
 def describe_account(found: Forecast) -> str:
-    """The account in a sentence: what it has left, how long that lasts, and when it can pay again."""
+    """Return a sentence on the account: what it has left, how long that lasts, and when it can pay again."""
     account = found.account
     if found.level == FREE:
-        told = f"account {account.id} has nothing left at any level"
+        text = f"account {account.id} has nothing left at any level"
     else:
-        told = f"account {account.id} has {account.balance[found.level]:.6g} of level {found.level} left"
+        text = f"account {account.id} has {account.balance[found.level]:.6g} of level {found.level} left"
         if (seconds := seconds_left(found)) is not None:
-            told += f", which what it runs uses up in {seconds:.3g} s"
+            text += f", which what it runs uses up in {seconds:.3g} s"
     again = [f"at level {level} in {ceil(seconds)} s" for seconds, level in list_recoveries(found)]
     if found.level == 0:
-        return told
+        return text
     if not again:
-        return f"{told}; it earns nothing that it could pay with" + (" at a better level" if found.level < FREE else "")
-    return f"{told}; it can pay again {' and '.join(again)}"
+        return f"{text}; it earns nothing that it could pay with" + (" at a better level" if found.level < FREE else "")
+    return f"{text}; it can pay again {' and '.join(again)}"

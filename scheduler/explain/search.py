@@ -1,9 +1,9 @@
-"""The smallest change that would end a wait, found by asking the engine itself: what if?
+"""Search for the smallest change that would end a wait, by planning what would happen.
 
-Each kind of change is tried on a copy of the view or the rules, least first, and a plan is made of that; what is
-suggested is a change under which the plan serves the reservation, and no smaller one of its kind does. So there is
-no second set of rules that could say something else than the tick. The kinds are in `changes.py`; where no single one
-would do, two together are tried (`combining.py`).
+Each kind of change is applied to the view or the rules, smallest first, and `plan()` plans the result. A suggestion is
+a change under which the plan serves the reservation and no smaller one of its kind does. The search has no rules of its
+own that could differ from the tick's. The kinds are in `changes/`; if no single change suffices, two are tried together
+(`combine.py`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,27 +24,27 @@ from scheduler.policy.plan import plan
 from scheduler.policy.plan_cache import PlanCache
 
 MOST_PLANS: Final = 150
-"""Plans that one search makes at most."""
+"""Most plans of one search."""
 
 
 class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
-    """One change that would end the wait: prose, and what exactly it is."""
+    """One change that would end the wait, as text and exactly."""
 
     kind: str
     text: str
     rows: tuple[Row, ...] = ()
-    """Rows as they would be."""
+    """The changed rows."""
     config: Mapping[str, Any] = {}
-    """Keys of the rules as they would be: a partial config."""
+    """The changed keys of the rules, as a partial config."""
     wait_seconds: float = 0.0
-    """For how long nothing is to be done but to wait."""
+    """Seconds after which the wait ends without any action."""
 
 
 class Search:
-    """One reservation's search: what is, and the question whether a change would serve it.
+    """The search for one reservation: tries changes on its view, which is unchanged afterwards.
 
-    The view is changed for the time of each question and is as it was afterwards. `has_time` is asked before each
-    plan; when it says no, or after MOST_PLANS of them, nothing more is tried and `is_cut_short` is true.
+    `has_time` is called before each plan. Once it returns False, or after MOST_PLANS plans, nothing more is tried and
+    `is_cut_short` is true. `cache`: the plan cache of the view (default: an empty one).
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class Search:
         self._cache = PlanCache() if cache is None else cache
 
     def may_go_on(self) -> bool:
-        """Whether there is time for more; to be asked by whoever looks through many rows for candidates, too."""
+        """Return whether there is time for more. Loops over many candidate rows call it as well."""
         self.is_cut_short = self.is_cut_short or self._plans >= MOST_PLANS or not self._has_time()
         return not self.is_cut_short
 
     def serves(self, change: Suggestion) -> bool:
-        """Whether the plan with this change leases it, or has all that it needs on its way.
+        """Return whether the plan with this change leases the reservation or has all that it needs in flight.
 
-        Under rules that would be refused, as two offerings of one name are, nothing is served.
+        A change that makes the rules invalid serves nothing, for example a second offering of the same name.
         """
         if not self.may_go_on():
             return False
@@ -80,9 +80,7 @@ class Search:
 
     @contextmanager
     def assuming(self, change: Suggestion) -> Iterator[None]:
-        """For the time of the block all is as it would be after this change. Raises InvalidInputError for rules that
-        would be refused.
-        """
+        """Apply a change for the block. Raises InvalidInputError if it makes the rules invalid."""
         before = self.rules, self.reservation, self.now
         rules = change_rules(self.rules, change.config)
         with _changed(self.view, change.rows):
@@ -94,7 +92,7 @@ class Search:
                 self.rules, self.reservation, self.now = before
 
     def find_first(self, changes: Iterable[Suggestion]) -> Suggestion | None:
-        """The first of these that serves it."""
+        """Return the first of these changes that serves the reservation; None if none does or time is over."""
         for change in changes:
             if self.serves(change):
                 return change
@@ -103,7 +101,9 @@ class Search:
         return None
 
     def find_least(self, make: Callable[[int], Suggestion], most: int) -> Suggestion | None:
-        """The least number from 1 to `most` with which this change serves it, one less of which does not."""
+        """Return the change with the least number from 1 to `most` that serves the reservation; None if `most` does
+        not.
+        """
         if most < 1 or not self.serves(make(most)):
             return None
         low, high = 0, most
@@ -117,8 +117,10 @@ Kind = Callable[[Search], Suggestion | None]
 
 
 def suggest_change(search: Search, kinds: Iterable[Kind]) -> Suggestion | None:
-    """The change of the first kind that would serve a reservation which waits; None when it is served as things
-    are, and when no change of these kinds would do (or was found in time: `search.is_cut_short`).
+    """Return a change of the first kind that would serve the pending reservation.
+
+    None if it is served without a change, or if no change of these kinds serves it or was found in time
+    (`search.is_cut_short`).
     """
     nothing = Suggestion(kind="nothing", text="")
     if search.reservation.phase != "pending" or search.serves(nothing):
@@ -127,7 +129,7 @@ def suggest_change(search: Search, kinds: Iterable[Kind]) -> Suggestion | None:
 
 
 def find_of_kinds(search: Search, kinds: Iterable[Kind]) -> Suggestion | None:
-    """What the first of these kinds finds that finds anything; None when time is over before."""
+    """Return the first suggestion found, or None if the time budget runs out."""
     for kind in kinds:
         found = kind(search)
         if found is not None or search.is_cut_short:
@@ -136,8 +138,8 @@ def find_of_kinds(search: Search, kinds: Iterable[Kind]) -> Suggestion | None:
 
 
 def is_served(outcome: Plan, name: str) -> bool:
-    """Whether the plan leases it, or has all that it needs on its way: machines that boot, or the place of those who
-    have to let go.
+    """Return whether the plan leases the reservation, or has all that it needs in flight: slots that boot, or slots of
+    preempted reservations.
     """
     if any(isinstance(each, Assign | Preempt) and each.reservation == name for each in outcome.decisions):
         return True
@@ -145,15 +147,15 @@ def is_served(outcome: Plan, name: str) -> bool:
 
 
 def change_rules(rules: Rules, config: Mapping[str, Any]) -> Rules:
-    """The rules with a partial config laid over them. Raises InvalidInputError."""
+    """Return the rules merged with a partial config. Raises InvalidInputError."""
     if not config:
         return rules
     return read_rules(merge_rules(rules.model_dump(exclude_unset=True), dict(config)))
 
 
 def describe_change(view: View, change: Suggestion) -> dict[str, Any]:
-    """The change as a document: `kind`, `text`, `wait_seconds`, and `actions` as in a scenario's timeline, which
-    make it when they are played one after the other.
+    """Return the change as a document: `kind`, `text`, `wait_seconds`, and `actions` as in a scenario's timeline.
+    Played one after the other, the actions make the change.
     """
     actions: list[dict[str, Any]] = [{"rules": change.config}] if change.config else []
     actions += [action for row in change.rows for action in _list_actions(view, row)]
@@ -172,7 +174,7 @@ def _list_actions(view: View, row: Row) -> Iterator[dict[str, Any]]:
     elif isinstance(row, Account):
         yield {"account": {"id": row.id, **_find_changed(row, known)}}
     elif isinstance(row, Slot) and (known is not None or row.state == "ready"):
-        # Empty slots that are new come with the rules.
+        # New empty slots need no action: they come with the rules.
         if known is not None and row == msgspec.structs.replace(known, cordoned=False):
             yield {"uncordon": row.id}
         else:
@@ -188,7 +190,7 @@ def _find_changed(row: Account, known: Row | None) -> dict[str, Any]:
 
 @contextmanager
 def _changed(view: View, rows: Iterable[Row]) -> Iterator[None]:
-    """The view with these rows, for the time of the block."""
+    """Put these rows into the view for the block."""
     back: list[Change] = []
     try:
         for row in rows:

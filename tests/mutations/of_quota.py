@@ -53,8 +53,8 @@ OF_QUOTA: Final[Changes] = {
         "place_by_quota": [
             Change(
                 "reservations that prefer a slot come before others",
-                "offer(quota_run, list(quota_run.list_open(level)), level, preferring=True)",
-                "offer(quota_run, list(quota_run.list_open(level)), level, preferring=False)",
+                "match_idle(quota_run, list(quota_run.list_open(level)), level, preferring=True)",
+                "match_idle(quota_run, list(quota_run.list_open(level)), level, preferring=False)",
             ),
         ],
     },

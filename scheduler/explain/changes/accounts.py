@@ -14,11 +14,11 @@ from scheduler.model.accounts import PAID, Account, Levels
 from scheduler.policy.quota.accounting import settle
 
 _A_LITTLE: Final = 0.001
-"""Worker-seconds: what `above 0` is tried with."""
+"""Worker-seconds: the balance that stands for "above 0"."""
 
 
 def _find_payer(search: Search) -> Account | None:
-    """The account of the reservation, where accounts count."""
+    """Return the account of the reservation; None if its queue is not `quota` or it has none."""
     request = search.reservation.request
     if search.rules.settings_of(request.pool, request.system).queue != "quota":
         return None
@@ -26,13 +26,13 @@ def _find_payer(search: Search) -> Account | None:
 
 
 def list_account_waits(search: Search) -> Iterator[Suggestion]:
-    """What comes by itself: those whom it preempted have to let go, or its account can pay again."""
+    """Yield waits that end without action: preempted reservations give slots back, or its account can pay again."""
     for lease in search.reservation.leases:
         ends = {other.revoke_by for _, other in search.view.leases_of(lease.slot) if other.revoke_by is not None}
         for until in sorted(end for end in ends if end > search.now):
             yield Suggestion(
                 kind="wait",
-                text=f"those whom it preempted have to give {lease.slot} back in {until - search.now:.0f} s",
+                text=f"the reservations that it preempted have to give {lease.slot} back in {until - search.now:.0f} s",
                 wait_seconds=until - search.now,
             )
     account = _find_payer(search)
@@ -45,7 +45,7 @@ def list_account_waits(search: Search) -> Iterator[Suggestion]:
 
 
 def raise_limit(search: Search) -> Suggestion | None:
-    """A limit of its account that is higher by the least number."""
+    """Return the smallest rise of a limit of its account that serves it."""
     account = _find_payer(search)
     if account is None:
         return None
@@ -81,7 +81,7 @@ def _with_label_limit(account: Account, name: str, more: int) -> Suggestion:
 
 
 def list_freed_work(search: Search) -> Iterator[Suggestion]:
-    """Work of its account that is free."""
+    """Yield the change that lets its account run free work."""
     account = _find_payer(search)
     if account is not None and account.disable_free_tasks:
         yield Suggestion(
@@ -92,14 +92,15 @@ def list_freed_work(search: Search) -> Iterator[Suggestion]:
 
 
 def grant_what_is_lacking(search: Search) -> Suggestion | None:
-    """A balance for an account that runs nothing for free: without one it waits whatever room there is."""
+    """Return a higher balance for an account without free work: with none it waits whatever capacity there is."""
     account = _find_payer(search)
     return grant_balance(search) if account is not None and account.disable_free_tasks else None
 
 
 def grant_balance(search: Search) -> Suggestion | None:
-    """More of its account at one level, the least that does: of levels at which it earns first, and of the worst one
-    first, for that preempts the least.
+    """Return the least balance of its account at one level that serves it.
+
+    Levels at which the account earns come first, and of these the worst one, because it preempts the least.
     """
     account = _find_payer(search)
     if account is None:
@@ -119,8 +120,8 @@ def grant_balance(search: Search) -> Suggestion | None:
 
 
 def _most_needed(search: Search, account: Account, level: int) -> int:
-    """More than what any lease that could be preempted for it has used there, and than its own work has since the last
-    charge.
+    """Return an amount above what any lease that it could preempt has cost at this level, plus what its own work has
+    cost since the last charge.
     """
     now = search.now
     used = [0.0]

@@ -1,8 +1,8 @@
-"""The kinds of change that could end a wait, for `suggest.py`: each finds its own smallest one.
+"""The kinds of change that could end a wait, and those of reservations and of the queue. Each kind finds its smallest
+one.
 
-Candidates come from the rows and the rules; whether one serves is asked of the plan alone. So a candidate that is
-thought of wrongly costs a plan, never a wrong answer. Here are those of reservations and of the queue; those of slots
-and of pools have modules of their own.
+Candidates come from the rows and the rules; the plan alone decides whether one serves the reservation. A wrong
+candidate costs a plan and causes no wrong answer. Changes of slots, pools and accounts have their own modules.
 """
 
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ from scheduler.model.reservations import Reservation, is_on_hold
 
 
 def list_freed(search: Search) -> Iterator[Suggestion]:
-    """A suspended one is resumed, one of priority 0 gets 1."""
+    """Yield the change that takes the reservation off hold: it is resumed, and a priority of 0 becomes 1."""
     reservation = search.reservation
     if is_on_hold(reservation):
         words = "it would be placed if it were resumed" if reservation.suspended else "a priority above 0 would do"
@@ -51,7 +51,7 @@ def list_freed(search: Search) -> Iterator[Suggestion]:
 
 
 def list_waits(search: Search) -> Iterator[Suggestion]:
-    """Holds after refusals of the cloud end by themselves: the one that ends first."""
+    """Yield the ends of launch back-offs, soonest first."""
     pools = {name for name, _ in list_pools(search)}
     holds = [each for each in search.view.holds.values() if each.pool in pools | {"*"} and each.until > search.now]
     for hold in sorted(holds, key=lambda each: (each.until, each.id)):
@@ -64,7 +64,7 @@ def list_waits(search: Search) -> Iterator[Suggestion]:
 
 
 def list_overtaking(search: Search) -> Iterator[Suggestion]:
-    """Those behind one that does not fit may go first, whoever waits for how long."""
+    """Yield changes that let the reservation pass one before it that does not fit: backfill, or no starvation guard."""
     settings = search.rules.settings_of(search.reservation.request.pool, search.reservation.request.system)
     changes: list[tuple[str, dict[str, Any]]] = []
     if not settings.backfill:
@@ -78,7 +78,7 @@ def list_overtaking(search: Search) -> Iterator[Suggestion]:
 
 
 def end_lease(search: Search) -> Suggestion | None:
-    """One reservation ends that holds a slot which could serve it: the one that holds least."""
+    """Return the end of one lease holder on a slot that could serve it; the holder of least is tried first."""
     owners: dict[str, str] = {}
     for slot, _ in list_slots(search):
         for owner, _ in search.view.leases_of(slot.id):
@@ -100,7 +100,7 @@ def _rank_of_holder(holder: Reservation) -> tuple[int, float, int]:
 
 
 def _first_of(list_changes: Candidates) -> Kind:
-    """The kind whose changes are these, the smallest one first."""
+    """Return the kind that finds the first of these changes that serves the reservation."""
     return lambda search: search.find_first(list_changes(search))
 
 
@@ -118,7 +118,7 @@ OPENERS: Final[tuple[Candidates, ...]] = (
     list_leases_more,
     list_overtaking,
 )
-"""Changes that are made or not, and have no measure."""
+"""Changes without a size: each is made or not."""
 SINGLE_KINDS: Final[tuple[Kind, ...]] = (
     _first_of(list_freed),
     _first_of(list_uncordoned),
@@ -141,11 +141,11 @@ SINGLE_KINDS: Final[tuple[Kind, ...]] = (
     grant_balance,
     end_lease,
 )
-"""In the order in which they are tried: what costs nothing first."""
+"""In the order in which they are tried: changes that cost nothing first."""
 KINDS_OF_CHANGE: Final[tuple[Kind, ...]] = (
     *SINGLE_KINDS,
     lambda search: combine_two(search, OPENERS, SINGLE_KINDS),
     add_hosts_that_fit,
     lambda search: combine_two(search, OPENERS, [add_hosts_that_fit]),
 )
-"""Two together only where no single one would do; hosts that are made for it only where nothing else would."""
+"""Two changes together are tried only if no single one serves; hosts made for the reservation come last."""

@@ -1,4 +1,4 @@
-"""Changes of pools that end a wait: more slots, other offerings, larger machines, more leases a slot, a new one."""
+"""Changes of pools: more slots, other offerings, larger machines, more leases per slot, labels, a new pool."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -26,11 +26,11 @@ from scheduler.model.slots import Slot
 from scheduler.policy.capacity.requests import given_to
 
 _STEPS: Final = 10_000
-"""A price factor is told to four digits."""
+"""Price factors are rounded up to four digits."""
 
 
 def add_slots(search: Search) -> Suggestion | None:
-    """More slots in one pool, or over all pools, or of both: the fewest."""
+    """Return the smallest rise of `max_slots` in one pool, else over all pools, else of both."""
     wanted = count_wanted(search)
     return _add_slots_in_pool(search) or _add_slots_over_all(search, wanted) or _add_slots_of_both(search, wanted)
 
@@ -62,7 +62,7 @@ def _add_slots_over_all(search: Search, wanted: int) -> Suggestion | None:
 
 
 def _add_slots_of_both(search: Search, wanted: int) -> Suggestion | None:
-    """In one pool as if the bound over all were no bound, and then of that one no more than it takes."""
+    """Return a rise in one pool, found with the largest rise over all pools, together with the smallest such rise."""
     for make in _list_bounds_over_all(search):
         second = find_second(search, make(wanted), [_add_slots_in_pool])
         if second is not None:
@@ -75,7 +75,7 @@ def _join_slots(make: Callable[[int], Suggestion], second: Suggestion, more: int
 
 
 def _list_bounds_over_all(search: Search) -> Iterator[Callable[[int], Suggestion]]:
-    """For each `max_slots` that counts the slots of several pools, what makes it so much more."""
+    """Yield, for each `max_slots` over several pools, the function that makes a rise by a given number."""
     scheduler = search.rules.scheduler
     if scheduler.max_slots:
         yield partial(_with_more_over_all, "scheduler", scheduler.max_slots, None)
@@ -94,7 +94,7 @@ def _with_more_over_all(path: str, most: int, system: str | None, more: int) -> 
 
 
 def list_offerings_more(search: Search) -> Iterator[Suggestion]:
-    """Offerings that other pools have, the cheapest first."""
+    """Yield the offerings of other pools, cheapest first."""
     known = [offering for pool in search.rules.pools.values() for offering in pool.offerings]
     for offering in sorted(known, key=lambda each: (each.price, each.name)):
         for name, pool in list_pools(search):
@@ -107,7 +107,7 @@ def list_offerings_more(search: Search) -> Iterator[Suggestion]:
 
 
 def raise_price_factor(search: Search) -> Suggestion | None:
-    """A dearer offering of its own pools counts as eligible: the one that is dearer by the smallest factor."""
+    """Return the smallest `price_factor` that makes an offering of its pools eligible that serves it."""
     component = only_component(search.reservation)
     found: list[tuple[float, str, str]] = []
     for name, pool in list_pools(search):
@@ -133,7 +133,7 @@ def _could_be(search: Search, pool: Pool, offering: Offering, component: Compone
 
 
 def list_larger_machines(search: Search) -> Iterator[Suggestion]:
-    """Larger machines in one pool: its `resources`, or an offering that nobody has."""
+    """Yield larger machines in one pool: its `resources`, or a new offering."""
     instances = list_instances(search.reservation.request, "essential")
     for name, pool in list_pools(search):
         if pool.is_elastic and not pool.counts_leases_only:
@@ -159,13 +159,13 @@ def _with_larger_machines(name: str, pool: Pool, wanted: Resources) -> Suggestio
 
 
 def _find_name(pool: Pool) -> str:
-    """A name that no offering of the pool has."""
+    """Return a name that no offering of the pool has."""
     taken = {each.name for each in pool.offerings}
     return next(name for number in count(1) if (name := f"larger-{number}") not in taken)
 
 
 def list_relabelled_pools(search: Search) -> Iterator[Suggestion]:
-    """Labels that new slots of a pool would lack, the fewest first."""
+    """Yield the labels that new slots of a pool lack, fewest first."""
     found = [
         (name, pool, find_lacking(pool.labels, required_labels(search.reservation, component)))
         for component in list_components(search.reservation)
@@ -182,7 +182,7 @@ def list_relabelled_pools(search: Search) -> Iterator[Suggestion]:
 
 
 def list_leases_more(search: Search) -> Iterator[Suggestion]:
-    """One lease more on each slot of a pool."""
+    """Yield one more lease on each slot of a pool."""
     for name, pool in list_pools(search):
         if pool.lease_limit != float("inf"):
             yield Suggestion(
@@ -193,7 +193,7 @@ def list_leases_more(search: Search) -> Iterator[Suggestion]:
 
 
 def add_pool(search: Search) -> Suggestion | None:
-    """Where no pool serves it: one more like one that is there, with as few slots as do."""
+    """Return a new pool like an existing one, with the fewest slots that serve it, if no pool serves it."""
     if list_pools(search):
         return None
     wanted = count_wanted(search)
@@ -206,7 +206,7 @@ def add_pool(search: Search) -> Suggestion | None:
 
 
 def list_new_pools(search: Search) -> Iterator[Suggestion]:
-    """Where no pool serves it: one more like one that is there, with a slot."""
+    """Yield new pools with one slot, each like an existing one, if no pool serves it."""
     if not list_pools(search):
         for name, pool in search.rules.pools.items():
             if pool.is_elastic:
@@ -229,7 +229,7 @@ def _with_pool_like(search: Search, model: str, most: int) -> Suggestion:
 
 
 def _number(name: str) -> Iterator[str]:
-    """The name, and then others after it."""
+    """Yield the name, then the name with a number."""
     yield name
     yield from (f"{name}-{number}" for number in count(2))
 

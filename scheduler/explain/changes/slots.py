@@ -1,4 +1,4 @@
-"""Changes of slots that could end a wait: one takes leases again, holds more, has other labels; more of them."""
+"""Changes of slots: take a slot out of cordon, enlarge or relabel a host, add hosts."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -32,16 +32,16 @@ from scheduler.policy.capacity.requests import given_to
 from scheduler.policy.capacity.slot_info import capacity_of
 
 MOST_RIVALS: Final = 16
-"""Of those who might take the room that is made for one."""
+"""Most pending reservations that are considered to take the added capacity first."""
 MOST_SUMS: Final = 200
-"""Of what they ask for."""
+"""Most sums of their requests."""
 MOST_SIZES: Final = 48
-"""Of larger slots that are tried."""
+"""Most larger slots that are tried."""
 Missing = dict[str, float]
 
 
 def list_uncordoned(search: Search) -> Iterator[Suggestion]:
-    """One slot takes leases again."""
+    """Yield cordoned slots that could take leases again."""
     cordoned = (slot for slot, _ in list_slots(search) if slot.cordoned)
     for slot in islice(cordoned, MOST_CANDIDATES):
         yield Suggestion(
@@ -52,10 +52,9 @@ def list_uncordoned(search: Search) -> Iterator[Suggestion]:
 
 
 def enlarge_slot(search: Search) -> Suggestion | None:
-    """What a host lacks to take one instance more, of a gang any of them: the fewest names first, then the least of
-    them.
+    """Return what one host lacks to take another instance: the fewest resource names first, then the least amounts.
 
-    Where others before it in the queue would take that room, as much more as they ask for.
+    If reservations before it in the queue would take the capacity, the host is enlarged for these too.
     """
     found: list[tuple[int, float, int, Slot, Pool, Missing]] = []
     for component in list_components(search.reservation):
@@ -71,8 +70,8 @@ def enlarge_slot(search: Search) -> Suggestion | None:
 
 
 def _list_different(search: Search) -> Iterator[tuple[Slot, Pool]]:
-    """Of all hosts that are alike in what a larger one could be used for one for each instance, a dozen at most: the
-    others of a gang may have taken those before it.
+    """Yield hosts, of equal ones only as many as the reservation has instances, at most MOST_CANDIDATES. Other
+    instances of a gang may have taken the first ones.
     """
     instances = list_instances(search.reservation.request, "essential")
     seen, most = Counter[Hashable](), min(len(instances), MOST_CANDIDATES)
@@ -103,7 +102,7 @@ def _with_larger(slot: Slot, pool: Pool, missing: Missing) -> Suggestion:
 
 
 def _list_missing(search: Search, slot: Slot, pool: Pool, sums: Mapping[str, list[Missing]]) -> Iterator[Missing]:
-    """Name by name what the slot lacks for one instance, for that one behind others, and for those."""
+    """Yield, by resource, what the slot lacks for each of these sums."""
     capacity = capacity_of(slot, pool)
     if capacity is None:
         return
@@ -117,13 +116,15 @@ def _list_missing(search: Search, slot: Slot, pool: Pool, sums: Mapping[str, lis
 
 
 def _list_sums(search: Search, pool: str, wanted: Resources) -> list[Missing]:
-    """What may be put on a slot of this pool: any of the smallest asks together. The least that serves is what one of
-    these sums lacks, for only there does it change who fits. (Not always with its own ask among them: where one before
-    it blocks the queue, room for that one will do.)
+    """Return the sums of the smallest pending requests that a slot of this pool might hold together.
+
+    The least enlargement that serves is what a slot lacks for one of these sums: only there does it change which
+    requests fit. A sum may lack this reservation's own request: if one before it blocks the queue, capacity for that
+    one is enough.
     """
     sums: dict[tuple[float, ...], Missing] = {(0.0,) * len(wanted): dict.fromkeys(wanted, 0.0)}
     for resources in nsmallest(
-        MOST_RIVALS, _list_asked(search, pool), key=lambda each: (each != wanted, sum(each.values()))
+        MOST_RIVALS, _list_pending_amounts(search, pool), key=lambda each: (each != wanted, sum(each.values()))
     ):
         for known in list(sums.values()) if len(sums) < MOST_SUMS else ():
             larger = {name: known[name] + resources.get(name, 0) for name in wanted}
@@ -131,8 +132,8 @@ def _list_sums(search: Search, pool: str, wanted: Resources) -> list[Missing]:
     return list(sums.values())
 
 
-def _list_asked(search: Search, name: str) -> Iterator[Resources]:
-    """What instances of those who wait are given in this pool; of any number that are alike, no more than count."""
+def _list_pending_amounts(search: Search, name: str) -> Iterator[Resources]:
+    """Yield what the pending instances get in this pool, of equal ones at most MOST_RIVALS."""
     shapes = Counter(search.view.shapes[each] for each in search.view.by_phase["pending"])
     for shape, count in shapes.items():
         for instance in shape.essential:
@@ -149,7 +150,7 @@ def _used_on(search: Search, slot: Slot) -> Missing:
 
 
 def list_relabelled(search: Search) -> Iterator[Suggestion]:
-    """Labels that a host lacks, the fewest first."""
+    """Yield the labels that a host lacks, fewest first."""
     found = [
         (len(lacking), number, slot, lacking)
         for component in list_components(search.reservation)
@@ -165,12 +166,14 @@ def list_relabelled(search: Search) -> Iterator[Suggestion]:
 
 
 def add_hosts(search: Search) -> Suggestion | None:
-    """More hosts in a static pool like one that is there, else as its rules have them, as few as do."""
+    """Return the fewest hosts to add to a static pool: like an existing one, else with the pool's resources."""
     return _add_hosts(search, _list_known_hosts)
 
 
 def add_hosts_that_fit(search: Search) -> Suggestion | None:
-    """The same with what one of its instances asks, or with the most that any of them does; all of them alike."""
+    """Return the fewest hosts to add that are made for the reservation: for one of its components, else for all of
+    them.
+    """
     return _add_hosts(search, _list_fitting_hosts)
 
 
@@ -186,7 +189,7 @@ def _add_hosts(search: Search, list_hosts: Callable[[Search, str, Pool], Iterabl
 
 @dataclass(frozen=True)
 class _Host:
-    """What further hosts would be like."""
+    """Resources and labels of hosts to add, and the text for them."""
 
     pool: str
     resources: dict[str, float] | None
@@ -194,7 +197,7 @@ class _Host:
     words: str
 
     def add(self, now: float, more: int) -> Suggestion:
-        """So many of them."""
+        """Return the change that adds `more` of these hosts."""
         hosts = tuple(
             Slot(
                 id=f"{self.pool}-more-{number}",
@@ -224,22 +227,22 @@ def _list_known_hosts(search: Search, name: str, pool: Pool) -> Iterator[_Host]:
 
 
 def _list_fitting_hosts(search: Search, name: str, pool: Pool) -> Iterator[_Host]:
-    asked = [
+    wanted = [
         (given_to(each, pool), {**pool.labels, **required_labels(search.reservation, each)})
         for each in list_components(search.reservation)
     ]
-    for resources, labels in (*asked, _put_together(asked)):
+    for resources, labels in (*wanted, _put_together(wanted)):
         words = [f"{amount:g} {key}" for key, amount in sorted(resources.items()) if amount > 0]
         words += [describe_labels(labels)] if labels else []
         size = f"with {', '.join(words)}" if words else "of any size"
         yield _Host(name, dict(resources) or None, labels, f"{size} in pool {name}")
 
 
-def _put_together(asked: Iterable[tuple[Resources, dict[str, str]]]) -> tuple[Resources, dict[str, str]]:
-    """The most that any of them asks, and all labels."""
+def _put_together(wanted: Iterable[tuple[Resources, dict[str, str]]]) -> tuple[Resources, dict[str, str]]:
+    """Return the largest amount of each resource, and all labels."""
     most: dict[str, float] = {}
     labels: dict[str, str] = {}
-    for resources, required in asked:
+    for resources, required in wanted:
         most |= {key: max(amount, most.get(key, 0)) for key, amount in resources.items()}
         labels |= required
     return most, labels

@@ -16,7 +16,9 @@ AT_REST: Final = frozenset({"ready", "empty"})
 
 
 def open_slots(view: View, name: str, pool: Pool, cached: dict[str, CachedSlot]) -> list[CachedSlot]:
-    """Return the cached facts of a pool's slots, in slot order; facts made under other rules are replaced."""
+    """Return the cached facts of a pool's slots, in slot order. Facts that `cached` lacks or that are of other
+    rules are made and put into it.
+    """
     found: list[CachedSlot] = []
     for slot in view.list_slots(name):
         known = cached.get(slot.id)

@@ -81,7 +81,7 @@ def measure(leases: Collection[Lease], moment: Moment = "always") -> Usage:
     if moment != "always":
         absent = "claimed" if moment == "now" else "revoking"
         leases = [lease for lease in leases if lease.state != absent]
-    elif any(lease.state == "claimed" for lease in leases):
+    elif "claimed" in [lease.state for lease in leases]:
         return Occupancy(leases).sum()
     # Speed: without claims, or without revoking leases, the maximum is the sum. Few slots have both.
     return Usage(len(leases), total([lease.resources for lease in leases]))

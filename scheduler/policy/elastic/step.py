@@ -79,7 +79,7 @@ class ElasticStep:
             cascade.spend(demand, slot_infos)
 
     def finish(self) -> list[ElasticShortage]:
-        """Turn what has changed into decisions; return the elastic instances for which launches may help."""
+        """Turn the changes into decisions; return the elastic instances that may cause launches."""
         if not self._cascades:
             return []
         settlement = ElasticDecisions(self._cycle, self._start)

@@ -1,7 +1,7 @@
-"""Step 9: spare cores. What a slot has and no lease asked for may be used by those who are on it, in equal parts.
+"""CPU bursting: the leases on a slot may use its spare cores in equal parts.
 
-A limit, not a reservation: nothing is taken from what is free. Only slots that changed since the limits of their leases
-were found right are looked at, so a tick that changes nothing looks at none. Source: Zoe.
+It sets a limit and reserves nothing: free amounts stay as they are. Only slots that changed since the limits of their
+leases were last right are examined, so a cycle that changes nothing examines none. Source: Zoe.
 """
 
 from collections import defaultdict
@@ -38,11 +38,11 @@ CPUS: Final = "cpus"
 
 
 def share(cycle: Scaled) -> Shared:
-    """Each lease of a slot with `cpus` may use its own + max(0, the slot's - the sum of the leases') / their number.
+    """Let each lease of a slot with `cpus` use its own + max(0, the slot's - the sum of the leases') / their number.
 
-    Decided where a lease has another figure; a new one starts at its own `cpus`. What this tick assigns, grants and
-    ends counts; who has to give back counts until it is gone, who only claims a place does not. Told in order of
-    submission, of each reservation in the order of the slots.
+    There is a decision for each lease with another limit; a new lease starts at its own `cpus`. Leases that this cycle
+    assigns, grants and ends are counted as such. Revoking leases count until they end, claims do not count. Decisions
+    stand in order of submission, those of one reservation in slot order.
     """
     if not (cycle.view.has_limits or _has_something_to_share(cycle)):
         return Shared(cycle)
@@ -60,7 +60,7 @@ def share(cycle: Scaled) -> Shared:
         for cores in _list_changes(cycle, slot, moves, arrivals.get(slot.id, ()))
     ]
     rows = cycle.view.reservations
-    # Those of one reservation stand together, so that they are written together.
+    # The changes of one reservation stand together, so that one write contains them.
     found.sort(key=lambda each: (rows[each.reservation].sequence, each.reservation))
     for name, changes in groupby(found, key=attrgetter("reservation")):
         if cycle.turns.may_share(rows[name]):
@@ -74,8 +74,9 @@ def _has_something_to_share(cycle: CycleState) -> bool:
 
 
 def find_spare(slot: Slot, owns: Sequence[float], rules: Rules) -> float | None:
-    """The cpus that each lease of this slot may use besides its own, given what each has; None where nobody counts
-    them. With `share_cores` false nothing is shared.
+    """Return the cpus that each lease of a slot may use in addition to its own, given the `cpus` of each lease.
+
+    None if the slot has no `cpus` or no leases; 0 with `share_cores` false.
     """
     capacity: Resources | None = slot.resources
     if capacity is None and (pool := rules.pools.get(slot.pool)) is not None:
@@ -87,24 +88,24 @@ def find_spare(slot: Slot, owns: Sequence[float], rules: Rules) -> float | None:
 
 
 def own_cores(resources: Resources) -> float:
-    """What a lease may use before anything is shared: what it was given."""
+    """Return the cpus that a lease was given."""
     return resources.get(CPUS, 0.0)
 
 
 def present_spare(lease: Lease | Placement) -> float:
-    """What a lease may use besides its own, by the figure that it has; a new one starts at its own."""
+    """Return the cpus that a lease may use in addition to its own at present; 0 for a new one."""
     if isinstance(lease, Placement) or lease.cores is None:
         return 0.0
     return lease.cores - own_cores(lease.resources)
 
 
 def is_same(cores: float, other: float) -> bool:
-    """Whether two figures are the same, but for what adding up fractions may lose."""
+    """Return whether two numbers of cpus are equal, apart from rounding."""
     return abs(cores - other) <= SLACK
 
 
 def list_users(leases: Iterable[Lease]) -> list[Lease]:
-    """Those who may use the slot: one that only claims its place does not yet."""
+    """Return the leases that may use the slot: all except claims."""
     return [lease for lease in leases if lease.state != "claimed"]
 
 
@@ -114,26 +115,29 @@ def _is_even(slot: Slot, users: Collection[Lease], rules: Rules) -> bool:
 
 
 def _is_filled(slot_info: SlotInfo, came: int) -> bool:
-    """Whether nobody was there, and so many came who leave each other nothing to share: mostly so in a busy tick."""
+    """Return whether an empty slot was filled completely, so that nothing is left to share.
+
+    Speed: this is so for most slots of a busy cycle.
+    """
     if slot_info.capacity is None:
         return True
-    is_theirs = slot_info.given == came and not slot_info.leases  # what is free is what they leave
-    return is_theirs and slot_info.free is not None and slot_info.free.get(CPUS, 0.0) <= SLACK
+    was_empty = slot_info.given == came and not slot_info.leases  # `free` is what the new leases leave
+    return was_empty and slot_info.free is not None and slot_info.free.get(CPUS, 0.0) <= SLACK
 
 
 @dataclass(slots=True)
 class _Moves:
-    """Who comes and who goes in this tick."""
+    """The leases that begin and end in this cycle."""
 
     came: dict[str, list[tuple[str, Placement]]] = field(default_factory=lambda: defaultdict(list))
     """By slot: (reservation, placement)."""
     gone: set[str] = field(default_factory=set)
-    """Reservations that gave back all that they had."""
+    """Reservations of which all leases end."""
     parted: set[tuple[str, str]] = field(default_factory=set)
-    """(reservation, component) of single instances."""
+    """(reservation, component) of single leases that end."""
 
     def list_left(self, cycle: CycleState) -> set[str]:
-        """The slots that anybody goes from."""
+        """Return the slots on which leases end."""
         rows, left = cycle.view.reservations, set[str]()
         left.update(lease.slot for name in self.gone if name in rows for lease in rows[name].leases)
         for name, component in self.parted:
@@ -142,11 +146,11 @@ class _Moves:
 
 
 def _follow(decisions: Sequence[Decision]) -> _Moves:
-    """From the last one on: what one was given before it lost all is not its own any more."""
+    """Read decisions from the last one on: a lease that was assigned before its reservation lost all does not count."""
     moves = _Moves()
     came, gone = moves.came, moves.gone
     for decision in reversed(decisions):
-        if type(decision) is Assign:  # by far most of them: a match takes several times as long
+        if type(decision) is Assign:  # speed: most decisions are; `match` takes several times as long
             if not (gone and decision.reservation in gone):
                 for placement in reversed(decision.leases):
                     came[placement.slot].append((decision.reservation, placement))
@@ -169,7 +173,7 @@ def _follow(decisions: Sequence[Decision]) -> _Moves:
 
 
 def _sort(cycle: CycleState, names: Iterable[str]) -> list[Slot]:
-    """The slots in their order, those of pools that the rules no longer list last."""
+    """Return the slots in slot order; slots of pools that the rules no longer list come last."""
     slot_infos, slots = cycle.slot_infos, cycle.view.slots
     known, others = [], []
     for name in names:
@@ -182,7 +186,7 @@ def _sort(cycle: CycleState, names: Iterable[str]) -> list[Slot]:
 
 
 def _list_changes(cycle: CycleState, slot: Slot, moves: _Moves, came: Sequence[tuple[str, Placement]]) -> list[Cores]:
-    """What changes for those who are on it when all is done."""
+    """Return the changes for the leases that are on a slot after this cycle."""
     users: list[tuple[str, Lease | Placement]] = [
         (owner, lease)
         for (owner, component), lease in cycle.leases_on(slot).items()

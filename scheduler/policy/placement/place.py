@@ -1,4 +1,4 @@
-"""Step 5, place: leases on what is ready, and who waits for what is on its way.
+"""Placing: leases on ready slots, and capacity in flight that is kept for reservations that wait for it.
 
 Sources: the autoscaler's tick (queue order, pack), Arvados (one pass, backfill, ready before in flight).
 """
@@ -28,29 +28,29 @@ from scheduler.policy.scaling.launch_limits import DETAILS, LaunchLimits
 
 Leases = tuple[Placement, ...]
 UNPLACED, COVERED, LEASED = range(3)
-"""What becomes of one who waits: of many it is kept in a byte each."""
+"""The result for a reservation, one byte each, because there may be a million."""
 IS_UNPLACED, IS_LEASED = (bytes(fate == each for each in range(256)) for fate in (UNPLACED, LEASED))
-"""Tables from these to whether it is that one."""
-BEHIND = "one before it in the queue waits, and backfill is off"
+"""Tables for `bytes.translate`: whether a result is this one."""
+BEHIND = "an earlier reservation in the queue waits, and backfill is off"
 
 
 def place(cycle: Charged, queue: Queue, limits: LaunchLimits) -> Unplaced:
-    """Serve each reservation in queue order; return those for which no slot is ready or in flight.
+    """Serve each reservation in queue order; return those that fit on nothing that is ready or in flight.
 
-    First room on ready slots (at once a lease), else room that is ready or on its way for all its instances,
-    which it keeps (`booting`). One that finds neither is passed over and later ones are still tried, but not on
-    slots that the starvation guard keeps for it. Without `backfill` the first that gets no lease ends the
-    placing: the room that those behind it would have taken is kept for them all the same, but for a gang before
-    them, which uses what is ready together with what is launched for it.
+    A reservation is leased if all instances fit on ready slots. If not, it keeps capacity that is ready or in flight
+    for all instances (`booting`). If that is missing too, it is passed over, and later reservations are still tried,
+    but not on slots that the starvation guard keeps for it. Without `backfill` the first reservation without a lease
+    ends the placing in its queue. Later reservations keep in-flight capacity, unless that first one is a gang: a gang
+    uses ready slots together with slots that are launched for it.
     """
     if not (queue.ids or cycle.returning or cycle.view.stretching or cycle.rules.has_quota):
         return Unplaced(queue, (), Protected((), {}), ())
-    everybody = Feasibility(cycle, limits).set_aside(queue)
-    by_quota, waiters = split_by_queue(cycle, everybody)
+    waiting = Feasibility(cycle, limits).set_aside(queue)
+    by_quota, waiters = split_by_queue(cycle, waiting)
     demanding = place_by_quota(cycle, by_quota)
     waiters = _assign_claims(cycle, waiters)
     cycle.open_indexes()
-    elastic = ElasticStep(cycle, everybody)
+    elastic = ElasticStep(cycle, waiting)
     guard = StarvationGuard(cycle, limits, queue.oldest)
     search = _Search(cycle, waiters, elastic, guard.few)
     unplaced = _serve(cycle, waiters, search, guard)
@@ -74,12 +74,12 @@ def _assign_claims(cycle: CycleState, waiters: Queue) -> Queue:
         cycle.assign(reservation, name_placements(leases))
 
     claimants = [each for each in waiters.reservations if each.leases]
-    assign_claims(cycle, claimants, hold, "elastic instances of others", is_exclusive=False)
+    assign_claims(cycle, claimants, hold, "elastic instances of other reservations", is_exclusive=False)
     return waiters.filter([not each.leases for each in waiters.reservations])
 
 
 def _serve(cycle: CycleState, waiters: Queue, search: "_Search", guard: StarvationGuard) -> Queue:
-    """One after the other; gives back those for whom nothing is ready or on its way."""
+    """Place the reservations in order; return those that fit on nothing that is ready or in flight."""
     decide, hopeless, runs, ids = cycle.decisions.append, search.hopeless, search.runs, waiters.ids
     fates = bytearray(len(waiters.ids))
     blocked: dict[str, bool] = {}
@@ -122,8 +122,10 @@ def _serve(cycle: CycleState, waiters: Queue, search: "_Search", guard: Starvati
 def _pass_over(
     cycle: CycleState, reservation: Reservation, demand: Demand, blocked: dict[str, bool], deferred: set[str]
 ) -> int | None:
-    """What becomes of one for which nothing is tried now: it stands behind a gang in a queue without backfill, or its
-    turn comes in a later tick (without backfill, reservations behind it wait for that). None: it is tried.
+    """Return the result of a reservation that is not tried in this cycle; None if it is tried.
+
+    It is not tried behind a gang in a queue without backfill, or if the work budget of its principal is spent (without
+    backfill, later reservations wait for it).
     """
     if blocked and blocked.get(demand.queue):
         deferred.add(reservation.id)
@@ -138,7 +140,7 @@ def _pass_over(
 
 
 def _list_terms(cycle: CycleState, waiters: Queue, is_leased: Sequence[object]) -> set[Terms]:
-    """For how long those may hold on; one for all that are alike in it."""
+    """Return the lifetimes of the leased reservations, each once."""
     demands = compress(waiters.demands, is_leased)
     if not cycle.view.timed:
         return {Terms(None, each.shape.pool, each.shape.system) for each in set(demands)}
@@ -147,7 +149,7 @@ def _list_terms(cycle: CycleState, waiters: Queue, is_leased: Sequence[object]) 
 
 
 def _add_late_ones(cycle: CycleState, search: "_Search", unplaced: Queue, demanding: Queue) -> Queue:
-    """Those for whom nothing is ready or on its way, with whom quota gave no place and those who were interrupted."""
+    """Return the unplaced reservations together with those of quota and interrupted ones that fit on nothing either."""
     late, returning = _cover_demanding(cycle, demanding, search), _cover_returning(cycle, search)
     if returning or (late.ids and unplaced.ids):
         return sort_queue(cycle, unplaced.reservations + late.reservations + returning)
@@ -157,36 +159,44 @@ def _add_late_ones(cycle: CycleState, search: "_Search", unplaced: Queue, demand
 def _block(
     cycle: CycleState, reservation: Reservation, demand: Demand, blocked: dict[str, bool], *, is_gang: bool
 ) -> None:
-    """Those behind it get no lease, nor does it if there is one before it; behind a gang they keep no room either."""
+    """Stop placing in this queue: backfill is off and this reservation got no lease.
+
+    Later reservations keep in-flight capacity unless this one is a gang.
+    """
     if demand.queue in blocked:
         cycle.wait(reservation.id, "behind_queue", BEHIND)
     blocked[demand.queue] = is_gang
 
 
 class _Search:
-    """Room for one demand after the other. It only shrinks here, unless elastic instances give some back: what failed
-    for one fails for all that are alike.
+    """Searches for one demand after the other.
+
+    Capacity only shrinks here, unless elastic instances are reclaimed. So a demand that did not fit once does not fit
+    for later reservations that share it.
     """
 
     def __init__(self, cycle: CycleState, waiters: Queue, elastic: ElasticStep, few_kept: Shortage) -> None:
         self._cycle, self._elastic, self.different = cycle, elastic, len(waiters.different)
         self.runs = _open_runs(cycle, waiters, elastic.pools)
-        """The leases of one after the other of those who ask for one instance."""
+        """By demand for one instance: the leases of its reservations, one after the other."""
         self.deferred: set[str] = set()
         """See `Unplaced.deferred`."""
         self._without_room: set[Demand] = set()
         self._without_cover: set[Demand] = set()
-        """Those that are known to find nothing."""
+        """Demands that are known to fit on no ready slot; and on nothing that is ready or in flight."""
         self.hopeless: set[Demand] = set()
-        """Of these, those for whom nothing else is to be done either: the many that wait are asked of no function."""
+        """Demands for which nothing is left to do. Speed: the many that wait cost no function call."""
         self._few_ready, self._few = Shortage(), Shortage()
-        """Of places that are ready, and of all that are ready or on their way."""
+        """Of ready slots, and of slots that are ready or in flight."""
         self._known = (self._without_room, self._without_cover, self.hopeless, self._few_ready, self._few, few_kept)
 
     def stretch(
         self, reservation: Reservation, demand: Demand, slot_infos: list[SlotInfo] | None
     ) -> list[SlotInfo] | None:
-        """These places, or others that elastic instances give back; there may be more room than before then."""
+        """Return these slots, or others that are reclaimed from elastic instances.
+
+        A reclaim may free more capacity than it needs, so what is known of failed searches is forgotten.
+        """
         if self._elastic.is_active:
             slot_infos = self._elastic.serve(reservation, demand, slot_infos)
             for known in self._known if slot_infos is not None else ():
@@ -194,7 +204,7 @@ class _Search:
         return slot_infos
 
     def find_ready(self, demand: Demand) -> list[SlotInfo] | None:
-        """Ready places for all its instances, their room spent."""
+        """Return ready slots for all instances and spend their capacity; None if one does not fit."""
         if demand in self._without_room:
             return None
         ready = self._cycle.ready
@@ -210,7 +220,10 @@ class _Search:
         return None
 
     def cover(self, reservation: Reservation, demand: Demand) -> bool:
-        """Set all its instances against room that is ready or on its way, if all of them have some."""
+        """Keep capacity that is ready or in flight for all instances, if all of them fit.
+
+        Ready slots come before slots in flight. Source: Arvados.
+        """
         if demand in self._without_cover:
             return False
         slot_infos = fill(demand, (self._cycle.ready, self._cycle.coming), shortage=self._few)
@@ -223,7 +236,7 @@ class _Search:
         return True
 
     def note_hopeless(self, demand: Demand, guard: StarvationGuard) -> None:
-        """While the guard keeps slots nobody is: each is told whether it would have had one of them."""
+        """Note a demand as hopeless, unless the guard keeps slots: then each wait reports whether it missed one."""
         if guard.keeps_any:
             self.hopeless.clear()
         elif demand in self._without_cover and guard.is_done_with(demand):
@@ -231,10 +244,10 @@ class _Search:
 
 
 def _open_runs(cycle: CycleState, waiters: Queue, stretched: Container[str]) -> dict[Demand, Iterator[Leases]]:
-    """For each demand with one instance what one after the other gets, until room ends.
+    """Return for each demand with one instance the leases of its reservations, until it fits nowhere.
 
-    Nothing for those who declined slots, nor for those whom another's wait may stop, nor where elastic instances stand:
-    these may give room back.
+    Demands that declined slots, queues without backfill, and pools with elastic instances have none: there a search
+    depends on more than the capacity that earlier reservations left.
     """
     uses = Counter(name for demand in waiters.different for name in demand.pools)
 
@@ -248,8 +261,9 @@ def _open_runs(cycle: CycleState, waiters: Queue, stretched: Container[str]) -> 
 
 
 def _is_alone(demand: Demand, uses: Mapping[str, int]) -> bool:
-    """Whether it has its pools for itself in this tick, so that nothing that others get changes what it finds: it is
-    served in one go. Not one that spreads, for which each lease changes which slot is best.
+    """Return whether no other demand uses its pools in this cycle, so that all its leases can be taken at once.
+
+    Not if it spreads: then each lease changes which slot is best.
     """
     return not demand.needs[0].spreads and all(uses[name] == 1 for name in demand.pools)
 
@@ -274,14 +288,14 @@ def _take_each(cycle: CycleState, demand: Demand) -> Iterator[Leases]:
 
 
 def _cover_demanding(cycle: CycleState, demanding: Queue, search: "_Search") -> Queue:
-    """Those whom quota gave no place: who finds no room that is on its way either."""
+    """Return the reservations of quota that fit on nothing that is in flight either."""
     if not demanding.ids or not (cycle.preempted or any(slot_info.is_coming for slot_info in cycle.all_slots())):
         return demanding
     return demanding.filter([not search.cover(*each) for each in demanding])
 
 
 def _cover_returning(cycle: CycleState, search: _Search) -> list[Reservation]:
-    """Those who were interrupted and still hold on: what would replace their slots is kept for them, in queue order."""
+    """Keep capacity for interrupted reservations in their grace, in queue order; return those that fit on nothing."""
     returning = sort_queue(
         cycle, [each for each in cycle.returning.values() if not is_on_hold(each) and not lacks_quota(cycle, each)]
     )

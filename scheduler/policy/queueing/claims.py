@@ -20,7 +20,7 @@ Hold = Callable[[Reservation, tuple[Lease, ...]], object]
 def assign_claims(
     cycle: CycleState, claimants: Iterable[Reservation], hold: Hold, givers: str, *, is_exclusive: bool
 ) -> None:
-    """Assign each claimant its leases as soon as they fit beside the held and the revoked leases on its slots.
+    """Assign each claimant its leases as soon as they fit beside the held and the revoking leases on its slots.
 
     Until then a claimant waits and gets no other slot. `is_exclusive`: a later claimant of a slot waits until the
     earlier one has its lease. `givers` completes the sentence of the wait.
@@ -29,14 +29,14 @@ def assign_claims(
     for reservation in claimants:
         slot_infos = [cycle.slot_infos[name] for name in sorted({lease.slot for lease in reservation.leases})]
         names = [each.slot.id for each in slot_infos]
-        told = f"waits until {', '.join(names)} is given back by {givers}"
+        detail = f"waits until {', '.join(names)} is given back by {givers}"
         if any(each.slot.cordoned for each in slot_infos):
-            cycle.wait(reservation.id, "cordoned", f"{told}, and is cordoned")
+            cycle.wait(reservation.id, "cordoned", f"{detail}, and is cordoned")
         elif blocked.isdisjoint(names) and all(_has_room(each, reservation) for each in slot_infos):
             hold(reservation, tuple(_redeem(cycle, lease) for lease in reservation.leases))
             continue
         else:
-            cycle.wait(reservation.id, "no_capacity", told)
+            cycle.wait(reservation.id, "no_capacity", detail)
         if is_exclusive:
             blocked.update(names)
 

@@ -1,5 +1,5 @@
-"""What leases cost and accounts pay, as plain sums. The tick charges by it, and whoever starts or ends a lease between
-two ticks records by it what the lease has used. Source: qscheduler's charge.
+"""The sums of what leases cost and accounts pay. The tick charges by them, and a request that starts or ends a lease
+between two ticks records by them what the lease has used. Source: qscheduler's charge.
 
 A lease's `cost` is what it has used (with what it inherited) up to its `charged_at`; from there on it runs at its level
 with its `weight` (1 = one worker). A lease whose `charged_at` is None runs up nothing.
@@ -14,11 +14,11 @@ from scheduler.model.accounts import NOTHING, PAID, Account, Levels, add, at_lev
 from scheduler.model.reservations import Lease
 
 OVERLAP_SECONDS: Final = 35.0
-"""Longer than any transaction lasts: a clock that was put back by more is not taken for two who write at once."""
+"""Longer than any transaction: a clock that went back by more does not look like two writers at the same time."""
 
 
 def settle(lease: Lease, now: float) -> Lease:
-    """The lease with its cost counted up to now."""
+    """Return the lease with its cost counted up to now."""
     if lease.charged_at is None or now <= lease.charged_at:
         return lease
     used = at_level(lease.level, lease.weight * (now - lease.charged_at))
@@ -26,23 +26,22 @@ def settle(lease: Lease, now: float) -> Lease:
 
 
 def stop(lease: Lease, now: float) -> Lease:
-    """The lease with its cost counted up to now, and nothing more from then on."""
+    """Return the lease with its cost counted up to now; from now on it costs nothing."""
     return msgspec.structs.replace(settle(lease, now), charged_at=None)
 
 
 def used_since_charge(account: Account, lease: Lease, now: float) -> Levels:
-    """What this lease has used of the account since that was last charged."""
+    """Return what this lease has used of the account since the account was last charged."""
     if lease.charged_at is None:
         return NOTHING
     return at_level(lease.level, lease.weight * max(0.0, now - max(account.charged_at, lease.charged_at)))
 
 
 def bill(account: Account, lease: Lease, follower: Lease | None, now: float) -> Account:
-    """The account with what this lease has used since the last charge noted as due: it ends (None), or goes on in
-    another way. What is due and what leases run up stay the same in sum, whatever becomes of a lease.
+    """Return the account with the use of a lease since the last charge added to what is due.
 
-    One that ends while a charge is written may have been charged for a moment longer than it ran: that is owed to the
-    account.
+    The lease ends (`follower` is None) or goes on as `follower`. The sum of what is due and what leases run up stays. A
+    lease that ends while a charge is written may have been charged longer than it ran: the account gets that back.
     """
     used = used_since_charge(account, lease, now)
     if lease.charged_at is not None and lease.charged_at <= now < account.charged_at <= now + OVERLAP_SECONDS:
@@ -53,7 +52,7 @@ def bill(account: Account, lease: Lease, follower: Lease | None, now: float) -> 
 
 
 def sum_running(account: Account, leases: Iterable[Lease], now: float) -> Levels:
-    """What these leases have used of the account since that was last charged."""
+    """Return what these leases have used of the account since the account was last charged."""
     total = NOTHING
     for lease in leases:
         total = add(total, used_since_charge(account, lease, now))
@@ -61,10 +60,10 @@ def sum_running(account: Account, leases: Iterable[Lease], now: float) -> Levels
 
 
 def charge(account: Account, running: Levels, now: float) -> Account:
-    """The account after it paid what is due and what `running` leases have used, and earned for the time since.
+    """Return the account after it paid what is due and what `running` leases have used, and earned for the time since.
 
-    For each level: what is left below the cap earns up to the cap, what is above the cap stays. At the instant of the
-    last charge, or before it, nothing happens.
+    At each level a balance below the cap grows up to the cap; a balance above the cap stays. At the time of the last
+    charge, or before it, nothing changes.
     """
     elapsed = now - account.charged_at
     if elapsed <= 0:

@@ -1,7 +1,7 @@
-"""Step 3, charge: accounts earn and pay for the time since they were last charged. Source: qscheduler.
+"""The charge of a cycle: accounts earn and pay for the time since they were last charged. Source: qscheduler.
 
-What the plan works out here is what it decides on; the commit charges the same accounts anew, on the rows as they are
-then (`policy/quota/accounting.py` has the sums).
+The plan decides on the balances that are worked out here. The commit charges the same accounts again, on the rows as
+they are then (`policy/quota/accounting.py` has the sums).
 """
 
 from math import fsum
@@ -15,9 +15,9 @@ from scheduler.policy.quota.accounting import charge as charge_account
 
 
 def charge(cycle: Healed) -> Charged:
-    """Charge every account up to now, if any queue is `quota`; at the instant of the last charge nothing changes.
+    """Charge every account up to now, if any queue is `quota`; one that was charged at this instant is unchanged.
 
-    Leases that ended earlier in this cycle ran until now, and are paid for.
+    Leases that ended earlier in this cycle are paid for: they ran until now.
     """
     if not cycle.rules.has_quota:
         return Charged(cycle)
@@ -34,9 +34,7 @@ def charge(cycle: Healed) -> Charged:
 
 
 def _sum_used(cycle: CycleState) -> dict[str, Levels]:
-    """By account: what all leases have used of it since it was last charged, summed exactly in whatever order they
-    come.
-    """
+    """Return by account what all leases have used since its last charge; `fsum` makes it independent of their order."""
     view, now = cycle.view, cycle.now
     reservations, accounts = view.reservations, view.accounts
     parts: dict[str, list[list[float]]] = {}

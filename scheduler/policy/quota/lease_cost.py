@@ -1,4 +1,4 @@
-"""What a second of a lease costs its account, under the setting `charge_by`."""
+"""The cost of a lease for its account per second, under the setting `charge_by`."""
 
 from collections.abc import Mapping
 from math import isfinite
@@ -12,10 +12,10 @@ _SECONDS_OF_AN_HOUR: Final = 3600.0
 
 
 def weigh(given: Mapping[str, float], slot: Slot, pool: Pool, settings: SchedulerKeys) -> float:
-    """What a lease that is given so much of a slot costs a second.
+    """Return what a lease with the amounts `given` of a slot costs per second.
 
-    `lease`: 1, one worker (qscheduler). `dominant_share`: the greatest share that it takes of anything that the slot
-    has, places for leases included (dominant resource fairness). `price`: dollars, the price of its slot.
+    `lease`: 1, one worker (qscheduler). `dominant_share`: the largest share of any resource of the slot, or of its
+    `max_leases_per_slot` (dominant resource fairness). `price`: dollars, the price of its slot.
     """
     match settings.charge_by:
         case "lease":

@@ -1,8 +1,8 @@
-"""Limits of accounts: how many leases of reservations that are alike it may pay for, and how many it may have on slots
-with the same label. Source: qscheduler, in the releases that enforced them.
+"""Limits of accounts: the paid leases of equal reservations (`max_fanout`), and the leases on slots with the same label
+(`per_label_task_limits`). Source: qscheduler, in the releases that enforced them.
 
-Both count leases that run as placing begins, whatever their level, and those that are given in the tick. What a
-preemption frees counts from the next tick on.
+Both count the leases that run as placing begins, at any level, and those that are assigned in the cycle. Leases that a
+preemption ends are not counted from the next cycle on.
 """
 
 from collections import Counter
@@ -18,12 +18,12 @@ from scheduler.policy.quota.running import RunningIndex
 
 
 def find_likeness(account: Account | None, shape: Shape) -> Hashable:
-    """Equal for reservations of one account with equal `labels` and `prefers`, compared as values."""
+    """Return a key that is equal for reservations of one account with equal `labels` and `prefers`."""
     return (account.id if account else None, shape_of(shape.labels), shape_of(shape.prefers))
 
 
 class AccountLimits:
-    """How many leases each account has of each likeness, and on each label that it limits."""
+    """The number of leases of each account: by key of equal reservations, and by label that the account limits."""
 
     def __init__(self, cycle: CycleState, running: RunningIndex) -> None:
         self._alike: Counter[Hashable] = Counter()
@@ -41,14 +41,12 @@ class AccountLimits:
                         self._note_labels(account, cycle.slot_infos[lease.slot].labels)
 
     def is_fanned_out(self, group: PendingGroup) -> bool:
-        """Whether its likeness has `max_fanout` leases: it gets none that is paid, and preempts nobody."""
+        """Return whether its equals have `max_fanout` leases: it gets no paid lease and preempts nothing."""
         account = group.account
         return account is not None and 0 < account.max_fanout <= self._alike[group.likeness]
 
     def refuses(self, account: Account | None, slot_infos: Sequence[SlotInfo]) -> bool:
-        """Whether, with leases on all these places, the account would have more than it may on slots with one of their
-        labels; a name without a limit limits nothing.
-        """
+        """Return whether leases on all these slots would exceed a limit of the account by label."""
         if account is None or not account.per_label_task_limits:
             return False
         limits, taken = account.per_label_task_limits, Counter[tuple[str, str, str]]()
@@ -61,7 +59,7 @@ class AccountLimits:
         return False
 
     def note(self, group: PendingGroup, slot_infos: Iterable[SlotInfo]) -> None:
-        """One of the lot gets leases on these places."""
+        """Count the leases that a reservation of a group gets on these slots."""
         account = group.account
         if account is None:
             return

@@ -1,11 +1,11 @@
-"""Idle slots take who is first in order: one step of placing by quota. Source: qscheduler.
+"""Idle slots take the first reservations in order: one step of placing by quota. Source: qscheduler.
 
-In slot order, each slot takes the first reservation whose labels it has (and, in the step for preferences, all that
-it prefers), and then the next one, as long as it has room. An idle slot is never kept for a better reservation.
+In slot order, each slot takes the first reservation whose labels it has (in the step for preferences, also all labels
+that it prefers), and then the next one, until the slot is full. An idle slot is never kept for a better reservation.
 
-A reservation with several instances has its turn where its first instance would be placed. The others take the first
-slots in slot order that will do, from the first one on; it is placed if all of them have room, else the slot goes to
-the next in order, and it has its turn again on later slots.
+A reservation with several instances is tried on the slot where its first instance would be placed. The others take
+the first slots in slot order on which they fit. The reservation is placed if all instances fit. If not, the slot goes
+to the next one in order, and later slots are tried for the reservation.
 """
 
 from collections.abc import Iterable
@@ -20,8 +20,8 @@ from scheduler.policy.quota.requirements import Requirements
 from scheduler.policy.quota.run import QuotaRun
 
 
-def offer(quota_run: QuotaRun, groups: Iterable[PendingGroup], level: int, *, preferring: bool) -> None:
-    """Give idle slots to these lots at one level; only those with everything that they prefer, or any."""
+def match_idle(quota_run: QuotaRun, groups: Iterable[PendingGroup], level: int, *, preferring: bool) -> None:
+    """Assign idle slots to pending groups at one level. `preferring`: only slots with all labels that they prefer."""
     asked = [
         (requirements, group)
         for group in groups
@@ -29,25 +29,25 @@ def offer(quota_run: QuotaRun, groups: Iterable[PendingGroup], level: int, *, pr
     ]
     if not asked or not quota_run.idle:
         return
-    _Offer(quota_run, asked, level, preferring=preferring).run()
+    _Matching(quota_run, asked, level, preferring=preferring).run()
     quota_run.drop_full()
 
 
-class _Offer:
+class _Matching:
     def __init__(
         self, quota_run: QuotaRun, asked: list[tuple[Requirements, PendingGroup]], level: int, *, preferring: bool
     ) -> None:
         self._tick, self._level, self._preferring = quota_run, level, preferring
-        self._lines: PendingIndex[list[SlotInfo]] = PendingIndex(asked, self._is_out)
+        self._pending: PendingIndex[list[SlotInfo]] = PendingIndex(asked, self._is_out)
         self._hopeless: set[PendingGroup] = set()
-        """Of several instances each: those for whom there is no room even without their first one."""
+        """Groups with several instances each that do not fit even without the first instance."""
 
     def run(self) -> None:
-        """Every idle slot in its turn."""
+        """Fill the idle slots in slot order."""
         quota_run = self._tick
         for slot_info in quota_run.idle:
             while slot_info.has_place and (met := quota_run.requirements_index.list_met(slot_info, slot_info.free)):
-                found = self._lines.find(met, lambda group, slot_info=slot_info: self._find_places(group, slot_info))  # type: ignore[misc]
+                found = self._pending.find(met, lambda group, slot_info=slot_info: self._find_slots(group, slot_info))  # type: ignore[misc]
                 if found is None:
                     break
                 quota_run.assign(*found, self._level)
@@ -56,8 +56,8 @@ class _Offer:
         is_paid = self._level in range(5)
         return group in self._hopeless or (is_paid and self._tick.limits.is_fanned_out(group))
 
-    def _find_places(self, group: PendingGroup, slot_info: SlotInfo) -> list[SlotInfo] | None:
-        """A place for each of its instances, the first one here; None where it has to be passed over."""
+    def _find_slots(self, group: PendingGroup, slot_info: SlotInfo) -> list[SlotInfo] | None:
+        """Return a slot for each instance, this slot for the first; None if the group is passed over here."""
         if slot_info.slot.id in group.demand.declined:
             return None
         slot_infos: list[SlotInfo] | None = [slot_info]
@@ -81,14 +81,14 @@ class _Offer:
 
 
 class _Scratch:
-    """Idle places, from which the instances of one reservation are taken on trial."""
+    """A trial: slots for the instances of one reservation, taken from the idle ones."""
 
     def __init__(self, idle: list[SlotInfo], demand: Demand, *, preferring: bool) -> None:
         self._idle, self._demand, self._preferring = idle, demand, preferring
         self._taken: dict[SlotInfo, list[InstanceRequest]] = {}
 
     def take_all(self, needs: Iterable[InstanceRequest]) -> list[SlotInfo] | None:
-        """For each the first place in slot order; None where one finds none."""
+        """Return for each request the first slot in slot order; None if one finds none."""
         slot_infos = []
         for need in needs:
             slot_info = next((each for each in self._idle if self._has_room(each, need)), None)
@@ -99,7 +99,7 @@ class _Scratch:
         return slot_infos
 
     def take(self, slot_info: SlotInfo, need: InstanceRequest) -> None:
-        """Spend the room of one instance."""
+        """Spend the capacity of one instance."""
         self._taken.setdefault(slot_info, []).append(need)
 
     def _has_room(self, slot_info: SlotInfo, need: InstanceRequest) -> bool:

@@ -1,5 +1,6 @@
-"""Lots: the pending reservations of one account that ask for the same, in order; and lines, where the first of many
-lots is found. Everybody in a lot finds the same, so that a slot looks at the first one only.
+"""Pending reservations of one account with equal requests, in order, and an index that finds the first of many groups.
+
+The answers for all reservations of a group are equal, so a slot examines only the first one.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,69 +20,69 @@ Found = TypeVar("Found")
 
 @dataclass(slots=True, eq=False)
 class PendingGroup:
-    """Who is alike in all that decides where and when it is placed."""
+    """Pending reservations that are alike in everything that decides where and when they are placed."""
 
     number: int
     account: Account | None
     demand: Demand
     level: int
-    """By the balance of its account; it may be placed at the free one instead."""
+    """The level that its account can pay; it may be placed at the free level instead."""
     likeness: object
-    """Equal for lots that share a `max_fanout`."""
+    """Equal for groups that share a `max_fanout`."""
     labels: int
-    """How many labels each requires."""
+    """The number of labels that each reservation requires."""
     required: Requirements
-    """What the place of the first instance must have."""
+    """The requirements of the first instance."""
     preferred: Requirements | None
-    """The same with all that it prefers; None where no place can have both."""
+    """The same with all preferred labels; None if no slot can have both."""
     reservations: list[Reservation]
     """In order."""
     served: int = 0
-    """So many of them, from the first on, have their place."""
+    """The number of reservations, from the first on, that are placed."""
 
     @property
     def is_served(self) -> bool:
-        """Whether nobody of it is left."""
+        """Whether all reservations are placed."""
         return self.served >= len(self.reservations)
 
     @property
     def first(self) -> Reservation:
-        """Whose turn it is."""
+        """The next reservation to place."""
         return self.reservations[self.served]
 
     @property
     def rest(self) -> list[Reservation]:
-        """Those without a place."""
+        """The reservations that are not placed."""
         return self.reservations[self.served :]
 
     @property
     def rank(self) -> Rank:
-        """The place of the first one in the order of all lots."""
+        """The rank of the next reservation among all groups."""
         first = self.reservations[self.served]
         return (-self.labels, first.created_at, first.sequence)
 
 
 class PendingIndex(Generic[Found]):
-    """Lots under what they ask of a place; who meets the same asks looks at one heap."""
+    """Groups by their requirements; slots that meet the same requirements share one heap."""
 
     def __init__(
         self, groups: Iterable[tuple[Requirements, PendingGroup]], is_out: Callable[[PendingGroup], bool]
     ) -> None:
-        self._lots: dict[Requirements, list[PendingGroup]] = {}
+        self._groups: dict[Requirements, list[PendingGroup]] = {}
         self._heaps: dict[tuple[Requirements, ...], list[tuple[Rank, int, PendingGroup]]] = {}
-        """By the asks that lots of these lines have, and by whatever asks a place meets besides."""
+        """By the requirements that a slot meets."""
         self._is_out = is_out
-        """Whether nobody of a lot is to be placed here any more."""
+        """Whether a group is not to be placed here any more."""
         for requirements, group in groups:
-            self._lots.setdefault(requirements, []).append(group)
+            self._groups.setdefault(requirements, []).append(group)
 
     def find(
         self, met: tuple[Requirements, ...], accept: Callable[[PendingGroup], Found | None]
     ) -> tuple[PendingGroup, Found] | None:
-        """The first one in order, of those whose ask is met, that is accepted; with what `accept` found for it."""
+        """Return the first group in order that meets its requirements and is accepted, with the result of `accept`."""
         heap = self._heaps.get(met)
         if heap is None:
-            own = tuple(requirements for requirements in met if requirements in self._lots)
+            own = tuple(requirements for requirements in met if requirements in self._groups)
             if own not in self._heaps:
                 self._heaps[own] = self._open(own)
             heap = self._heaps[met] = self._heaps[own]
@@ -101,7 +102,7 @@ class PendingIndex(Generic[Found]):
         return answer
 
     def _open(self, met: tuple[Requirements, ...]) -> list[tuple[Rank, int, PendingGroup]]:
-        groups = (group for requirements in met for group in self._lots[requirements])
+        groups = (group for requirements in met for group in self._groups[requirements])
         heap = [(group.rank, group.number, group) for group in groups if not group.is_served]
         heapify(heap)
         return heap

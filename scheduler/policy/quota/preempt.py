@@ -1,7 +1,7 @@
-"""Better work takes the place of worse work, and takes over what that has cost. Source: qscheduler.
+"""Preemption: a reservation at a better level takes the slot of worse work and pays its cost. Source: qscheduler.
 
 The account of the victim gets the whole cost back, the account of the newcomer pays it, and the newcomer's lease starts
-with it, so that a later preemptor pays for the whole chain. The sum of balances stays.
+with that cost, so that a later preemptor pays for the whole chain. The sum of the balances stays.
 """
 
 import msgspec
@@ -18,12 +18,12 @@ from scheduler.policy.quota.victims import choose_victims, sum_costs
 
 
 def preempt(quota_run: QuotaRun, level: int) -> None:
-    """At one paid level: slots with worse work, the cheapest first, then in slot order, are each taken by the first
-    reservation whose labels the slot has, whose account is neither barred nor at a limit, and has strictly more than
-    the victims cost (lexicographically, as its balance then is).
+    """Preempt worse work at one paid level, on the slot with the cheapest work first, then in slot order.
 
-    Barred is who has any lease at a worse level as the step begins. A reservation with several instances preempts
-    only where all of them fit on that slot. Of each slot at most one preemption a tick.
+    A slot goes to the first reservation whose labels it has and whose account is not at a limit and has strictly more
+    than the victims cost (compared from level 0 on, with its present balance). An account with a lease at a worse level
+    as the step begins preempts nothing. A reservation with several instances preempts only where all of them fit on
+    the slot. Each slot has at most one preemption in a cycle.
     """
     groups = _list_preemptors(quota_run, level)
     if not groups:
@@ -49,7 +49,7 @@ def _list_preemptors(quota_run: QuotaRun, level: int) -> list[PendingGroup]:
 
 
 def _list_targets(quota_run: QuotaRun, level: int) -> list[tuple[list[RunningWork], SlotInfo]]:
-    """The slots with victims and these, cheapest first; the slots in the order of their cheapest one."""
+    """Return (possible victims, cheapest first; their slot), ordered by the cheapest victim."""
     slot_infos = {
         slot_info.slot.id: slot_info for slot_info in quota_run.slot_infos if not slot_info.pool.recycle_unclean
     }
@@ -81,22 +81,22 @@ class _Preemption:
     def __init__(self, quota_run: QuotaRun, groups: list[PendingGroup], level: int) -> None:
         self._tick, self._level = quota_run, level
         self._left = quota_run.cycle.balances.left
-        self._lines: PendingIndex[list[RunningWork]] = PendingIndex(
+        self._pending: PendingIndex[list[RunningWork]] = PendingIndex(
             ((group.required, group) for group in groups), self._is_out
         )
         self._payers = {group.account.id for group in groups if group.account}
         self._least: Levels | None = None
-        """What the cheapest victim of this slot costs; on later slots they cost no less, and no payer earns."""
+        """The cost of the cheapest victim of this slot; on later slots victims cost no less, and no payer earns."""
 
     def take(self, slot_info: SlotInfo, runs: list[RunningWork]) -> bool:
-        """Let the first one who may preempt these; False if nobody could pay for any victim from here on."""
+        """Let the first reservation that may preempt these do so; False if no account can pay for a later victim."""
         self._least = runs[0].cost
         if all(self._left[name] <= self._least for name in self._payers):
             return False
         runs = [run for run in runs if run.state == "held" and run.reservation.id in self._tick.running.runs]
         met = self._tick.requirements_index.list_met(slot_info, slot_info.capacity)
         if runs and met:
-            found = self._lines.find(met, lambda group: self._find_victims(group, slot_info, runs))
+            found = self._pending.find(met, lambda group: self._find_victims(group, slot_info, runs))
             if found is not None:
                 group, victims = found
                 _carry_out(self._tick, group, slot_info, victims, self._level)
@@ -128,7 +128,7 @@ class _Preemption:
 def _carry_out(
     quota_run: QuotaRun, group: PendingGroup, slot_info: SlotInfo, victims: list[RunningWork], level: int
 ) -> None:
-    """Move the cost, and tell; with a grace the newcomer claims the place, without one it has it at once."""
+    """Move the cost and decide the preemption. With a grace the newcomer claims the slot; else it is leased at once."""
     cycle, grace = quota_run.cycle, group.demand.settings.preemption_grace
     reservation, cost = quota_run.serve(group), sum_costs(victims)
     quota_run.preempted.add(slot_info)
@@ -163,7 +163,7 @@ def _carry_out(
 
 
 def _revoke(quota_run: QuotaRun, victim: RunningWork) -> None:
-    """It keeps its leases until the grace ends, and uses nothing up any more."""
+    """Let preempted work keep its leases until the grace ends; it is not charged any more."""
     leases = tuple(msgspec.structs.replace(each, state="revoking", charged_at=None) for each in victim.leases)
     quota_run.cycle.returning[victim.reservation.id] = victim.reservation
     quota_run.hold(victim.reservation, leases)

@@ -1,9 +1,11 @@
-"""Under `quota`: who finds no idle place gets one that elastic instances of others give back, before whole reservations
-are preempted for him.
+"""Reclaim under `quota`: elastic instances are reclaimed for a reservation that fits on no idle slot, before whole
+reservations are preempted for it.
 
-`yielding`: essential instances of anybody go before elastic ones of others, whatever their levels. `flexible`: only if
-more of the pools is used by it. No balance changes, since nothing is taken over: what an elastic lease has cost stays
-with its account. Source: Zoe, in the order that qscheduler gives.
+`yielding`: essential instances of every reservation go before elastic ones of others, at any level. `flexible`: only if
+the utilisation of the pools grows. No balance changes: the cost of an elastic lease stays with its account.
+
+The rules of what may be reclaimed are those of the cascade (`policy/elastic`). The search is another one: qscheduler
+takes slots in slot order, while the cascade packs or spreads. Sources: Zoe, in the order of qscheduler.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,8 +31,8 @@ from scheduler.policy.quota.run import QuotaRun, fits_beside, make_leases
 
 
 @dataclass(slots=True, eq=False)
-class Part:
-    """One elastic lease that may be taken off its slot."""
+class ReclaimableLease:
+    """One elastic lease that may be reclaimed."""
 
     holder: Reservation
     lease: Lease
@@ -38,15 +40,15 @@ class Part:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Under which its place has it."""
+        """The key of the lease on its slot."""
         return self.holder.id, self.lease.component
 
 
-def take_back(quota_run: QuotaRun, groups: Iterable[PendingGroup], level: int) -> None:
-    """Of these lots, the first in order gets the places that elastic instances give back, then the next.
+def reclaim(quota_run: QuotaRun, groups: Iterable[PendingGroup], level: int) -> None:
+    """Reclaim elastic instances for the pending groups, first in order first.
 
-    Taken off are only those who are in the way, the last one in rank first, highest index first. With a
-    `preemption_grace` their holders have until then, and the newcomer claims the places meanwhile.
+    Only instances that stand in the way are reclaimed: last in rank first, highest index first. With a
+    `preemption_grace` their holders have until then, and the newcomer claims the slots meanwhile.
     """
     heap = (
         [(group.rank, group.number, group) for group in groups if _may_take(group)]
@@ -56,42 +58,44 @@ def take_back(quota_run: QuotaRun, groups: Iterable[PendingGroup], level: int) -
     if not heap:
         return
     heapify(heap)
-    parts = _Parts(quota_run)
-    while heap and parts.left:
+    reclaimable = _ReclaimableLeases(quota_run)
+    while heap and reclaimable.left:
         rank, number, group = heap[0]
         found = None
         if not group.is_served and (level == FREE or not quota_run.limits.is_fanned_out(group)):
             if rank != group.rank:
                 heapreplace(heap, (group.rank, number, group))
                 continue
-            found = _Trial(quota_run, parts.left, group).run()
+            found = _Trial(quota_run, reclaimable.left, group).run()
         if found is None:
             heappop(heap)
         else:
             _carry_out(quota_run, group, *found, level)
-            parts.forget(found[1])
+            reclaimable.forget(found[1])
 
 
 def _may_take(group: PendingGroup) -> bool:
     return not group.is_served and group.demand.settings.elastic in RECLAIMS
 
 
-class _Parts:
-    """All that may be given back, whoever ranks last first."""
+class _ReclaimableLeases:
+    """All leases that may be reclaimed, last in rank first."""
 
     def __init__(self, quota_run: QuotaRun) -> None:
         cycle, slot_infos = quota_run.cycle, {slot_info.slot.id: slot_info for slot_info in quota_run.slot_infos}
-        self.left: list[Part] = []
+        self.left: list[ReclaimableLease] = []
         for holder in _list_holders(cycle):
             instances = [instance.name for instance in cycle.demand_of(holder).shape.elastic]
             held = {lease.component: lease for lease in holder.leases if lease.kind == "elastic"}
             mine = [held[name] for name in instances if name in held]
-            found = [Part(holder, lease, slot_infos[lease.slot]) for lease in mine if lease.slot in slot_infos]
+            found = [
+                ReclaimableLease(holder, lease, slot_infos[lease.slot]) for lease in mine if lease.slot in slot_infos
+            ]
             self.left += [part for part in found if is_reclaimable(cycle, part.slot_info, holder, part.lease)]
         self.left.reverse()
 
-    def forget(self, gone: Sequence[Part]) -> None:
-        """These are given back."""
+    def forget(self, gone: Sequence[ReclaimableLease]) -> None:
+        """Leave out leases that were reclaimed."""
         self.left = [part for part in self.left if part not in gone]
 
 
@@ -105,16 +109,16 @@ def _list_holders(cycle: CycleState) -> list[Reservation]:
 
 @dataclass(slots=True)
 class _Trial:
-    """Places for one reservation, on trial."""
+    """A trial: slots for one reservation, and the leases that have to go for it."""
 
     quota_run: QuotaRun
-    parts: Sequence[Part]
+    reclaimable: Sequence[ReclaimableLease]
     group: PendingGroup
-    gone: list[Part] = field(default_factory=list)
+    gone: list[ReclaimableLease] = field(default_factory=list)
     taken: dict[SlotInfo, list[Resources]] = field(default_factory=dict)
 
-    def run(self) -> tuple[list[SlotInfo], list[Part]] | None:
-        """A place for each of its instances and who gives way; None where that does not help."""
+    def run(self) -> tuple[list[SlotInfo], list[ReclaimableLease]] | None:
+        """Return a slot for each instance and the leases to reclaim; None if reclaims do not help."""
         slot_infos: list[SlotInfo] = []
         for need in self.group.demand.needs:
             slot_info = self._find(need)
@@ -125,24 +129,24 @@ class _Trial:
         self._put_back()
         if self.quota_run.limits.refuses(self.group.account, slot_infos) or not self._is_worth_it():
             return None
-        # Room that comes free when others let go, for whom nobody has to be asked, is waited for without a claim.
+        # Without reclaims the reservation waits for revoking leases without a claim: it is placed once they have ended.
         return (
             (slot_infos, self.gone) if self.gone or all(self._fits(each, at_once=True) for each in slot_infos) else None
         )
 
     def _put_back(self) -> None:
-        """Those who are in nobody's way, the first one in rank first."""
+        """Keep leases that do not stand in the way, first in rank first."""
         for number in reversed(range(len(self.gone))):
             part = self.gone.pop(number)
             if not self._fits(part.slot_info):
                 self.gone.insert(number, part)
 
     def _find(self, need: InstanceRequest) -> SlotInfo | None:
-        """The first place with room, else one of those that come free as one after the other is taken off."""
+        """Return the first idle slot with capacity, else the first that has it as one lease after the other goes."""
         for slot_info in self.quota_run.idle:
             if self._could_serve(slot_info, need) and self._fits(slot_info, need):
                 return slot_info
-        for part in self.parts:
+        for part in self.reclaimable:
             if part in self.gone or not self._could_serve(part.slot_info, need):
                 continue
             self.gone.append(part)
@@ -156,7 +160,7 @@ class _Trial:
         return need.could_hold(slot_info.slot.pool, slot_info.capacity, slot_info.labels)
 
     def _fits(self, slot_info: SlotInfo, need: InstanceRequest | None = None, *, at_once: bool = False) -> bool:
-        """Whether all that was taken there, and this, has room without those who are gone."""
+        """Return whether the instances of this trial on a slot, and one more, fit without the leases that go."""
         wanted = [*self.taken.get(slot_info, ()), *([need.given[slot_info.slot.pool]] if need else ())]
         gone = {part.key for part in self.gone}
         staying = [lease for key, lease in slot_info.leases.items() if key not in gone]
@@ -173,7 +177,7 @@ class _Trial:
 
 
 def _carry_out(
-    quota_run: QuotaRun, group: PendingGroup, slot_infos: list[SlotInfo], gone: list[Part], level: int
+    quota_run: QuotaRun, group: PendingGroup, slot_infos: list[SlotInfo], gone: list[ReclaimableLease], level: int
 ) -> None:
     cycle, grace, newcomer = quota_run.cycle, group.demand.settings.preemption_grace, group.first
     revoke_by = cycle.now + grace if grace else None

@@ -1,7 +1,7 @@
 """Running work moves to the level that its account can pay. Source: qscheduler: down below -600, up above +600.
 
-A reservation with several leases moves as a whole, in the order of what it cost in all. With a `charge_by` other than
-`lease` an account's leases count as much as they cost a second.
+A reservation with several leases moves as a whole, ordered by the cost of all its leases. With a `charge_by` other than
+`lease`, a lease counts by its cost per second.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,9 +18,11 @@ SAVED: Final = 600.0
 
 
 def relevel(cycle: CycleState, running: RunningIndex, level: int) -> None:
-    """At one paid level: of each account that is overdrawn there and earns less than it spends, the cheapest leases at
-    the level go one down, as many as it takes to earn as much as it spends; of each that has saved and earns more than
-    it spends, the most expensive ones at any worse level come straight up, as many as it could pay for.
+    """Move running work of each account at one paid level.
+
+    If the account is overdrawn there and spends more than it earns, its cheapest leases at the level move one level
+    down until it earns as much as it spends. If it has saved and earns more than it spends, its most expensive leases
+    at worse levels move up to this level, as many as it can pay.
     """
     for name, account in sorted(cycle.balances.accounts.items()):
         balance = cycle.balances.left[name][level]
@@ -42,7 +44,7 @@ def _relevel_account(cycle: CycleState, running: RunningIndex, account: Account,
 
 
 def _choose(runs: list[RunningWork], rank: Callable[[RunningWork], Any], wanted: float) -> Iterable[RunningWork]:
-    """In this order, until they weigh so much together; all of them if they never do."""
+    """Yield runs in this order until their weights reach `wanted`."""
     weight = 0.0
     for run in sorted(runs, key=rank):
         if weight >= wanted:

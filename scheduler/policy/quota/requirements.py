@@ -1,5 +1,6 @@
-"""Asks: what a place has to have for one instance. Which of them a place meets is found by an index on labels, once for
-all places that are alike, so that nobody goes through places × reservations.
+"""The requirements of one instance, and an index on labels that finds the requirements that a slot meets.
+
+The answer is worked out once for all slots that are alike, so that the cost does not grow with slots × reservations.
 """
 
 from collections import Counter
@@ -17,32 +18,32 @@ _Item = tuple[str, str]
 
 @dataclass(slots=True, eq=False)
 class Requirements:
-    """Labels, and by pool how much. Compared by identity: there is one for all alike."""
+    """Labels, and amounts by pool. Compared by identity: equal requirements share one object."""
 
     number: int
     labels: Labels
     steps: Mapping[str, Amounts]
 
-    def is_met(self, pool: str, labels: Labels, room: Resources | None) -> bool:
-        """Whether a place of this pool with these labels and so much room will do."""
+    def is_met(self, pool: str, labels: Labels, free: Resources | None) -> bool:
+        """Return whether a slot of this pool has the labels and these free amounts suffice; leases are not counted."""
         step = self.steps.get(pool)
         if step is None or not self.labels.items() <= labels.items():
             return False
-        return find_obstacle(step.amounts, room) is None
+        return find_obstacle(step.amounts, free) is None
 
 
 class RequirementsIndex:
-    """All asks of a tick."""
+    """All requirements of a cycle."""
 
     def __init__(self) -> None:
         self._known: dict[object, Requirements] = {}
         self._by_label: dict[_Item | None, list[Requirements]] = {None: []}
-        """Each under the label that fewest others have; those without any under None."""
+        """Each under its label that fewest others require; requirements without labels under None."""
         self._uses: Counter[_Item] = Counter()
         self._met: dict[object, tuple[Requirements, ...]] = {}
 
     def find(self, labels: Labels, steps: Mapping[str, Amounts]) -> Requirements:
-        """The one for these labels and so much."""
+        """Return the shared object for these labels and amounts."""
         key = (shape_of(labels), tuple(steps.items()))
         requirements = self._known.get(key)
         if requirements is None:
@@ -56,15 +57,15 @@ class RequirementsIndex:
         self._uses.update(requirements.labels.items())
         self._met.clear()
 
-    def list_met(self, slot_info: SlotInfo, room: Resources | None) -> tuple[Requirements, ...]:
-        """Those that a place with so much room meets, in a fixed order."""
-        key = (slot_info.slot.pool, tuple(slot_info.labels.items()), None if room is None else tuple(room.items()))
+    def list_met(self, slot_info: SlotInfo, free: Resources | None) -> tuple[Requirements, ...]:
+        """Return the requirements that a slot with these free amounts meets, in a fixed order."""
+        key = (slot_info.slot.pool, tuple(slot_info.labels.items()), None if free is None else tuple(free.items()))
         found = self._met.get(key)
         if found is None:
             met = (
                 requirements
                 for requirements in self._list_filed(slot_info.labels)
-                if requirements.is_met(slot_info.slot.pool, slot_info.labels, room)
+                if requirements.is_met(slot_info.slot.pool, slot_info.labels, free)
             )
             found = self._met[key] = tuple(sorted(met, key=lambda requirements: requirements.number))
         return found

@@ -1,6 +1,6 @@
-"""One round of placing by quota: what its steps share. Lots by level, idle places, running work, limits of accounts.
+"""One pass of placing by quota: the state that its steps share, and the assignment of leases.
 
-Here leases are given: a decision, and what it changes for the steps that follow.
+The state is the pending groups by level, the idle slots, the running work and the limits of accounts.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -22,34 +22,36 @@ from scheduler.policy.quota.running import RunningIndex, RunningWork
 
 
 class QuotaRun:
-    """What a tick knows while it places by quota."""
+    """The state of one pass."""
 
     def __init__(self, cycle: CycleState, running: RunningIndex, waiters: Queue) -> None:
         self.cycle, self.running = cycle, running
         self.limits = AccountLimits(cycle, running)
         self.requirements_index = RequirementsIndex()
         self.groups: list[list[PendingGroup]] = [[] for _ in range(FREE + 1)]
-        """By level, as balances have it; in the order of their first reservations."""
+        """By the level that the account can pay; in the order of their first reservations."""
         self.slot_infos = [slot_info for slot_info in cycle.all_slots() if _is_open(cycle, slot_info)]
-        """Slots that may take leases, full ones too, in slot order."""
+        """Slots in service, full ones too, in slot order."""
         self.idle = [slot_info for slot_info in self.slot_infos if slot_info.has_place]
-        """Those with room for one more lease."""
+        """Those that can take one more lease, apart from resources."""
         self.preempted: set[SlotInfo] = set()
-        """At most one preemption a slot and tick."""
+        """Slots with a preemption in this cycle: at most one each."""
         self.served: set[str] = set()
-        """Who got leases, or a claim."""
+        """The ids of reservations that got leases or a claim."""
         self._given: dict[SlotInfo, list[Resources]] = {}
+        self._has_filled = False
+        """Whether a slot may have become full since `drop_full`."""
         self._required: dict[Demand, tuple[int, Requirements, Requirements | None]] = {}
-        self._open_lots(waiters)
+        self._open_groups(waiters)
 
-    def _open_lots(self, waiters: Queue) -> None:
+    def _open_groups(self, waiters: Queue) -> None:
         groups = self.cycle.group_waiters()
         if groups is None or len(groups[1]) != len(waiters.ids):
             alike = self._group(waiters)
         else:
             alike = [(self.cycle.demand_of(rows[0]), rows) for rows in groups[0]]
         for number, (demand, rows) in enumerate(alike):
-            self._open_lot(number, demand, rows)
+            self._open_group(number, demand, rows)
 
     def _group(self, waiters: Queue) -> list[tuple[Demand, list[Reservation]]]:
         account_of, found = self.cycle.balances.account_of, dict[tuple[str | None, Demand], list[Reservation]]()
@@ -58,14 +60,14 @@ class QuotaRun:
             found.setdefault((account.id if account else None, demand), []).append(reservation)
         return [(demand, rows) for (_, demand), rows in found.items()]
 
-    def _open_lot(self, number: int, demand: Demand, rows: list[Reservation]) -> None:
+    def _open_group(self, number: int, demand: Demand, rows: list[Reservation]) -> None:
         if demand not in self._required:
-            self._required[demand] = (count_required(demand.shape), *self._find_asks(demand))
+            self._required[demand] = (count_required(demand.shape), *self._find_requirements(demand))
         account, level = self.cycle.balances.account_of(rows[0]), self.cycle.balances.level_of(rows[0])
         likeness = find_likeness(account, demand.shape) if account and account.max_fanout else None
         self.groups[level].append(PendingGroup(number, account, demand, level, likeness, *self._required[demand], rows))
 
-    def _find_asks(self, demand: Demand) -> tuple[Requirements, Requirements | None]:
+    def _find_requirements(self, demand: Demand) -> tuple[Requirements, Requirements | None]:
         need = demand.needs[0]
         required = {**need.labels, **need.component.labels}
         requirements = self.requirements_index.find(required, need.steps)
@@ -76,11 +78,11 @@ class QuotaRun:
         return requirements, self.requirements_index.find({**required, **need.prefers}, need.steps)
 
     def list_open(self, level: int) -> Iterator[PendingGroup]:
-        """The lots of a paid level for which something is still to be tried there."""
+        """Return the groups of a paid level that may still get a lease."""
         return (group for group in self.groups[level] if not group.is_served and not self.limits.is_fanned_out(group))
 
     def assign(self, group: PendingGroup, slot_infos: Sequence[SlotInfo], level: int) -> None:
-        """The first one of the lot gets a place for each instance."""
+        """Lease a slot for each instance to the first reservation of a group."""
         reservation = self.serve(group)
         self.limits.note(group, slot_infos)
         leases = make_leases(self.cycle, group.demand, slot_infos, level)
@@ -90,7 +92,7 @@ class QuotaRun:
         self.cycle.assign(reservation, name_placements(leases), level)
 
     def serve(self, group: PendingGroup) -> Reservation:
-        """Its first one has its place; the next one's turn comes."""
+        """Note that the first reservation of a group is served; return it. The next one follows."""
         reservation = group.first
         group.served += 1
         self.served.add(reservation.id)
@@ -98,25 +100,28 @@ class QuotaRun:
 
     def _spend(self, slot_info: SlotInfo, amounts: Resources) -> None:
         slot_info.given += 1
-        slot_info.wanted = True
+        slot_info.wanted = self._has_filled = True
         if slot_info.free is not None:
             slot_info.free = subtract(slot_info.free, amounts)
             self._given.setdefault(slot_info, []).append(amounts)
 
     def hold(self, reservation: Reservation, leases: tuple[Lease, ...]) -> None:
-        """It has these leases from now on, in whatever state they are."""
+        """Set the leases of a reservation: held, revoking or claimed."""
         for slot_info in self._list_slot_infos(leases):
             own = {(reservation.id, lease.component): lease for lease in leases if lease.slot == slot_info.slot.id}
             slot_info.redeemed += sum(lease.state == "held" for lease in own.values())
             slot_info.leases = {**slot_info.leases, **own}
-            slot_info.wanted = True
+            slot_info.wanted = self._has_filled = True
             self.recount(slot_info)
             if slot_info.pool.max_uses:
                 self.idle = [each for each in self.idle if each is not slot_info]
         self.running.add(reservation, leases)
 
     def end(self, run: RunningWork) -> None:
-        """It is pending again, but gets no place in this tick: the room that it leaves elsewhere is the next one's."""
+        """End preempted work: it is pending again and gets no slot in this cycle.
+
+        The capacity that it leaves on other slots is used by later steps.
+        """
         self.cycle.end(run.reservation)
         self.cycle.preempted.append(run.reservation)
         self.running.end(run.reservation.id)
@@ -128,36 +133,38 @@ class QuotaRun:
         return [self.cycle.slot_infos[name] for name in names if name in self.cycle.slot_infos]
 
     def recount(self, slot_info: SlotInfo) -> None:
-        """Work out what is free there after its leases have changed."""
+        """Work out the free amounts of a slot after its leases have changed."""
         slot_info.count_free()
         if slot_info.free is not None and slot_info in self._given:
             slot_info.free = subtract(slot_info.free, total(self._given[slot_info]))
 
     def given_on(self, slot_info: SlotInfo) -> Sequence[Resources]:
-        """What this tick has assigned there."""
+        """Return the amounts that this cycle has assigned there."""
         return self._given.get(slot_info, ())
 
     def sum_capacity(self, pool: str) -> Resources:
-        """What all its slots that may take leases have."""
+        """Return the sum of the slots in service of a pool."""
         return total(slot_info.capacity or {} for slot_info in self.slot_infos if slot_info.slot.pool == pool)
 
     def give_up(self, holder: Reservation, lease: Lease, left: Lease | None) -> None:
-        """One of its elastic leases goes (at once: nothing is `left` of it); the others run on."""
+        """Revoke one elastic lease of a reservation; `left` is the revoking lease, None if it ends at once."""
         others = (each for each in self.running.runs[holder.id].leases if each.component != lease.component)
         self.running.add(holder, (*others, *([left] if left else ())))
 
     def reopen(self, slot_infos: Iterable[SlotInfo]) -> None:
-        """There may be room for one more lease on these again."""
+        """Add slots to the idle ones if they can take a lease again."""
         known = {*self.idle, *(slot_info for slot_info in slot_infos if slot_info.has_place)}
         self.idle = [slot_info for slot_info in self.slot_infos if slot_info in known]
 
     def drop_full(self) -> None:
-        """Slots without room for one more lease are not idle any more."""
-        self.idle = [slot_info for slot_info in self.idle if slot_info.has_place]
+        """Remove full slots from the idle ones."""
+        if self._has_filled:  # speed: without a new lease no slot became full
+            self.idle = [slot_info for slot_info in self.idle if slot_info.has_place]
+            self._has_filled = False
 
 
 def _is_open(cycle: CycleState, slot_info: SlotInfo) -> bool:
-    """Ready, uncordoned, not offline, nobody unknown on it, and of a queue that is `quota`."""
+    """Return whether a slot is in service and its pool's queue is `quota`."""
     return cycle.is_offered(slot_info) and cycle.rules.settings_of(slot_info.slot.pool, None).queue == "quota"
 
 
@@ -181,7 +188,7 @@ def fits_beside(
 
 
 def make_leases(cycle: CycleState, demand: Demand, slot_infos: Sequence[SlotInfo], level: int) -> tuple[Lease, ...]:
-    """The leases of all its instances as they begin: they have cost nothing yet."""
+    """Return the leases of all essential instances as they begin, without cost."""
     return tuple(
         Lease(
             component=instance.name,

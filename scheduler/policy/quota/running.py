@@ -1,7 +1,7 @@
-"""Running work as quota accounts see it: what each reservation's leases cost, at which level, and where. Leases that
-are given in this tick count at once. Source: qscheduler.
+"""Running work under quota: cost, level and slots of each reservation's leases. Source: qscheduler.
 
-A reservation with several leases is one piece of work: it has one level, and costs what its leases cost together.
+Leases that are assigned in this cycle count at once. A reservation with several leases is one piece of work: it has one
+level, and its cost is the cost of all its leases.
 """
 
 from collections.abc import Iterator
@@ -18,23 +18,23 @@ RunState = Literal["held", "leaving", "claimed"]
 
 @dataclass(slots=True, eq=False)
 class RunningWork:
-    """One reservation with leases. `leaving`: somebody took its place or its slot, and its grace runs."""
+    """One reservation with leases. `leaving`: it was preempted or interrupted, and its grace runs."""
 
     reservation: Reservation
     account: Account | None
     level: int
     leases: tuple[Lease, ...]
     order: int
-    """The place of its first slot in the order of all slots."""
+    """The position of its first slot in the order of all slots."""
     state: RunState
     now: float
     weight: float
-    """What a second of it costs."""
+    """Its cost per second."""
     _cost: Levels | None = None
 
     @property
     def cost(self) -> Levels:
-        """What it has used up to now, with what it inherited."""
+        """What it has used up to now, with what it inherited from its victims."""
         if self._cost is None:
             self._cost = NOTHING
             for lease in self.leases:
@@ -53,7 +53,7 @@ class RunningWork:
 
 
 class RunningIndex:
-    """All that runs under the queue `quota`, as this tick has left it so far."""
+    """All running work under `queue: quota`, with the changes of this cycle so far."""
 
     def __init__(self, cycle: CycleState) -> None:
         self._cycle = cycle
@@ -65,7 +65,7 @@ class RunningIndex:
             self.add(reservation, reservation.leases)
 
     def add(self, reservation: Reservation, leases: tuple[Lease, ...]) -> RunningWork:
-        """One more, or the same one with other leases."""
+        """Add a reservation with these leases, or replace its leases."""
         if reservation.id in self.runs:
             self.end(reservation.id)
         cycle = self._cycle
@@ -86,17 +86,17 @@ class RunningIndex:
         return run
 
     def end(self, name: str) -> None:
-        """It runs no more."""
+        """Remove a reservation."""
         run = self.runs.pop(name)
         if run.account is not None:
             self.of_account[run.account.id].remove(run)
 
     def list_metered(self, account: str) -> Iterator[RunningWork]:
-        """What counts for the levels of an account: not what was preempted, which uses nothing while its grace runs."""
+        """Return the work that counts for the levels of an account; preempted work uses nothing in its grace."""
         return (run for run in self.of_account.get(account, ()) if run.state != "leaving" or _is_metered(run))
 
     def has_worse(self, account: str, level: int) -> bool:
-        """Whether the account has any lease at a level worse than this."""
+        """Return whether the account has a lease at a worse level."""
         return any(run.level > level for run in self.list_metered(account))
 
     def _order_of(self, lease: Lease) -> int:
@@ -105,7 +105,7 @@ class RunningIndex:
 
 
 def _list_holders(cycle: CycleState) -> Iterator[Reservation]:
-    """Those with leases of queues that are `quota`, in order of submission; claims too."""
+    """Return the reservations with leases or claims whose queue is `quota`, in order of submission."""
     found = [*cycle.list_in_phase("leased"), *cycle.list_in_phase("revoking"), *cycle.list_claimants()]
     found.sort(key=lambda each: each.sequence)
     return (each for each in found if each.leases and cycle.settings_of(each).queue == "quota")

@@ -1,9 +1,9 @@
-"""Step 5, place, under the queue `quota`: who has saved goes first, and nothing idles while somebody waits.
+"""Placing under `queue: quota`: accounts that have saved come first, and no slot stays idle while a reservation fits.
 
-For each paid level in turn: idle slots take those who prefer them, then anybody; elastic instances give way; running
-work moves to the level that its account can pay; better work preempts worse. Last the free level takes what is left.
-Nobody waits for anybody: one that cannot be placed holds nobody up, and an idle slot is never kept for a better
-reservation. Source: qscheduler.
+For each paid level: idle slots take reservations that prefer them, then all others; elastic instances are reclaimed;
+running work moves to the level that its account can pay; better work preempts worse. At last the free level takes what
+is left. A reservation that cannot be placed blocks no other one, and an idle slot is never kept for a better one.
+Source: qscheduler.
 """
 
 from collections.abc import Iterable
@@ -15,20 +15,20 @@ from scheduler.policy.cycle.queue import Queue
 from scheduler.policy.cycle.state import CycleState, name_placements
 from scheduler.policy.queueing.claims import assign_claims
 from scheduler.policy.queueing.order import sort_queue
-from scheduler.policy.quota.block_reasons import BlockReasons, tell_without_quota
-from scheduler.policy.quota.match_idle import offer
+from scheduler.policy.quota.block_reasons import BlockReasons, report_no_quota
+from scheduler.policy.quota.match_idle import match_idle
 from scheduler.policy.quota.pending_groups import PendingGroup
 from scheduler.policy.quota.preempt import preempt
-from scheduler.policy.quota.reclaim import take_back
+from scheduler.policy.quota.reclaim import reclaim
 from scheduler.policy.quota.reprioritize import relevel
 from scheduler.policy.quota.run import QuotaRun
 from scheduler.policy.quota.running import RunningIndex
 
 
 def place_by_quota(cycle: CycleState, waiters: Queue) -> Queue:
-    """Place these reservations, of queues that are `quota`; gives back those who may have a launch instead, in order.
+    """Place these reservations, whose queue is `quota`; return those that may cause a launch instead, in order.
 
-    Whom its account keeps from a lease is told so and launches nothing.
+    A reservation that its account blocks waits with the reason and causes no launch.
     """
     if not cycle.rules.has_quota:
         return waiters
@@ -36,20 +36,20 @@ def place_by_quota(cycle: CycleState, waiters: Queue) -> Queue:
     quota_run = QuotaRun(cycle, RunningIndex(cycle), others)
     _assign_claims(quota_run, claimants)
     for level in PAID:
-        offer(quota_run, list(quota_run.list_open(level)), level, preferring=True)
-        offer(quota_run, list(quota_run.list_open(level)), level, preferring=False)
-        take_back(quota_run, list(quota_run.list_open(level)), level)
+        match_idle(quota_run, list(quota_run.list_open(level)), level, preferring=True)
+        match_idle(quota_run, list(quota_run.list_open(level)), level, preferring=False)
+        reclaim(quota_run, list(quota_run.list_open(level)), level)
         relevel(cycle, quota_run.running, level)
         preempt(quota_run, level)
     free = [group for group in chain.from_iterable(quota_run.groups) if _runs_free(quota_run, group)]
-    offer(quota_run, free, FREE, preferring=True)
-    offer(quota_run, free, FREE, preferring=False)
-    take_back(quota_run, free, FREE)
+    match_idle(quota_run, free, FREE, preferring=True)
+    match_idle(quota_run, free, FREE, preferring=False)
+    reclaim(quota_run, free, FREE)
     return _list_unplaced(quota_run, others)
 
 
 def _assign_claims(quota_run: QuotaRun, claimants: Iterable[Reservation]) -> None:
-    """The earliest claim first; a lease has the level for which it was claimed."""
+    """Assign claims, the earliest first; a lease has the level for which it was claimed."""
 
     def hold(reservation: Reservation, leases: tuple[Lease, ...]) -> None:
         quota_run.hold(reservation, leases)
@@ -61,7 +61,7 @@ def _assign_claims(quota_run: QuotaRun, claimants: Iterable[Reservation]) -> Non
 
 
 def split_by_queue(cycle: CycleState, waiters: Queue) -> tuple[Queue, Queue]:
-    """Those whose settings say that their queue is `quota`, and all others. The only place that tells them apart."""
+    """Split reservations into those whose queue is `quota` and all others. No other code makes this distinction."""
     if not cycle.rules.has_quota:
         return Queue(), waiters
     if not cycle.rules.scheduler.system:
@@ -71,7 +71,7 @@ def split_by_queue(cycle: CycleState, waiters: Queue) -> tuple[Queue, Queue]:
 
 
 def _part_claimants(cycle: CycleState, waiters: Queue) -> tuple[list[Reservation], Queue]:
-    """Those who have a place that is not free yet, and the others."""
+    """Split reservations into those with a claim and the others."""
     if not cycle.list_claimants():
         return [], waiters
     claimants = [each for each in waiters.reservations if each.leases]
@@ -79,22 +79,22 @@ def _part_claimants(cycle: CycleState, waiters: Queue) -> tuple[list[Reservation
 
 
 def _runs_free(quota_run: QuotaRun, group: PendingGroup) -> bool:
-    """Whether the free level is for it: nothing is left to pay with, or its account pays for no more of its like."""
+    """Return whether a group may run free: its account has nothing left, or pays for no more of its equals."""
     if group.is_served or (group.account is not None and group.account.disable_free_tasks):
         return False
     return group.level == FREE or quota_run.limits.is_fanned_out(group)
 
 
 def _list_unplaced(quota_run: QuotaRun, waiters: Queue) -> Queue:
-    """Those who may have a launch: the ones without a place whom no account keeps from one, and those preempted now."""
-    cycle, refusals, told = quota_run.cycle, BlockReasons(quota_run), set[str]()
+    """Return the reservations that may cause a launch: not placed and not blocked, or preempted in this cycle."""
+    cycle, reasons, blocked = quota_run.cycle, BlockReasons(quota_run), set[str]()
     for group in chain.from_iterable(quota_run.groups):
-        reason = None if group.is_served else refusals.find(group)
+        reason = None if group.is_served else reasons.find(group)
         if reason is not None:
             names = [each.id for each in group.rest]
             cycle.wait_all(names, repeat(reason))
-            told.update(names)
-    done = quota_run.served | told
+            blocked.update(names)
+    done = quota_run.served | blocked
     unplaced = waiters.filter([name not in done for name in waiters.ids])
-    preempted = [each for each in cycle.preempted if not tell_without_quota(cycle, each)]
+    preempted = [each for each in cycle.preempted if not report_no_quota(cycle, each)]
     return sort_queue(cycle, unplaced.reservations + preempted) if preempted else unplaced

@@ -1,5 +1,6 @@
-"""Whom a preemption on one slot ends: the fewest, cheapest pieces of running work that make room. Source: qscheduler,
-where a slot has one lease.
+"""The victims of a preemption on one slot: the fewest and cheapest reservations that free enough capacity.
+
+Source: qscheduler, where a slot has one lease.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +15,7 @@ from scheduler.policy.quota.run import fits_beside
 from scheduler.policy.quota.running import RunningWork
 
 MOST_SETS: Final = 2_000
-"""So many sets of one size are compared; where there are more, the cheapest ones go until there is room."""
+"""The most sets of one size that are compared; if there are more, the cheapest work goes until the newcomer fits."""
 
 
 def choose_victims(
@@ -25,12 +26,10 @@ def choose_victims(
     *,
     at_once: bool,
 ) -> list[RunningWork] | None:
-    """Of these, cheapest first, who has to go so that instances with these amounts have room; None where all of them
-    are not enough. Fewest first, then the least cost together, then the order given. `given`: what this tick has
-    assigned there.
+    """Return the running work that has to go so that instances with the amounts `wanted` fit; None if they never fit.
 
-    With a grace (not `at_once`) those who are leaving already are as good as gone, and who claims the place as good as
-    here.
+    Fewest first, then the least cost together, then the order of `runs` (cheapest first). `given`: the amounts that
+    this cycle has assigned there. With a grace (not `at_once`) the newcomer begins when revoking leases have ended.
     """
 
     def makes_room(victims: Iterable[RunningWork]) -> bool:
@@ -49,7 +48,7 @@ def choose_victims(
 
 
 def sum_costs(runs: Iterable[RunningWork]) -> Levels:
-    """What they cost together."""
+    """Return the cost of several pieces of running work together."""
     cost = NOTHING
     for run in runs:
         cost = add(cost, run.cost)

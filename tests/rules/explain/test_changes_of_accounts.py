@@ -221,7 +221,10 @@ def test_a_reservation_with_a_claim_waits_for_the_end_of_the_grace_period() -> N
     search = search_among([waits(leases=(claim,)), old, a_slot(), ci(9)])
     found = suggest_change(search, KINDS_OF_CHANGE)
     assert found is not None
-    assert (found.text, found.wait_seconds) == ("those whom it preempted have to give linux-1 back in 30 s", 30)
+    assert (found.text, found.wait_seconds) == (
+        "the reservations that it preempted have to give linux-1 back in 30 s",
+        30,
+    )
 
 
 SLOTS = [{"id": f"hosts-{number}", "pool": "hosts", "labels": {"image": "web"}} for number in (1, 2)]

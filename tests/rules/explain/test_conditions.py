@@ -41,7 +41,7 @@ SLOTS: dict[str, tuple[Pool | None, dict[str, Any], list[str]]] = {
     "a stranger": (
         STATIC,
         {"stranger": "ghost"},
-        ["ghost, which nobody knows, was confirmed there: offered to nobody until it is idle"],
+        ["ghost, which is unknown, was confirmed there: takes no leases until it is idle"],
     ),
     "nearly unhealthy": (
         EC2,
