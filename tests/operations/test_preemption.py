@@ -130,7 +130,7 @@ def test_work_from_before_an_account_was_forgotten_is_nobody_s_to_the_new_one() 
 
 def test_a_preemption_without_its_assignment_is_none() -> None:
     rig = a_rig()
-    assert write(rig, TAKE[0]) == ["nobody is put in their place"]
+    assert write(rig, TAKE[0]) == ["no assignment follows the preemption"]
     assert rig.phase("old") == "leased"
 
 
@@ -263,7 +263,7 @@ class TestWithAGrace:
         from scheduler.model.decisions import Requeue
 
         rig = self.a_claim()
-        assert write(rig, Requeue(reservation="new", reason="slot_gone")) == ["the place that it waits for is there"]
+        assert write(rig, Requeue(reservation="new", reason="slot_gone")) == ["the slot that it claims is there"]
         assert rig.row("new").leases[0].state == "claimed"
 
     def test_the_host_hears_of_who_is_there_and_not_of_who_waits_for_it(self) -> None:

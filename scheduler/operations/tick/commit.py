@@ -48,7 +48,9 @@ Done = tuple[list[Skipped], ChangeSet]
 Part = Grant | Revoke | Cores
 """Decisions about leases of a reservation on one slot: its other leases, of which there may be 10,000, stay."""
 Unit = tuple[Decision, ...]
-"""What is written as a whole or not at all; of several grants to one reservation, or revokes, each by itself."""
+"""Decisions that are written together or not at all. Several grants, revokes or limits of a reservation form a unit,
+but each of them is written or skipped by itself.
+"""
 
 
 def commit(
@@ -61,10 +63,10 @@ def commit(
     charged: Sequence[str] = (),
     seen: Mapping[str, Slot] = NOTHING_SEEN,
 ) -> Iterator[Done]:
-    """Charge these accounts up to the time of the plan, then write the decisions chunk by chunk; after each chunk: who
-    lost, and what changed. Each chunk notes the tick. `seen`: the slots by id, as the plan saw them.
+    """Charge these accounts up to the time of the plan, then write the decisions in chunks, a transaction each.
 
-    Raises DeposedError as soon as the term is another leader's; chunks that were written before stay written.
+    Yield after each chunk the skipped decisions and the changes. Each chunk notes the tick. `seen`: the slots by id, as
+    the plan saw them. Raises DeposedError as soon as another leader has the term; earlier chunks stay written.
     """
     for chunk in _cut(decisions) or ([[]] if charged else []):
         each = [decision for unit in chunk for decision in unit]
@@ -95,14 +97,12 @@ def commit(
 
 
 def _is_altered(slot: Slot, seen: Slot | None) -> bool:
-    """Whether its resources or labels are others than the plan saw: who goes where was decided by those. Source:
-    Orchard.
-    """
+    """Return whether the plan saw other resources or labels of a slot: placements depend on these. Source: Orchard."""
     return seen is not None and (seen.resources, seen.labels) != (slot.resources, slot.labels)
 
 
 def _cut(decisions: Iterable[Decision]) -> list[list[Unit]]:
-    """The units in chunks of about CHUNK decisions."""
+    """Return the units in chunks of about CHUNK decisions."""
     chunks: list[list[Unit]] = []
     room = 0
     for unit in _list_units(decisions):
@@ -115,10 +115,11 @@ def _cut(decisions: Iterable[Decision]) -> list[list[Unit]]:
 
 
 def _list_units(decisions: Iterable[Decision]) -> list[Unit]:
-    """A preemption without a grace, and the revokes of elastic instances that make room for somebody, stand together
-    with the assignment or claim that follows them; grants to one reservation too, limits of its cores, and revokes that
-    make room for none, though each of these is written or not; everything else alone. All of one kind for a reservation
-    are one unit: each change of a reservation copies all its leases, and each transaction reads them.
+    """Group decisions into units.
+
+    A preemption without a grace, and the revokes that make room for a newcomer, form a unit with the assignment or
+    claim that follows. The grants, core limits or other revokes of one reservation in a row form a unit too. Speed:
+    each change of a reservation copies all its leases, and each transaction reads them. Other decisions stand alone.
     """
     units: list[list[Decision]] = []
     for decision in decisions:
@@ -130,7 +131,7 @@ def _list_units(decisions: Iterable[Decision]) -> list[Unit]:
 
 
 def _goes_on(unit: Sequence[Decision], decision: Decision) -> bool:
-    """Whether a decision belongs to the unit before it."""
+    """Return whether a decision belongs to the unit before it."""
     last = unit[-1]
     if isinstance(last, Grant | Cores | Revoke) and _find_beneficiary(last) is None:
         is_more = isinstance(decision, type(last)) and decision.reservation == last.reservation
@@ -140,7 +141,7 @@ def _goes_on(unit: Sequence[Decision], decision: Decision) -> bool:
 
 
 def _find_beneficiary(decision: Decision) -> str | None:
-    """Who is to follow in the same unit."""
+    """Return the reservation whose assignment or claim must follow in the same unit."""
     match decision:
         case Preempt(revoke_by=None):
             return decision.reservation
@@ -151,7 +152,7 @@ def _find_beneficiary(decision: Decision) -> str | None:
 
 
 def _find_newcomer(decision: Decision) -> str | None:
-    """Whose unit this goes on with."""
+    """Return the reservation whose unit this decision continues."""
     match decision:
         case Assign() | Claim():
             return decision.reservation
@@ -162,7 +163,7 @@ def _find_newcomer(decision: Decision) -> str | None:
 
 
 def reservations_of(decision: Decision) -> Iterator[str]:
-    """The reservations whose rows a decision is tested on."""
+    """Yield the reservations whose rows a decision is tested on."""
     if not isinstance(decision, Launch | Drain | Terminate | Reset):
         yield decision.reservation
     if isinstance(decision, Preempt):
@@ -170,7 +171,7 @@ def reservations_of(decision: Decision) -> Iterator[str]:
 
 
 def slots_of(decision: Decision) -> list[str]:
-    """The slots whose rows a decision is tested on."""
+    """Return the slots whose rows a decision is tested on."""
     match decision:
         case Assign() | Claim():
             return [placement.slot for placement in decision.leases]
@@ -183,7 +184,7 @@ def slots_of(decision: Decision) -> list[str]:
 
 
 class _Writer:
-    """Gives each decision to the writer of its kind."""
+    """Passes each decision to the writer of its kind."""
 
     def __init__(self, work: UnitOfWork, rules: Rules, new_id: Callable[[], str]) -> None:
         self._reservations, self._slots = ReservationWriter(work, rules), SlotWriter(work, rules, new_id)
@@ -191,10 +192,10 @@ class _Writer:
         self._cores = CoresWriter(work, rules)
 
     def write_unit(self, unit: Unit) -> list[tuple[Decision, str]]:
-        """Those of its decisions that were not written, each with why it no longer holds.
+        """Write a unit; return the decisions that were skipped, each with the reason.
 
-        A move that no table allows is a fault of ours, found before anything of it was staged: it is confined to
-        its decision, so that one row never stops the whole fleet.
+        A transition that no table allows is a bug. It is found before anything of the unit is staged, and only this
+        unit is skipped, so that one row never stops the whole fleet.
         """
         try:
             if isinstance(unit[0], Grant):
@@ -213,11 +214,11 @@ class _Writer:
             case (Preempt() as preemption, Assign() as assignment):
                 return self._quota.preempt(preemption, assignment)
             case (Preempt(revoke_by=None),):
-                return "nobody is put in their place"
+                return "no assignment follows the preemption"
             case (Revoke(room_for=str()), *_, Assign() | Claim() as newcomer):
                 return self._elastic.make_way([each for each in unit if isinstance(each, Revoke)], newcomer)
             case (Revoke(room_for=str()), *_):
-                return "nobody is put in its place"
+                return "no assignment or claim follows the revokes"
             case _:
                 return self._write_one(unit[0])
 
@@ -228,7 +229,7 @@ class _Writer:
             case Launch() | Drain() | Terminate() | Reset():
                 return self._slots.write(decision)
             case Claim():
-                return "nobody gives its place back"
+                return "no revokes make room for the claim"
             case Grant() | Cores() | Revoke():
                 raise AssertionError("these are written with all others of their reservation")
             case Relevel():
